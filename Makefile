@@ -1,0 +1,97 @@
+# The verbs of the project. Each sets up what it needs by itself; `make` alone lists them.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+VLLM_PYTHON := .venv-vllm/bin/python
+# The first interpreter on the path that is new enough; override with `make PYTHON=...`.
+PYTHON := $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+
+# Options of `make demo`: TRACE=FILE plays a real trace, KEEP=1 leaves the pods and the gateway up.
+TRACE ?=
+KEEP ?=
+# Options for pytest, as in `make test ARGS="-k ledger -x"`.
+ARGS ?=
+
+.PHONY: help install lock demo test check format format-check lint types layers fuzz wheel \
+	vllm-venv serve-vllm test-vllm clean
+
+help: ## List the verbs.
+	@echo "Hearth: make VERB"
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
+
+# --- Setting up ---------------------------------------------------------------------------------------------------
+
+install: $(READY) ## Make .venv with .venv/bin/hearth in it.
+
+# A half-made .venv (interrupted, or made without pip) is made anew: only one with pip in it counts.
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Hearth needs Python 3.11 or later; none was found on the path."; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
+		echo ""; \
+		echo "$(PYTHON) cannot make a virtual environment here. On Debian and Ubuntu its venv module is a package of its own:"; \
+		echo "    apt-get install python3-venv"; \
+		echo "Then run make again."; \
+		exit 1; }
+	@echo "Installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+lock: ## Resolve all dependencies anew and pin them in constraints.txt.
+	@PYTHON="$(PYTHON)" sh scripts/lock
+
+# --- Seeing it work -----------------------------------------------------------------------------------------------
+
+demo: $(READY) ## Warm routing against round robin on four simulated pods (TRACE=FILE, KEEP=1).
+	@$(BIN)/python -m simulator.demo $(if $(TRACE),--trace "$(TRACE)") $(if $(KEEP),--keep)
+
+# --- Checking -----------------------------------------------------------------------------------------------------
+
+test: $(READY) ## Run all tests but those against real vLLM.
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: format-check lint types layers test ## Format, lint, types, layers, tests: what CI runs.
+
+format: $(READY) ## Rewrite the sources in the project's format.
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --quiet . || true
+
+format-check: $(READY) ## Is everything formatted?
+	@$(BIN)/ruff format --check --quiet . || { echo "Not formatted: run make format."; exit 1; }
+
+lint: $(READY) ## Run ruff.
+	@$(BIN)/ruff check .
+
+types: $(READY) ## Run mypy, strict.
+	@$(BIN)/mypy
+
+layers: $(READY) ## Who may import whom, and how the code is cut (seconds).
+	@$(BIN)/python -m pytest --quiet tests/test_layers.py tests/test_repository.py
+
+fuzz: $(READY) ## Run the property tests for long (profile nightly).
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "hypothesis and not vllm" --timeout 3600 $(ARGS)
+
+wheel: $(READY) ## Build the wheel and the source archive into dist/.
+	@$(BIN)/python -m build --outdir dist .
+
+# --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
+
+vllm-venv: $(VLLM_PYTHON) ## Make .venv-vllm with a vLLM that runs on the CPU.
+
+$(VLLM_PYTHON):
+	@PYTHON="$(PYTHON)" bash tests/vllm/setup.sh
+
+serve-vllm: $(READY) vllm-venv ## Two real vLLM pods on the CPU with the gateway in front.
+	@$(BIN)/python -m tests.vllm.serve
+
+test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods.
+	@$(BIN)/pytest tests/vllm -m vllm $(ARGS)
+
+clean: ## Remove what was built, environments included.
+	@rm -rf $(VENV) .venv-vllm build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

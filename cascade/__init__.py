@@ -1,0 +1,1 @@
+"""Ladders of models: confidence, calibration and when to climb a rung."""

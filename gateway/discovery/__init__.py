@@ -1,0 +1,1 @@
+"""Where pods come from: one source a file, all behind one interface."""

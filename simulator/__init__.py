@@ -1,0 +1,1 @@
+"""Simulated vLLM pods and the replay of traces over the real core."""

@@ -1,0 +1,1 @@
+"""Who asks, what they bought and what they may use: policy, limits, fairness, admission."""
