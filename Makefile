@@ -7,7 +7,6 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-VLLM_PYTHON := .venv-vllm/bin/python
 # The first interpreter on the path that is new enough; override with `make PYTHON=...`.
 PYTHON := $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -42,8 +41,11 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-lock: ## Resolve all dependencies anew and pin them in constraints.txt.
-	@PYTHON="$(PYTHON)" sh scripts/lock
+lock: ## Resolve all dependencies anew and pin them in constraints.txt (on the oldest Python we support).
+	@rm -rf out/lock && python3.11 -m venv out/lock
+	@out/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
+	@{ sed -n '/^#/p' constraints.txt; out/lock/bin/python -m pip freeze --exclude hearth-gateway; } > out/constraints.txt
+	@mv out/constraints.txt constraints.txt && rm -rf out/lock
 
 # --- Seeing it work -----------------------------------------------------------------------------------------------
 
@@ -74,23 +76,21 @@ layers: $(READY) ## Who may import whom, and how the code is cut (seconds).
 	@$(BIN)/python -m pytest --quiet tests/test_layers.py tests/test_repository.py
 
 fuzz: $(READY) ## Run the property tests for long (profile nightly).
-	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "hypothesis and not vllm" --timeout 3600 $(ARGS)
+	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile nightly --timeout 3600 $(ARGS)
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/.
 	@$(BIN)/python -m build --outdir dist .
 
 # --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
 
-vllm-venv: $(VLLM_PYTHON) ## Make .venv-vllm with a vLLM that runs on the CPU.
-
-$(VLLM_PYTHON):
-	@PYTHON="$(PYTHON)" bash tests/vllm/setup.sh
+vllm-venv: ## Make .venv-vllm with a vLLM that runs on the CPU and small models (minutes, once).
+	@PYTHON="$(PYTHON)" sh tests/vllm/setup.sh
 
 serve-vllm: $(READY) vllm-venv ## Two real vLLM pods on the CPU with the gateway in front.
 	@$(BIN)/python -m tests.vllm.serve
 
 test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods.
-	@$(BIN)/pytest tests/vllm -m vllm $(ARGS)
+	@$(BIN)/python -m pytest tests/vllm $(ARGS)
 
 clean: ## Remove what was built, environments included.
 	@rm -rf $(VENV) .venv-vllm build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The tests mirror the tree; folders below are named after what they test."""
