@@ -1,0 +1,197 @@
+"""What holds for the repository as a whole: what may stand in it, what every test says, what stays in step."""
+
+import ast
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from tests.sources import FOLDERS, PURE, ROOT, SHIPPED, parse, read_sources
+
+NOT_OURS = frozenset(
+    (
+        *(".git", ".venv", ".venv-vllm", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"),
+        *("build", "dist", "out", ".idea", ".vscode"),
+    )
+)
+"""Folders that tools and people make; the same names stand in .gitignore."""
+
+FORBIDDEN = re.compile(
+    # Put together from pieces, so that this file may stand in the repository too.
+    "|".join(
+        (
+            r"\b(?:py" + r"pi|test\.py" + r"pi)\.org\b",
+            r"\bpython" + r"hosted\.org\b",
+            r"\bdownload\.py" + r"torch\.org\b",
+            r"\b(?:conda\.ana" + r"conda|registry\.np" + r"mjs)\.(?:org|com)\b",
+            r"(?<![\w.~-])/wo" + r"rk/",
+            r"(?<![\w.~-])/tmp/te" + r"am\b",
+            r"(?<![\w.~-])/opt/(?:py" + r"pi|whe" + r"els)",
+        )
+    )
+)
+"""Which index packages come from is the affair of who installs; paths of one machine mean nothing on another."""
+
+LARGEST_FILE = 500_000
+"""Bytes. Traces and models stay outside; a picture in the README fits."""
+
+WITHOUT_TEST_OF_THEIR_OWN: frozenset[str] = frozenset()
+"""Modules of the pure packages that are tested elsewhere, each with its reason beside it."""
+
+
+def repository_files() -> Iterator[Path]:
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = sorted(name for name in folders if name not in NOT_OURS and not name.endswith(".egg-info"))
+        yield from (Path(folder, name) for name in sorted(names) if name != ".git")
+
+
+def text_files() -> Iterator[tuple[str, str]]:
+    for path in repository_files():
+        try:
+            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def test_nothing_names_an_index_or_a_path_of_one_machine() -> None:
+    """No file says where packages come from or where somebody's checkout stands."""
+    faults = [
+        f"{path}:{number}: {line.strip()[:100]}"
+        for path, text in text_files()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if FORBIDDEN.search(line)
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "see https://py" + "pi.org/project/x",
+        "--index-url https://download.py" + "torch.org/whl/cpu",
+        "open('/wo" + "rk/main/x')",
+        "find-links=/opt/whe" + "els",
+    ],
+)
+def test_forbidden_words_are_seen(line: str) -> None:
+    """The search above finds what it is there to find."""
+    assert FORBIDDEN.search(line)
+
+
+@pytest.mark.parametrize("line", ["https://example.org/work/main", "out/work/x", "cd ~/work/", "tmp/team"])
+def test_harmless_words_pass(line: str) -> None:
+    """A folder that happens to be called work is nobody's secret."""
+    assert not FORBIDDEN.search(line)
+
+
+def test_no_file_is_large() -> None:
+    """No trace, model or recording has been committed by mistake."""
+    large = [str(path) for path in repository_files() if path.lstat().st_size > LARGEST_FILE]
+    assert not large
+
+
+def test_every_test_says_what_it_shows() -> None:
+    """Each test function has a docstring."""
+    silent = [
+        source.fault(function, f"{function.name} has no docstring")
+        for source in read_sources("tests")
+        for function in source.functions()
+        if function.name.startswith("test_") and not ast.get_docstring(function)
+    ]
+    assert not silent, "\n" + "\n".join(silent)
+
+
+def test_every_module_stands_in_a_known_folder() -> None:
+    """Python outside the known folders would escape every rule."""
+    strays = [
+        str(path.relative_to(ROOT))
+        for path in repository_files()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] not in FOLDERS
+    ]
+    assert not strays
+
+
+def test_every_pure_module_has_its_test() -> None:
+    """The tests of the decisions mirror their tree: routing/blocks.py has tests/routing/test_blocks.py."""
+    missing = []
+    for source in read_sources(*PURE):
+        mirror = ROOT / "tests" / source.path.parent / f"test_{source.path.name}"
+        is_exempt = source.path.name == "__init__.py" or str(source.path) in WITHOUT_TEST_OF_THEIR_OWN
+        if not is_exempt and not mirror.exists():
+            missing.append(f"{source.path} has no {mirror.relative_to(ROOT)}")
+    assert not missing, "\n" + "\n".join(missing)
+
+
+def test_exceptions_are_still_needed() -> None:
+    """A module exempt from having its test exists, and has none."""
+    for name in WITHOUT_TEST_OF_THEIR_OWN:
+        path = ROOT / name
+        assert path.exists()
+        assert not (ROOT / "tests" / Path(name).parent / f"test_{path.name}").exists()
+
+
+def test_every_yaml_toml_and_json_file_parses() -> None:
+    """What a machine reads can be read (Helm's templates are no YAML before Helm has been over them)."""
+    seen = 0
+    for path, text in text_files():
+        seen += 1
+        if path.endswith(".toml"):
+            tomllib.loads(text)
+        elif path.endswith(".json"):
+            json.loads(text)
+        elif path.endswith((".yaml", ".yml")) and "/templates/" not in path:
+            assert list(yaml.safe_load_all(text)), path
+    assert seen
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def declared() -> list[Requirement]:
+    """What pyproject.toml asks for, extras included, ourselves not."""
+    table = project()["project"]
+    lines = [*table["dependencies"], *(line for extra in table["optional-dependencies"].values() for line in extra)]
+    return [asked for asked in map(Requirement, lines) if asked.name != table["name"]]
+
+
+def pinned() -> dict[str, str]:
+    """Name to version, as constraints.txt has it; names as packaging compares them."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [re.fullmatch(r"([\w.-]+)==([\w.+!]+)", line) for line in lines if not line.startswith("#")]
+    assert all(pairs), "constraints.txt holds exact versions only"
+    return {canonical(pair[1]): pair[2] for pair in pairs if pair}
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_requirement_has_a_floor_and_a_pin_above_it() -> None:
+    """pyproject.toml and constraints.txt were resolved together (make lock)."""
+    pins = pinned()
+    for asked in declared():
+        assert [clause.operator for clause in asked.specifier] == [">="], f"{asked} has no floor"
+        assert asked.specifier.contains(pins[canonical(asked.name)]), f"{asked} is not met by constraints.txt"
+
+
+def test_shipped_packages_are_typed_and_named_in_the_wheel() -> None:
+    """A folder that ships says so in pyproject.toml and carries py.typed."""
+    wheel = project()["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert sorted(wheel["packages"]) == sorted(SHIPPED)
+    for folder in SHIPPED:
+        assert (ROOT / folder / "py.typed").exists()
+
+
+def test_parse_names_the_file_of_a_syntax_error() -> None:
+    """A source that does not parse is named, not just refused."""
+    with pytest.raises(SyntaxError) as refused:
+        parse("routing/broken.py", "def (")
+    assert refused.value.filename == "routing/broken.py"
