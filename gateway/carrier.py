@@ -1,0 +1,70 @@
+"""The seam between the spine and a shell: how one placement is carried to a pod and its answer to the client.
+
+The HTTP proxy, ext-proc and the simulator each bring a carrier; the spine knows no protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from routing.placement import Placement, Usage
+from routing.refusal import Refused
+
+
+class LegEnd(StrEnum):
+    """How one attempt on one pod ended."""
+
+    ANSWERED = "answered"
+    """The pod's whole answer reached the client, or was the client's own fault (a 4xx) and is passed on."""
+    UNREACHABLE = "unreachable"
+    """No connection, so the pod has seen nothing of the request."""
+    LOST = "lost"
+    """The connection ended inside the answer."""
+    TIMEOUT = "timeout"
+    """Nothing came for longer than we wait."""
+    MALFORMED = "malformed"
+    """Not HTTP as we can pass it on."""
+    BUSY = "busy"
+    """The pod said not now (429, 503). Busy is not broken."""
+    BROKEN = "broken"
+    """The pod said it failed (other 5xx)."""
+
+    @property
+    def is_pods_fault(self) -> bool:
+        """Whether it counts against the pod's health."""
+        return self not in (LegEnd.ANSWERED, LegEnd.BUSY)
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One attempt that has ended. `begun`: the client has been sent some of this answer, so no other pod may answer."""
+
+    end: LegEnd
+    status: int = 0
+    begun: bool = False
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    response_id: str | None = None
+    answer: bytes = b""
+    """Canonical bytes of what was generated, where the shell keeps them."""
+    detail: str = ""
+    """What the pod or the network said, for the log and the refusal. Never prompt or answer text."""
+
+
+class Carrier(Protocol):
+    """One client request in one shell."""
+
+    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+        """Send the request to the placement's engine and relay its answer; tell the placement its first token.
+
+        Ends when the pod's answer has ended, or with `TIMEOUT` when nothing of it has come by the loop time
+        `first_byte_by_s`. Raises only `asyncio.CancelledError`, when the client has gone; the pod is
+        then told at once by closing its connection.
+        """
+        ...
+
+    def refuse(self, refusal: Refused) -> None:
+        """Tell the client no: as a whole answer, or inside a stream that has begun."""
+        ...

@@ -1,0 +1,48 @@
+"""What bounds a client and a pod: sizes, counts and times. Values only, with the defaults and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what the traffic port takes in. Bytes and counts."""
+
+    max_body_bytes: int = 32 << 20
+    """A million tokens of text is 4 MB; images as data URLs make more."""
+    max_bodies_bytes: int = 1 << 30
+    """All request bodies held at one time; beyond it new ones are told to slow down."""
+    max_header_bytes: int = 64 << 10
+    max_headers: int = 128
+    max_url_bytes: int = 8 << 10
+    max_connections: int = 20_000
+    max_pipelined: int = 16
+    """Requests read ahead of the one being answered on a connection; reading stops beyond it."""
+    high_water_bytes: int = 64 << 10
+    """Bytes unsent to a slow client at which its pod is paused."""
+    kept_answer_bytes: int = 256 << 10
+    """Answer bytes kept by reference per request, to know what the engine holds afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Bounds on waiting, in seconds."""
+
+    header_s: float = 10.0
+    """From a connection's first byte of a request to the end of its head."""
+    body_s: float = 60.0
+    """From the head to the end of the body."""
+    idle_s: float = 75.0
+    """How long an idle client connection is kept: above the 60 s of common load balancers in front."""
+    connect_s: float = 2.0
+    first_byte_s: float = 600.0
+    """From arrival to the first byte of the answer, retries included."""
+    stall_s: float = 300.0
+    """Between bytes of an answer."""
+    client_stall_s: float = 60.0
+    """How long a client may stop reading while bytes wait for it."""
+    pod_idle_s: float = 4.0
+    """How long an idle pod connection is used again: below the 5 s after which uvicorn closes its side."""
+    drain_s: float = 30.0
+    """How long a stopping gateway waits for the requests it has."""

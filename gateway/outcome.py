@@ -1,0 +1,39 @@
+"""What became of one request: the one value from which its log line, metrics, receipt and usage record are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from routing.placement import Usage
+from routing.receipt import Attempt
+from routing.refusal import Reason
+from routing.request import Request
+
+CLIENT_GONE_STATUS = 499
+"""No standard status exists for a client that left; nginx's number is the one that operators know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A request that has ended. Times are of the loop's clock but for `at_s`, which is Unix time."""
+
+    request: Request
+    at_s: float
+    tenant: str | None
+    status: int
+    reason: Reason | None
+    """Why it was refused, None where it was not."""
+    detail: str
+    finish_reason: str | None
+    usage: Usage | None
+    attempts: tuple[Attempt, ...]
+    ttft_s: float | None
+    """From the request's arrival to its first token, waiting and retries included."""
+    duration_s: float
+    decode_s: float | None
+    """From its first token to its end."""
+
+
+Witness = Callable[[Outcome], None]
+"""Something that takes note of every outcome. Must not raise and must not wait."""

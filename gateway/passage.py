@@ -1,0 +1,165 @@
+"""The spine: leads one request from its arrival to its receipt.
+
+Choose and charge, carry, settle; a pod that fails before the client saw a byte is replaced by another within the
+request's deadline. Whatever happens, also a cancel in the tick of a grant, the ledger gets back what was charged.
+Knows no protocol: shells bring a `Carrier`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gateway.carrier import Carrier, Leg, LegEnd
+from gateway.outcome import CLIENT_GONE_STATUS, Outcome, Witness
+from gateway.refusals import status_of
+from routing.placement import Placement
+from routing.receipt import Attempt, show_attempt
+from routing.refusal import Reason, Refused
+from routing.request import Request
+from routing.router import Router
+
+REASON_OF_END = {
+    LegEnd.UNREACHABLE: Reason.POD_UNREACHABLE,
+    LegEnd.LOST: Reason.POD_LOST,
+    LegEnd.TIMEOUT: Reason.POD_TIMEOUT,
+    LegEnd.MALFORMED: Reason.POD_MALFORMED,
+    LegEnd.BUSY: Reason.POD_BUSY,
+    LegEnd.BROKEN: Reason.POD_BROKEN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long and how often a request is tried."""
+
+    deadline_s: float = 600.0
+    """From arrival to the first byte: after it no other pod is tried."""
+    attempts: int = 3
+    attempts_when_broken: int = 2
+    """A request that breaks a pod may be what breaks it: it gets one more pod, not the whole fleet."""
+
+
+Health = Callable[[str, LegEnd], None]
+"""Told of every attempt's pod and end; opens breakers."""
+
+
+@dataclass(slots=True)
+class Journey:
+    """What is known of a request on its way. Becomes an `Outcome`."""
+
+    request: Request
+    tenant: str | None
+    started_s: float
+    attempts: list[Attempt] = field(default_factory=list)
+    last: Placement | None = None
+    leg: Leg | None = None
+    refusal: Refused | None = None
+
+    def outcome(self, now_s: float, at_s: float) -> Outcome:
+        """The end of the journey, however it came."""
+        leg, refusal = self.leg, self.refusal
+        first_s = self.last.first_token_s if self.last else None
+        status = status_of(refusal.reason, anthropic=self.request.api.is_anthropic) if refusal else leg.status if leg else CLIENT_GONE_STATUS
+        return Outcome(
+            request=self.request,
+            at_s=at_s,
+            tenant=self.tenant,
+            status=status,
+            reason=refusal.reason if refusal else None,
+            detail=refusal.message if refusal else leg.detail if leg else "client gone",
+            finish_reason=leg.finish_reason if leg else None,
+            usage=leg.usage if leg else None,
+            attempts=tuple(self.attempts),
+            ttft_s=None if first_s is None else first_s - self.started_s,
+            duration_s=now_s - self.started_s,
+            decode_s=None if first_s is None else now_s - first_s,
+        )
+
+
+class Passage:
+    """Leads requests through. One per gateway process; holds no request's state."""
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        health: Health,
+        witnesses: Sequence[Witness],
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        draw: Callable[[], float],
+        patience: Patience,
+    ) -> None:
+        self._router = router
+        self._health = health
+        self._witnesses = tuple(witnesses)
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._draw = draw
+        self._patience = patience
+
+    async def lead(self, request: Request, carrier: Carrier, *, tenant: str | None = None) -> None:
+        """Serve a request or refuse it. Raises only `asyncio.CancelledError`, when the client has gone."""
+        journey = Journey(request, tenant, self._clock())
+        try:
+            await self._try_pods(journey, carrier)
+        except Refused as refusal:
+            journey.refusal = refusal
+            carrier.refuse(refusal)
+        finally:
+            outcome = journey.outcome(self._clock(), self._wall_clock())
+            for witness in self._witnesses:
+                witness(outcome)
+
+    async def _try_pods(self, journey: Journey, carrier: Carrier) -> None:
+        avoid: frozenset[str] = frozenset()
+        while True:
+            placement = self._place(journey, avoid)
+            leg = await self._carry(journey, placement, carrier)
+            if leg.end is LegEnd.ANSWERED:
+                return
+            avoid |= {placement.engine.pod}
+            if leg.begun or not self._may_try_again(journey, leg):
+                raise _refusal_for(leg)
+
+    def _place(self, journey: Journey, avoid: frozenset[str]) -> Placement:
+        try:
+            return self._router.place(journey.request, avoid=avoid, now_s=self._clock(), draw=self._draw())
+        except Refused:
+            if journey.leg is None:
+                raise
+            # Nobody else may serve it: what the last pod said tells the client more than "no pod is ready".
+            raise _refusal_for(journey.leg) from None
+
+    async def _carry(self, journey: Journey, placement: Placement, carrier: Carrier) -> Leg:
+        journey.last, journey.leg = placement, None
+        leg: Leg | None = None
+        try:
+            leg = await carrier.carry(placement, self._deadline(journey))
+        finally:
+            self._settle(journey, placement, leg)
+        return leg
+
+    def _settle(self, journey: Journey, placement: Placement, leg: Leg | None) -> None:
+        """Give back what was charged and learn from what was seen. `leg` is None where the client has gone."""
+        now_s = self._clock()
+        if leg is not None and leg.end is LegEnd.ANSWERED:
+            placement.settle(leg.usage, now_s, answer=leg.answer, response_id=leg.response_id)
+        placement.release(now_s)
+        journey.leg = leg
+        journey.attempts.append(show_attempt(placement, leg.end if leg else "client_gone", leg.usage if leg else None))
+        if leg is not None:
+            self._health(placement.engine.pod, leg.end)
+
+    def _may_try_again(self, journey: Journey, leg: Leg) -> bool:
+        most = self._patience.attempts_when_broken if leg.end is LegEnd.BROKEN else self._patience.attempts
+        return len(journey.attempts) < most and self._clock() < self._deadline(journey)
+
+    def _deadline(self, journey: Journey) -> float:
+        return journey.started_s + self._patience.deadline_s
+
+
+def _refusal_for(leg: Leg) -> Refused:
+    reason = REASON_OF_END[leg.end]
+    return Refused(reason, leg.detail or f"The pod that served this request is gone ({leg.end}).", retry_after_s=1.0)

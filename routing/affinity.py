@@ -1,0 +1,37 @@
+"""Bounded memory of where something was last: sessions, stored responses, adapters in use. Forgets the oldest."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class LastSeen(Generic[K, V]):
+    """A mapping that keeps its `most` most recently written entries."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._entries: OrderedDict[K, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, key: K, value: V) -> None:
+        """Write an entry as the newest."""
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+
+    def get(self, key: K) -> V | None:
+        """The entry, None where it was never written or is forgotten."""
+        return self._entries.get(key)
+
+    def drop_value(self, value: V) -> None:
+        """Forget every entry that points to `value`."""
+        for key in [key for key, held in self._entries.items() if held == value]:
+            del self._entries[key]

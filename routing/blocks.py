@@ -1,0 +1,109 @@
+"""A prompt as a chain of block hashes: equal hash = equal prefix up to that block's end.
+
+Hashes bytes, so it needs no tokenizer and must not know of one. Blocks grow with depth, so that a short prompt is cut
+finely and a million tokens stay a thousand blocks; a cut that falls inside a block costs at most a sixteenth of the
+prompt before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from xxhash import xxh3_64_intdigest
+
+SMALLEST_BLOCK = 64
+"""Bytes. About one engine block of 16 tokens: finer would name blocks that no engine can reuse."""
+
+LARGEST_BLOCK = 4096
+"""Bytes. About 1,000 tokens: 64 KB into a prompt a cut inside a block loses a sixteenth of it at most."""
+
+BLOCKS_PER_DOUBLING = 16
+"""How often a prompt is cut while its length doubles; bounds what a cut inside a block can lose."""
+
+MOST_BLOCKS = 1 << 14
+"""64 MB of prompt: beyond every body limit, so the table of ends is finite."""
+
+
+def _sizes() -> Sequence[int]:
+    sizes: list[int] = []
+    size, reached = SMALLEST_BLOCK, 0
+    for _ in range(MOST_BLOCKS):
+        sizes.append(size)
+        reached += size
+        if size < LARGEST_BLOCK and reached >= 2 * size * BLOCKS_PER_DOUBLING:
+            size *= 2
+    return sizes
+
+
+BLOCK_ENDS: tuple[int, ...] = tuple(accumulate(_sizes()))
+"""BLOCK_ENDS[i] = how many bytes of prompt the first i + 1 blocks cover."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The canonical prompt as the router sees it.
+
+    `blocks` are chained hashes of the full blocks, `ends[i]` the size of the prompt up to the end of block i (`ends` may
+    be longer than `blocks`), `size` the whole prompt, both in bytes (a recorded trace counts in tokens instead). `tail`
+    are the bytes after the last full block: what is needed to go on hashing when the answer is known.
+    """
+
+    blocks: tuple[int, ...]
+    ends: Sequence[int]
+    size: int
+    seed: int = 0
+    tail: bytes = b""
+
+    @property
+    def covered(self) -> int:
+        """How much of the prompt its full blocks cover, in the unit of `size`."""
+        return self.ends[len(self.blocks) - 1] if self.blocks else 0
+
+    def extended(self, text: bytes) -> Prompt:
+        """This prompt with `text` behind it, as the next turn of its conversation will send it."""
+        hashed = len(self.blocks)
+        behind = self.tail + text
+        start = self.covered
+        fresh = _chain(behind, hashed, start, self.blocks[-1] if self.blocks else self.seed)
+        blocks = self.blocks + tuple(fresh)
+        end = BLOCK_ENDS[len(blocks) - 1] if blocks else 0
+        return Prompt(blocks, self.ends, self.size + len(text), self.seed, behind[end - start :])
+
+
+EMPTY_PROMPT = Prompt((), BLOCK_ENDS, 0)
+
+
+def cut_prompt(canonical: bytes, seed: int) -> Prompt:
+    """Cut canonical prompt bytes into blocks and hash them in a chain that starts from `seed`."""
+    blocks = tuple(_chain(canonical, 0, 0, seed))
+    end = BLOCK_ENDS[len(blocks) - 1] if blocks else 0
+    return Prompt(blocks, BLOCK_ENDS, len(canonical), seed, canonical[end:])
+
+
+def _chain(text: bytes, first_block: int, start: int, parent: int) -> list[int]:
+    """Hashes of the full blocks in `text`, which begins at byte `start` of the prompt, where block `first_block` does."""
+    view = memoryview(text)
+    reach = start + len(text)
+    hashes: list[int] = []
+    begin = 0
+    for index in range(first_block, MOST_BLOCKS):
+        block_end = BLOCK_ENDS[index]
+        if block_end > reach:
+            break
+        parent = xxh3_64_intdigest(view[begin : block_end - start], parent)
+        hashes.append(parent)
+        begin = block_end - start
+    return hashes
+
+
+def seed_of(*parts: bytes) -> int:
+    """One seed from what makes equal prompts different on an engine: model, adapter, cache salt, tools.
+
+    Each part is hashed with its length, so that ("ab", "c") and ("a", "bc") differ.
+    """
+    seed = 0
+    for part in parts:
+        seed = xxh3_64_intdigest(part, seed ^ len(part))
+    return seed

@@ -1,0 +1,203 @@
+"""All pods and engines known now, and which of them may be chosen for a model.
+
+One writer (the gateway's watcher) puts and removes whole pods as values; a decision reads a roster that is never half
+written. Knows nothing of load or warmth, only of what exists and whether it may be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What an engine may do."""
+
+    EITHER = "either"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Standing(StrEnum):
+    """Where a pod is in its life. Only `READY` pods are chosen."""
+
+    STARTING = "starting"
+    READY = "ready"
+    UNREADY = "unready"
+    BROKEN = "broken"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One scheduler with one KV cache. `slot` is its place in every per-engine list and bit mask while it lives."""
+
+    slot: int
+    pod: str
+    rank: int | None = None
+    """Data-parallel rank to ask for, None where the pod has a single engine."""
+    role: Role = Role.EITHER
+    kv_tokens: int | None = None
+    """Tokens its KV cache holds, None until the pod has said so."""
+    block_tokens: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.pod if self.rank is None else f"{self.pod}#{self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One model as a pod lists it."""
+
+    name: str
+    root: str | None = None
+    parent: str | None = None
+    """The base model, where this is a LoRA adapter."""
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One vLLM server behind one HTTP address, as last seen."""
+
+    url: str
+    standing: Standing = Standing.STARTING
+    models: frozenset[str] = frozenset()
+    """Names it answers to, adapters included."""
+    adapters: frozenset[str] = frozenset()
+    """Those of `models` that are LoRA adapters."""
+    cards: tuple[ModelCard, ...] = ()
+    """The same as the pod lists them."""
+    pool: str | None = None
+    """The configured pool it was discovered for, where there is one."""
+    engines: tuple[Engine, ...] = ()
+    ready_since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The engines that may serve one model now, in a fixed order, with what a decision needs to index them."""
+
+    engines: tuple[Engine, ...]
+    slots: tuple[int, ...]
+    mask: int
+    place_of: Mapping[int, int]
+    """Slot to position in `engines`."""
+    ready_since_s: tuple[float, ...]
+    is_adapter: bool = False
+    """Whether the model is a LoRA adapter on any of them."""
+
+    def without(self, pods: frozenset[str]) -> Roster:
+        """The same roster less the engines of some pods."""
+        members = zip(self.engines, self.ready_since_s, strict=True)
+        return make_roster(((engine, since) for engine, since in members if engine.pod not in pods), self.is_adapter)
+
+
+def make_roster(members: Iterable[tuple[Engine, float]], is_adapter: bool) -> Roster:
+    """A roster of (engine, when its pod became ready)."""
+    pairs = tuple(members)
+    engines = tuple(engine for engine, _ in pairs)
+    slots = tuple(engine.slot for engine in engines)
+    mask = 0
+    for slot in slots:
+        mask |= 1 << slot
+    place_of = {slot: place for place, slot in enumerate(slots)}
+    return Roster(engines, slots, mask, place_of, tuple(since for _, since in pairs), is_adapter)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """What a pod says of one of its engines before a slot is given to it."""
+
+    rank: int | None = None
+    role: Role = Role.EITHER
+    kv_tokens: int | None = None
+    block_tokens: int | None = None
+
+
+class Fleet:
+    """Pods by URL. Slots are given to engines when they appear and taken back when their pod is removed."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, Pod] = {}
+        self._free_slots: list[int] = []
+        self._slots_made = 0
+        self._rosters: dict[str, Roster] = {}
+
+    def __repr__(self) -> str:
+        ready = sum(pod.standing is Standing.READY for pod in self._pods.values())
+        return f"<Fleet {ready} of {len(self._pods)} pods ready>"
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        return tuple(self._pods.values())
+
+    @property
+    def slot_count(self) -> int:
+        """How long a per-slot list has to be."""
+        return self._slots_made
+
+    def pod(self, url: str) -> Pod | None:
+        return self._pods.get(url)
+
+    def put(self, pod: Pod) -> None:
+        """Add a pod or replace what is known of it. Its engines keep their slots: change them with `reshape`."""
+        self._pods[pod.url] = pod
+        self._rosters.clear()
+
+    def reshape(self, url: str, shapes: Iterable[EngineShape]) -> tuple[int, ...]:
+        """Give a pod the engines it says it has. Returns the slots that are freed, for the caller to forget."""
+        pod = self._pods[url]
+        known = {engine.rank: engine for engine in pod.engines}
+        engines = []
+        for shape in shapes:
+            old = known.pop(shape.rank, None)
+            slot = old.slot if old else self._take_slot()
+            engines.append(Engine(slot, url, shape.rank, shape.role, shape.kv_tokens, shape.block_tokens))
+        self.put(replace(pod, engines=tuple(engines)))
+        return tuple(engine.slot for engine in known.values())
+
+    def remove(self, url: str) -> tuple[int, ...]:
+        """Take a pod out. Returns the slots that are freed, for the caller to forget."""
+        pod = self._pods.pop(url, None)
+        self._rosters.clear()
+        return tuple(engine.slot for engine in pod.engines) if pod else ()
+
+    def roster(self, model: str) -> Roster:
+        """The engines that may serve `model` now; empty where there is none."""
+        roster = self._rosters.get(model)
+        if roster is None:
+            serving = [pod for pod in self._pods.values() if pod.standing is Standing.READY and model in pod.models]
+            roster = make_roster(
+                ((engine, pod.ready_since_s) for pod in serving for engine in pod.engines),
+                any(model in pod.adapters for pod in serving),
+            )
+            if self.knows(model):
+                # Only names that exist are remembered: a client cannot grow this table by inventing models.
+                self._rosters[model] = roster
+        return roster
+
+    def knows(self, model: str) -> bool:
+        """Whether any pod, ready or not, has said that it serves `model`."""
+        return any(model in pod.models for pod in self._pods.values())
+
+    def models(self) -> dict[str, tuple[Pod, ...]]:
+        """Model name to the pods that serve it, ready or not."""
+        table: dict[str, tuple[Pod, ...]] = {}
+        for pod in self._pods.values():
+            for model in sorted(pod.models):
+                table[model] = (*table.get(model, ()), pod)
+        return table
+
+    def recycle(self, slot: int) -> None:
+        """Let a freed slot be given out again, once nothing charged to it is left."""
+        self._free_slots.append(slot)
+
+    def _take_slot(self) -> int:
+        if self._free_slots:
+            return self._free_slots.pop()
+        self._slots_made += 1
+        return self._slots_made - 1
+

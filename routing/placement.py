@@ -1,0 +1,148 @@
+"""A request on an engine: what was predicted, and the three moments at which the router learns from it.
+
+The shell that carries the request tells the moments; time is an argument. Whatever happens, `release` ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from routing.blocks import Prompt
+
+if TYPE_CHECKING:
+    from routing.candidates import Candidates
+    from routing.fleet import Engine
+    from routing.ledger import Charge
+    from routing.request import Request
+    from routing.router import Router
+    from routing.warmth import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What each scorer said of each candidate: `terms[scorer][candidate]` seconds, and their sums."""
+
+    names: tuple[str, ...]
+    terms: tuple[Sequence[float], ...]
+    totals: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an engine says a request took. `cached_tokens` is None where it does not tell."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What was believed when the engine was chosen."""
+
+    prompt_tokens: float
+    warm_tokens: float
+    ttft_s: float
+    work_tokens: float
+    """Prefill work before the first token: queued before it and its own."""
+    running: float
+
+
+class Placement:
+    """One request on one engine, from the choice to its end."""
+
+    __slots__ = (
+        "_charge",
+        "_router",
+        "_trace",
+        "at",
+        "candidates",
+        "engine",
+        "first_token_s",
+        "placed_s",
+        "predicted",
+        "request",
+        "scored",
+    )
+
+    def __init__(
+        self,
+        router: Router,
+        request: Request,
+        engine: Engine,
+        charge: Charge,
+        trace: Trace,
+        candidates: Candidates,
+        scored: Scored,
+        at: int,
+    ) -> None:
+        self._router = router
+        self._charge = charge
+        self._trace = trace
+        self.request = request
+        self.engine = engine
+        self.candidates = candidates
+        self.scored = scored
+        self.at = at
+        self.placed_s = candidates.now_s
+        self.first_token_s: float | None = None
+        work = candidates.ahead_tokens[at] + candidates.prefill_work[at]
+        self.predicted = Prediction(
+            prompt_tokens=candidates.prompt_tokens,
+            warm_tokens=candidates.warm_tokens[at],
+            ttft_s=candidates.prefill_overhead_s[at] + work * candidates.seconds_per_token[at],
+            work_tokens=work,
+            running=candidates.running[at],
+        )
+
+    def __repr__(self) -> str:
+        return f"<Placement of {self.request.id} on {self.engine.name}>"
+
+    def first_token(self, now_s: float) -> None:
+        """The engine has begun to answer: its prefill is done."""
+        if self.first_token_s is not None:
+            return
+        self.first_token_s = now_s
+        router = self._router
+        router.ledger.prefill_done(self._charge, now_s)
+        router.index.computed(self._trace)
+        router.costs.observe_first_token(self.engine.slot, self.predicted.work_tokens, now_s - self.placed_s)
+
+    def settle(self, usage: Usage | None, now_s: float, *, answer: bytes = b"", response_id: str | None = None) -> None:
+        """The engine has answered in full. Learn from what it says the request took, and from the answer it now holds.
+
+        `answer` is the canonical form of what was generated, as the next turn's prompt will contain it.
+        """
+        if response_id:
+            self._router.responses.put(response_id, self.engine.slot)
+        if usage is None:
+            return
+        self._learn_warmth(usage, answer)
+        if self.first_token_s is not None:
+            self._router.costs.observe_decode(
+                self.engine.slot,
+                (self.predicted.running + self._router.ledger.running[self.engine.slot]) / 2,
+                usage.completion_tokens // self.request.sequences - 1,
+                now_s - self.first_token_s,
+            )
+
+    def release(self, now_s: float) -> None:
+        """The request has left the engine, however it ended. Safe to call again."""
+        router = self._router
+        if self.first_token_s is None:
+            router.index.retract(self._trace)
+        router.ledger.release(self._charge, now_s)
+        router.recycle(self.engine.slot)
+
+    def _learn_warmth(self, usage: Usage, answer: bytes) -> None:
+        index, prompt = self._router.index, self.request.prompt
+        counter = self._router.counter(self.request.model)
+        counter.learn(prompt, usage.prompt_tokens)
+        if usage.cached_tokens is not None and usage.prompt_tokens:
+            index.correct(self._trace, prompt.size * usage.cached_tokens / usage.prompt_tokens)
+        if answer:
+            grown: Prompt = prompt.extended(answer)
+            index.grow(self._trace, grown)
+            counter.remember(grown, usage.prompt_tokens + usage.completion_tokens)

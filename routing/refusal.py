@@ -1,0 +1,69 @@
+"""Why a request is not served: one exception, a closed list of reasons.
+
+Knows nothing of HTTP: `gateway/refusals.py` holds the one table that turns a reason into status, code and headers.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    """Who has to act for the request to succeed."""
+
+    CLIENT = "client"
+    GATEWAY = "gateway"
+    POD = "pod"
+
+
+class Reason(StrEnum):
+    """Every deliberate no that Hearth can say. The value is the stable machine code of our own header."""
+
+    # The client's to mend.
+    BAD_REQUEST = "bad_request"
+    BAD_JSON = "bad_json"
+    UNKNOWN_PATH = "unknown_path"
+    WRONG_METHOD = "wrong_method"
+    WRONG_MEDIA_TYPE = "wrong_media_type"
+    BODY_TOO_LARGE = "body_too_large"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    REQUEST_TOO_SLOW = "request_too_slow"
+    EXPECTATION_FAILED = "expectation_failed"
+    UNKNOWN_MODEL = "unknown_model"
+    MODEL_NOT_ALLOWED = "model_not_allowed"
+    INVALID_KEY = "invalid_key"
+
+    # Ours.
+    GATEWAY_BUSY = "gateway_busy"
+    GATEWAY_DRAINING = "gateway_draining"
+    GATEWAY_ERROR = "gateway_error"
+
+    # The fleet's.
+    NO_POD_READY = "no_pod_ready"
+    POD_UNREACHABLE = "pod_unreachable"
+    POD_LOST = "pod_lost"
+    POD_TIMEOUT = "pod_timeout"
+    POD_MALFORMED = "pod_malformed"
+    POD_BUSY = "pod_busy"
+    POD_BROKEN = "pod_broken"
+
+
+class Refused(Exception):  # noqa: N818 - a refusal is an answer, not an error
+    """The one exception that decisions raise on purpose.
+
+    `param` names the field of the request that is to blame, as a path (`messages[2].content`), where one is.
+    `retry_after_s` is an honest estimate of when to come back, where there is one.
+    """
+
+    def __init__(
+        self, reason: Reason, message: str, *, param: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def __repr__(self) -> str:
+        where = f", param={self.param!r}" if self.param else ""
+        return f"Refused({self.reason.value}, {self.message!r}{where})"

@@ -1,0 +1,70 @@
+"""A request as decisions see it: what was asked, by size and prefix, never its text.
+
+Built once per request from bytes at the edge; knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from routing.blocks import EMPTY_PROMPT, Prompt
+
+
+class Api(StrEnum):
+    """What is asked of the engine; one value per wire dialect."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SCORE = "score"
+    POOLING = "pooling"
+    CLASSIFY = "classify"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+
+    @property
+    def generates(self) -> bool:
+        """Whether answers are decoded token by token (and may be streamed)."""
+        return self in GENERATING
+
+    @property
+    def is_anthropic(self) -> bool:
+        """Whether errors are told in Anthropic's shape."""
+        return self is Api.MESSAGES
+
+
+GENERATING = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
+
+USUAL_OUTPUT_TOKENS = 256
+"""What an answer is taken to be when the client sets no limit; settled with the real length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The facts of one request.
+
+    `session` ties turns of one conversation together where the client names it; `continues` is the response id a
+    responses request builds on, which only the pod that made it can resolve.
+    """
+
+    id: str
+    api: Api
+    model: str
+    prompt: Prompt = EMPTY_PROMPT
+    stream: bool = False
+    max_tokens: int | None = None
+    sequences: int = 1
+    session: str | None = None
+    continues: str | None = None
+
+    @property
+    def expected_output_tokens(self) -> int:
+        """How many tokens the answer is taken to have, all sequences together."""
+        if not self.api.generates:
+            return 0
+        each = USUAL_OUTPUT_TOKENS if self.max_tokens is None else min(self.max_tokens, USUAL_OUTPUT_TOKENS)
+        return each * self.sequences

@@ -1,0 +1,238 @@
+"""Puts a request on an engine: walk, score, choose and charge in one synchronous step.
+
+Holds what decisions read and learn from: fleet, warm index, ledger, costs. Reads no clock and draws no number: both are
+arguments, so every decision can be replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import add
+
+from routing.affinity import LastSeen
+from routing.candidates import Candidates, Scorer
+from routing.cost import CostBook, prefill_work
+from routing.fleet import EngineShape, Fleet, Pod, Roster
+from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
+from routing.placement import Placement, Scored
+from routing.refusal import Reason, Refused
+from routing.request import Request
+from routing.tokens import USUAL_BYTES_PER_TOKEN, Ruler, TokenCounter
+from routing.warmth import WarmIndex
+
+TIE_S = 0.001
+"""Candidates closer than this are equal: predictions are no better than an engine step."""
+
+UNKNOWN_KV_TOKENS = 200_000
+"""An engine that does not say how much it holds is taken to be a small one, so that we do not believe it warm for long."""
+
+REMEMBERED_SESSIONS = 1 << 17
+
+FOREIGN_MEMORY_S = 60.0
+"""Load of others counts as last seen for this long when scrapes stop: stale is uncertain, not gone."""
+
+
+class Router:
+    """One per gateway process; every method is synchronous, so no decision sees another half done."""
+
+    def __init__(
+        self,
+        scorers: Sequence[Scorer],
+        *,
+        costs: CostBook | None = None,
+        index: WarmIndex | None = None,
+        size_per_token: float = USUAL_BYTES_PER_TOKEN,
+    ) -> None:
+        self.scorers = tuple(scorers)
+        self.fleet = Fleet()
+        self.ledger = Ledger()
+        self.index = index or WarmIndex()
+        self.costs = costs or CostBook()
+        self.sessions: LastSeen[str, int] = LastSeen(REMEMBERED_SESSIONS)
+        self.responses: LastSeen[str, int] = LastSeen(REMEMBERED_SESSIONS)
+        self.adapters: LastSeen[tuple[str, int], bool] = LastSeen(4096)
+        self._counters: dict[str, TokenCounter] = {}
+        self._size_per_token = size_per_token
+        self._retired: set[int] = set()
+
+    # -- the fleet, written by one watcher -------------------------------------------------------------------------
+
+    def put_pod(self, pod: Pod) -> None:
+        """Add a pod, or replace its standing and models."""
+        self.fleet.put(pod)
+
+    def reshape_pod(self, url: str, shapes: Iterable[EngineShape]) -> None:
+        """Take over the engines a pod says it has, and how much each of them holds."""
+        self._retire(self.fleet.reshape(url, shapes))
+        self.ledger.reach(self.fleet.slot_count)
+        self.costs.reach(self.fleet.slot_count)
+        pod = self.fleet.pod(url)
+        for engine in pod.engines if pod else ():
+            held = engine.kv_tokens or UNKNOWN_KV_TOKENS
+            self.index.resize(engine.slot, int(held * self._pod_size_per_token(url)))
+
+    def remove_pod(self, url: str) -> None:
+        """Forget a pod. What still runs there is settled as it ends."""
+        self._retire(self.fleet.remove(url))
+
+    def forget_warmth(self, url: str) -> None:
+        """A pod has restarted or emptied its cache."""
+        pod = self.fleet.pod(url)
+        for engine in pod.engines if pod else ():
+            self.index.forget(engine.slot)
+            self.index.resize(engine.slot, int((engine.kv_tokens or UNKNOWN_KV_TOKENS) * self._pod_size_per_token(url)))
+
+    def observe_load(self, slot: int, foreign: Foreign) -> None:
+        """Take over a scrape."""
+        self.ledger.observe(slot, foreign)
+
+    # -- one decision -----------------------------------------------------------------------------------------------
+
+    def place(self, request: Request, *, avoid: frozenset[str], now_s: float, draw: float) -> Placement:
+        """Choose an engine and charge it.
+
+        `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties. Raises `Refused` where no engine
+        may serve the model now.
+        """
+        roster = self._roster(request, avoid)
+        ruler = Ruler(self.counter(request.model), request.prompt)
+        candidates = self._candidates(request, roster, ruler, now_s)
+        scored = self._score(request, candidates)
+        at = _best(scored.totals, candidates.last_turn, draw)
+        engine = roster.engines[at]
+        charge = self.ledger.charge(
+            engine.slot,
+            prefill_tokens=candidates.prefill_work[at],
+            kv_tokens=candidates.prompt_tokens - candidates.warm_tokens[at] + request.expected_output_tokens,
+            sequences=request.sequences,
+            now_s=now_s,
+        )
+        trace = self.index.put(engine.slot, request.prompt)
+        if request.session:
+            self.sessions.put(request.session, engine.slot)
+        if candidates.holds_adapter:
+            self.adapters.put((request.model, engine.slot), True)
+        return Placement(self, request, engine, charge, trace, candidates, scored, at)
+
+    def counter(self, model: str) -> TokenCounter:
+        """The token counter of a model that the fleet knows."""
+        counter = self._counters.get(model)
+        if counter is None:
+            counter = self._counters[model] = TokenCounter(self._size_per_token)
+        return counter
+
+    def recycle(self, slot: int) -> None:
+        """Give a retired slot out again once nothing is charged to it."""
+        if slot in self._retired and not self.ledger.running[slot]:
+            self._retired.discard(slot)
+            self.fleet.recycle(slot)
+
+    def _roster(self, request: Request, avoid: frozenset[str]) -> Roster:
+        roster = self.fleet.roster(request.model)
+        if avoid:
+            roster = roster.without(avoid)
+        if roster.engines:
+            return roster
+        if not self.fleet.knows(request.model):
+            raise Refused(Reason.UNKNOWN_MODEL, f"The model `{request.model}` does not exist.", param="model")
+        raise Refused(
+            Reason.NO_POD_READY, f"No pod that serves `{request.model}` is ready.", param="model", retry_after_s=2.0
+        )
+
+    def _candidates(self, request: Request, roster: Roster, ruler: Ruler, now_s: float) -> Candidates:
+        slots, ledger, costs = roster.slots, self.ledger, self.costs
+        prompt_tokens = ruler.tokens(request.prompt.size)
+        cold_work = prefill_work(prompt_tokens, prompt_tokens)
+        warm_tokens = [0.0] * len(slots)
+        work = [cold_work] * len(slots)
+        for place, tokens in self._warm(request, roster, ruler, prompt_tokens):
+            warm_tokens[place] = tokens
+            work[place] = prefill_work(prompt_tokens - tokens, prompt_tokens)
+        foreign = [_fresh(ledger.foreign[slot], now_s) for slot in slots]
+        seconds_per_token = [costs.seconds_per_token[slot] for slot in slots]
+        return Candidates(
+            engines=roster.engines,
+            now_s=now_s,
+            prompt_tokens=prompt_tokens,
+            warm_tokens=warm_tokens,
+            prefill_work=work,
+            ahead_tokens=[
+                ledger.ahead_tokens(slot, now_s, pace) for slot, pace in zip(slots, seconds_per_token, strict=True)
+            ],
+            running=[ledger.running[slot] + other.running for slot, other in zip(slots, foreign, strict=True)],
+            kv_tokens=[ledger.kv_tokens[slot] + other.kv_tokens for slot, other in zip(slots, foreign, strict=True)],
+            prefill_overhead_s=[costs.prefill_overhead_s[slot] for slot in slots],
+            seconds_per_token=seconds_per_token,
+            step_base_s=[costs.step_base_s[slot] for slot in slots],
+            step_per_sequence_s=[costs.step_per_sequence_s[slot] for slot in slots],
+            residence_s=[costs.residence_s[slot] for slot in slots],
+            last_turn=[ledger.last_turn[slot] for slot in slots],
+            ready_since_s=roster.ready_since_s,
+            session_slot=self._session_slot(request),
+            holds_adapter=self._holds_adapter(request, roster),
+        )
+
+    def _warm(
+        self, request: Request, roster: Roster, ruler: Ruler, prompt_tokens: float
+    ) -> Iterable[tuple[int, float]]:
+        """(position, warm tokens) of the engines that hold some of the prompt. The last token is always computed."""
+        for mask, size in self.index.walk(request.prompt, roster.mask):
+            tokens = min(ruler.tokens(size), prompt_tokens - 1)
+            left = mask
+            while left:
+                lowest = left & -left
+                place = roster.place_of[lowest.bit_length() - 1]
+                block = roster.engines[place].block_tokens
+                yield place, max(0.0, tokens - tokens % block if block else tokens)
+                left ^= lowest
+
+    def _score(self, request: Request, candidates: Candidates) -> Scored:
+        totals = [0.0] * len(candidates.engines)
+        terms = []
+        for scorer in self.scorers:
+            seconds = scorer.score(request, candidates)
+            terms.append(seconds)
+            totals = list(map(add, totals, seconds))
+        return Scored(tuple(scorer.name for scorer in self.scorers), tuple(terms), totals)
+
+    def _session_slot(self, request: Request) -> int | None:
+        if request.continues:
+            return self.responses.get(request.continues)
+        return self.sessions.get(request.session) if request.session else None
+
+    def _holds_adapter(self, request: Request, roster: Roster) -> Sequence[bool]:
+        if not roster.is_adapter:
+            return ()
+        return [bool(self.adapters.get((request.model, slot))) for slot in roster.slots]
+
+    def _pod_size_per_token(self, url: str) -> float:
+        pod = self.fleet.pod(url)
+        counters = [self._counters[model] for model in (pod.models if pod else ()) if model in self._counters]
+        return max((counter.size_per_token for counter in counters), default=self._size_per_token)
+
+    def _retire(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self.index.forget(slot)
+            self.costs.forget(slot)
+            self.sessions.drop_value(slot)
+            self.responses.drop_value(slot)
+            self._retired.add(slot)
+            self.recycle(slot)
+
+
+def _best(totals: Sequence[float], last_turn: Sequence[int], draw: float) -> int:
+    """The position with the least seconds; among equals the one chosen longest ago, so that cold prompts spread."""
+    bound = min(totals) + TIE_S
+    near = [place for place, total in enumerate(totals) if total <= bound]
+    if len(near) == 1:
+        return near[0]
+    oldest = min(last_turn[place] for place in near)
+    equals = [place for place in near if last_turn[place] == oldest]
+    return equals[int(draw * len(equals))]
+
+
+def _fresh(foreign: Foreign, now_s: float) -> Foreign:
+    age = now_s - foreign.at_s
+    if age >= FOREIGN_MEMORY_S:
+        return NOTHING_FOREIGN
+    return foreign

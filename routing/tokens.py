@@ -1,0 +1,96 @@
+"""How many tokens a stretch of prompt is, without a tokenizer: learned per model from the usage of real answers.
+
+Sizes are bytes of canonical prompt (or whatever unit `Prompt.size` counts in).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from routing.blocks import Prompt
+from routing.cost import Line
+
+USUAL_BYTES_PER_TOKEN = 4.0
+"""English and code with today's vocabularies of 100k and more; corrected by the first answers."""
+
+TEMPLATE_TOKENS = 8.0
+"""What a chat template adds around a short prompt; a prior as well."""
+
+REMEMBERED_LEAVES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The end of a prompt whose length in tokens an engine has told."""
+
+    tokens: int
+    size: int
+
+
+class TokenCounter:
+    """Expected tokens of prompts of one model, and exact ones where the same prefix was counted by an engine before."""
+
+    def __init__(self, size_per_token: float) -> None:
+        self._line = Line(TEMPLATE_TOKENS, 1 / size_per_token, reach=4096.0 * size_per_token)
+        self._leaves: OrderedDict[int, Leaf] = OrderedDict()
+
+    @property
+    def size_per_token(self) -> float:
+        return 1 / self._line.slope
+
+    def learn(self, prompt: Prompt, tokens: int) -> None:
+        """An engine counted `tokens` for this whole prompt."""
+        if prompt.size:
+            self._line.observe(prompt.size, tokens)
+        self.remember(prompt, tokens)
+
+    def remember(self, prompt: Prompt, tokens: int) -> None:
+        """An engine holds exactly `tokens` of this prompt; the next turn that begins with it will be counted from there."""
+        if not prompt.blocks:
+            return
+        last = prompt.blocks[-1]
+        self._leaves[last] = Leaf(tokens, prompt.size)
+        self._leaves.move_to_end(last)
+        if len(self._leaves) > REMEMBERED_LEAVES:
+            self._leaves.popitem(last=False)
+
+    def known_leaf(self, prompt: Prompt) -> tuple[int, Leaf] | None:
+        """The deepest block of this prompt at which an earlier one ended, and that one's length.
+
+        What stands after an earlier prompt's last full block is taken to be shared too: who goes on through exactly that
+        block is nearly always its next turn. Where that is wrong, it is wrong by less than a block.
+        """
+        leaves = self._leaves
+        for index in range(len(prompt.blocks) - 1, -1, -1):
+            leaf = leaves.get(prompt.blocks[index])
+            if leaf and leaf.size <= prompt.size:
+                return index, leaf
+        return None
+
+    def tokens(self, size: float) -> float:
+        """Expected tokens of a prompt's first `size` bytes."""
+        return self._line.at(size) if size else 0.0
+
+
+class Ruler:
+    """Measures one prompt in tokens: exactly up to a known leaf, by the learned ratio beyond and before it."""
+
+    __slots__ = ("_counter", "_leaf", "_leaf_end")
+
+    def __init__(self, counter: TokenCounter, prompt: Prompt) -> None:
+        known = counter.known_leaf(prompt)
+        self._counter = counter
+        self._leaf = known[1] if known else None
+        self._leaf_end = prompt.ends[known[0]] if known else 0
+
+    def tokens(self, size: float) -> float:
+        """Tokens of the prompt's first `size` bytes."""
+        leaf = self._leaf
+        if leaf is None:
+            return self._counter.tokens(size)
+        if size == self._leaf_end:
+            return leaf.tokens
+        if size < self._leaf_end:
+            return leaf.tokens * size / leaf.size
+        return leaf.tokens + max(0.0, size - leaf.size) / self._counter.size_per_token

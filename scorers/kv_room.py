@@ -1,0 +1,33 @@
+"""Seconds of waiting for KV memory where an engine cannot hold this request beside what runs there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from routing.candidates import Candidates
+from routing.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class KvRoom:
+    """Overflow / (KV in use / mean residence): by Little's law running sequences free KV at that rate.
+
+    Warm tokens are counted as needing room too: they stand in the cache, but may be evicted for others meanwhile.
+    """
+
+    name: ClassVar[str] = "kv_room"
+
+    def score(self, request: Request, candidates: Candidates) -> list[float]:
+        """Zero while there is room, or while an engine has not said how much it holds."""
+        needed = candidates.prompt_tokens + request.expected_output_tokens
+        return [
+            self._wait_s(in_use, in_use + needed - engine.kv_tokens, residence) if engine.kv_tokens else 0.0
+            for engine, in_use, residence in zip(
+                candidates.engines, candidates.kv_tokens, candidates.residence_s, strict=True
+            )
+        ]
+
+    @staticmethod
+    def _wait_s(in_use: float, overflow: float, residence_s: float) -> float:
+        return overflow / max(in_use, overflow) * residence_s if overflow > 0 else 0.0

@@ -1,0 +1,23 @@
+"""Prefers engines that have used the request's LoRA adapter lately: another must load it first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from routing.candidates import Candidates
+from routing.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """`load_s`: seconds to bring an adapter of a few hundred MB from host memory or disk to the GPU."""
+
+    name: ClassVar[str] = "lora"
+    load_s: float = 0.5
+
+    def score(self, request: Request, candidates: Candidates) -> list[float]:
+        """Zero for engines that hold it, and for all where the model is no adapter."""
+        if not candidates.holds_adapter:
+            return [0.0] * len(candidates.engines)
+        return [0.0 if held else self.load_s for held in candidates.holds_adapter]

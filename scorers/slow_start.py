@@ -1,0 +1,26 @@
+"""A pod that has just become ready is given work in growing measure: its first steps compile, warm up, and may fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from routing.candidates import Candidates
+from routing.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStart:
+    """During `window_s` after a pod became ready each request already there counts as `each_s` of waiting, falling to 0."""
+
+    name: ClassVar[str] = "slow_start"
+    window_s: float = 30.0
+    each_s: float = 1.0
+
+    def score(self, request: Request, candidates: Candidates) -> list[float]:
+        """Zero for pods that have stood for longer than the window."""
+        now_s, window_s, each_s = candidates.now_s, self.window_s, self.each_s
+        return [
+            each_s * running * (1 - (now_s - since) / window_s) if now_s - since < window_s else 0.0
+            for since, running in zip(candidates.ready_since_s, candidates.running, strict=True)
+        ]

@@ -1,0 +1,20 @@
+"""Round robin: the engine chosen longest ago. A routing to compare with, blind to warmth and load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from routing.candidates import Candidates
+from routing.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The later an engine was chosen, the more it costs."""
+
+    name: ClassVar[str] = "turn"
+
+    def score(self, request: Request, candidates: Candidates) -> list[float]:
+        """The count of choices at which each was last chosen, as seconds: only their order matters."""
+        return [float(turn) for turn in candidates.last_turn]
