@@ -17,7 +17,7 @@ KEEP ?=
 # Options for pytest, as in `make test ARGS="-k ledger -x"`.
 ARGS ?=
 
-.PHONY: help install lock demo test check format format-check lint types layers fuzz wheel \
+.PHONY: help python install lock demo test check format format-check lint types layers fuzz wheel \
 	vllm-venv serve-vllm test-vllm clean
 
 help: ## List the verbs.
@@ -26,11 +26,16 @@ help: ## List the verbs.
 
 # --- Setting up ---------------------------------------------------------------------------------------------------
 
+python:
+	@test -n "$(PYTHON)" || { echo "Hearth needs Python 3.11 or later; none was found on the path." >&2; exit 1; }
+	@echo $(PYTHON)
+
 install: $(READY) ## Make .venv with .venv/bin/hearth in it.
+	@echo "$(BIN)/hearth is ready."
 
 # A half-made .venv (interrupted, or made without pip) is made anew: only one with pip in it counts.
 $(READY): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "Hearth needs Python 3.11 or later; none was found on the path."; exit 1; }
+	@$(MAKE) python >/dev/null
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 		echo ""; \
 		echo "$(PYTHON) cannot make a virtual environment here. On Debian and Ubuntu its venv module is a package of its own:"; \

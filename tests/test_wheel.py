@@ -1,0 +1,75 @@
+"""What a user gets who installs the wheel instead of cloning: the same command, from a clean environment.
+
+The wheel is built and installed with whatever index the machine's pip is set to; the pins are the project's own.
+"""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.sources import ROOT, SHIPPED
+
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(300)]
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+for folder in sys.argv[1:]:
+    package = importlib.import_module(folder)
+    for module in pkgutil.walk_packages(package.__path__, folder + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+print(package.__file__)
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """The output of a command that must succeed; if it does not, all that it said is in the failure."""
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, ROOT, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that holds the wheel and what it asks for, and nothing else."""
+    home = tmp_path_factory.mktemp("clean")
+    run(sys.executable, "-m", "venv", home, cwd=home)
+    python = home / "bin" / "python"
+    install: Sequence[str | Path] = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(python, *install, "--constraint", ROOT / "constraints.txt", wheel, cwd=home)
+    return python.parent
+
+
+def test_the_wheel_holds_what_ships_and_no_more(wheel: Path) -> None:
+    """Packages with py.typed and the licence are in it; tests and bench are not."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert folders == set(SHIPPED)
+    assert {f"{folder}/py.typed" for folder in SHIPPED} <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_installs_and_names_its_version(clean: Path, tmp_path: Path) -> None:
+    """`hearth --version` runs from the clean environment and says what pyproject.toml says."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert version in run(clean / "hearth", "--version", cwd=tmp_path)
+
+
+def test_every_module_imports_without_the_extras(clean: Path, tmp_path: Path) -> None:
+    """What an extra brings is imported where it is used, so that everything else works without it."""
+    place = run(clean / "python", "-c", IMPORT_ALL, *SHIPPED, cwd=tmp_path).strip()
+    assert Path(place).is_relative_to(clean.parent)
