@@ -55,7 +55,7 @@ lock: ## Resolve all dependencies anew and pin them in constraints.txt (on the o
 # --- Seeing it work -----------------------------------------------------------------------------------------------
 
 demo: $(READY) ## Warm routing against round robin on four simulated pods (TRACE=FILE, KEEP=1).
-	@$(BIN)/python -m simulator.demo $(if $(TRACE),--trace "$(TRACE)") $(if $(KEEP),--keep)
+	@$(BIN)/python -m simulator.demo $(if $(TRACE),--trace "$(TRACE)") $(if $(filter-out 0,$(KEEP)),--keep)
 
 # --- Checking -----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from tests.sources import FOLDERS, PURE, ROOT, SHIPPED, parse, read_sources
+from tests.sources import FOLDERS, PURE, ROOT, SHIPPED, Source, parse, read_sources
 
 NOT_OURS = frozenset(
     (
@@ -44,6 +44,10 @@ LARGEST_FILE = 500_000
 
 WITHOUT_TEST_OF_THEIR_OWN: frozenset[str] = frozenset()
 """Modules of the pure packages that are tested elsewhere, each with its reason beside it."""
+
+
+MAY_SLEEP: frozenset[str] = frozenset()
+"""Tests that sleep on a clock that is not the machine's (virtual time), or ask a real engine again and again."""
 
 
 def repository_files() -> Iterator[Path]:
@@ -106,6 +110,30 @@ def test_every_test_says_what_it_shows() -> None:
         if function.name.startswith("test_") and not ast.get_docstring(function)
     ]
     assert not silent, "\n" + "\n".join(silent)
+
+
+def sleeps(source: Source) -> Iterator[str]:
+    """Calls of anything named sleep that may take time; sleep(0) only lets others run."""
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Call(func=ast.Name(id="sleep") | ast.Attribute(attr="sleep"), args=[ast.Constant(value=0)]):
+                continue
+            case ast.Call(func=ast.Name(id="sleep") | ast.Attribute(attr="sleep")):
+                yield source.fault(node, "a test waits on an event with a time limit, never on a clock (see MAY_SLEEP)")
+
+
+def test_no_test_sleeps() -> None:
+    """Tests wait for what they wait for, so they are neither slow nor lucky."""
+    sources = read_sources("tests")
+    asleep = [fault for source in sources if str(source.path) not in MAY_SLEEP for fault in sleeps(source)]
+    assert not asleep, "\n" + "\n".join(asleep)
+    assert {str(source.path) for source in sources} >= MAY_SLEEP
+
+
+def test_sleeping_is_seen() -> None:
+    """The search above finds every way to sleep, and lets sleep(0) pass."""
+    text = "asyncio.sleep(0)\nasyncio.sleep(0.1)\ntime.sleep(x)\nsleep(1)"
+    assert [fault.split(":")[1] for fault in sleeps(parse("tests/test_a.py", text))] == ["2", "3", "4"]
 
 
 def test_every_module_stands_in_a_known_folder() -> None:
