@@ -8,6 +8,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ import pytest
 from tests.sources import ROOT, SHIPPED
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(300)]
+
+# To be removed with the first version of the command.
+needs_command = pytest.mark.skipif(find_spec("gateway.cli") is None, reason="gateway.cli is not written yet")
+
+CONFIGURATION = """
+listen: 127.0.0.1:8000
+metrics: 127.0.0.1:9090
+admin: 127.0.0.1:9091
+"""
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -63,10 +73,23 @@ def test_the_wheel_holds_what_ships_and_no_more(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+@needs_command
 def test_the_wheel_installs_and_names_its_version(clean: Path, tmp_path: Path) -> None:
     """`hearth --version` runs from the clean environment and says what pyproject.toml says."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert version in run(clean / "hearth", "--version", cwd=tmp_path)
+
+
+@needs_command
+def test_the_installed_command_checks_a_configuration(clean: Path, tmp_path: Path) -> None:
+    """`hearth config check` accepts a good file and names the fault of a bad one."""
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(CONFIGURATION, encoding="utf-8")
+    bad.write_text(CONFIGURATION.replace("listen", "lisen"), encoding="utf-8")
+    run(clean / "hearth", "config", "check", good, cwd=tmp_path)
+    refused = subprocess.run([clean / "hearth", "config", "check", bad], capture_output=True, text=True, check=False)
+    assert refused.returncode > 0
+    assert "lisen" in refused.stdout + refused.stderr
 
 
 def test_every_module_imports_without_the_extras(clean: Path, tmp_path: Path) -> None:
