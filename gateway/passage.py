@@ -60,12 +60,11 @@ class Journey:
         """The end of the journey, however it came."""
         leg, refusal = self.leg, self.refusal
         first_s = self.last.first_token_s if self.last else None
-        status = status_of(refusal.reason, anthropic=self.request.api.is_anthropic) if refusal else leg.status if leg else CLIENT_GONE_STATUS
         return Outcome(
             request=self.request,
             at_s=at_s,
             tenant=self.tenant,
-            status=status,
+            status=self._status(),
             reason=refusal.reason if refusal else None,
             detail=refusal.message if refusal else leg.detail if leg else "client gone",
             finish_reason=leg.finish_reason if leg else None,
@@ -75,6 +74,11 @@ class Journey:
             duration_s=now_s - self.started_s,
             decode_s=None if first_s is None else now_s - first_s,
         )
+
+    def _status(self) -> int:
+        if self.refusal:
+            return status_of(self.refusal.reason, anthropic=self.request.api.is_anthropic)
+        return self.leg.status if self.leg else CLIENT_GONE_STATUS
 
 
 class Passage:

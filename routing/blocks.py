@@ -45,9 +45,8 @@ BLOCK_ENDS: tuple[int, ...] = tuple(accumulate(_sizes()))
 class Prompt:
     """The canonical prompt as the router sees it.
 
-    `blocks` are chained hashes of the full blocks, `ends[i]` the size of the prompt up to the end of block i (`ends` may
-    be longer than `blocks`), `size` the whole prompt, both in bytes (a recorded trace counts in tokens instead). `tail`
-    are the bytes after the last full block: what is needed to go on hashing when the answer is known.
+    `blocks` are chained hashes of the full blocks, `ends[i]` the size of the prompt up to the end of block i (`ends`
+    may be longer than `blocks`), `size` the whole prompt, both in bytes (a recorded trace counts in tokens). `tail` are the bytes after the last full block: what is needed to go on hashing when the answer is known.
     """
 
     blocks: tuple[int, ...]
@@ -83,7 +82,7 @@ def cut_prompt(canonical: bytes, seed: int) -> Prompt:
 
 
 def _chain(text: bytes, first_block: int, start: int, parent: int) -> list[int]:
-    """Hashes of the full blocks in `text`, which begins at byte `start` of the prompt, where block `first_block` does."""
+    """Hashes of the full blocks in `text`, which begins at byte `start` of the prompt, as block `first_block` does."""
     view = memoryview(text)
     reach = start + len(text)
     hashes: list[int] = []

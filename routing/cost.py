@@ -38,7 +38,7 @@ class Line:
         self.slope = self.prior_slope
 
     def observe(self, x: float, y: float) -> None:
-        """Learn one point. A point far off the line (a paused engine, a lost scrape) counts at four times it at most."""
+        """Learn one point. A point far above the line (a paused engine, a lost packet) counts as four times it."""
         y = min(y, 4.0 * max(self.at(x), self.prior_intercept)) if self.n >= self.weight else y
         keep = self.decay
         self.n = self.n * keep + 1.0
@@ -120,7 +120,7 @@ class CostBook:
         self._publish(slot)
 
     def observe_decode(self, slot: int, running: float, tokens: int, seconds: float) -> None:
-        """After its first token a sequence made `tokens` more in `seconds`, with about `running` sequences beside it."""
+        """After its first token a sequence made `tokens` more in `seconds`, with about `running` beside it."""
         self.residence_s[slot] += 0.05 * (seconds - self.residence_s[slot])
         if tokens < 1:
             return

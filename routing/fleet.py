@@ -92,10 +92,11 @@ class Roster:
     def without(self, pods: frozenset[str]) -> Roster:
         """The same roster less the engines of some pods."""
         members = zip(self.engines, self.ready_since_s, strict=True)
-        return make_roster(((engine, since) for engine, since in members if engine.pod not in pods), self.is_adapter)
+        kept = ((engine, since) for engine, since in members if engine.pod not in pods)
+        return make_roster(kept, is_adapter=self.is_adapter)
 
 
-def make_roster(members: Iterable[tuple[Engine, float]], is_adapter: bool) -> Roster:
+def make_roster(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) -> Roster:
     """A roster of (engine, when its pod became ready)."""
     pairs = tuple(members)
     engines = tuple(engine for engine, _ in pairs)
@@ -172,7 +173,7 @@ class Fleet:
             serving = [pod for pod in self._pods.values() if pod.standing is Standing.READY and model in pod.models]
             roster = make_roster(
                 ((engine, pod.ready_since_s) for pod in serving for engine in pod.engines),
-                any(model in pod.adapters for pod in serving),
+                is_adapter=any(model in pod.adapters for pod in serving),
             )
             if self.knows(model):
                 # Only names that exist are remembered: a client cannot grow this table by inventing models.
@@ -200,4 +201,3 @@ class Fleet:
             return self._free_slots.pop()
         self._slots_made += 1
         return self._slots_made - 1
-

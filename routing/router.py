@@ -24,7 +24,7 @@ TIE_S = 0.001
 """Candidates closer than this are equal: predictions are no better than an engine step."""
 
 UNKNOWN_KV_TOKENS = 200_000
-"""An engine that does not say how much it holds is taken to be a small one, so that we do not believe it warm for long."""
+"""An engine that does not say how much it holds is taken to be small, so that it is not believed warm for long."""
 
 REMEMBERED_SESSIONS = 1 << 17
 

@@ -46,7 +46,7 @@ class TokenCounter:
         self.remember(prompt, tokens)
 
     def remember(self, prompt: Prompt, tokens: int) -> None:
-        """An engine holds exactly `tokens` of this prompt; the next turn that begins with it will be counted from there."""
+        """An engine holds exactly `tokens` of this prompt; the next turn will be counted from there."""
         if not prompt.blocks:
             return
         last = prompt.blocks[-1]
@@ -58,8 +58,8 @@ class TokenCounter:
     def known_leaf(self, prompt: Prompt) -> tuple[int, Leaf] | None:
         """The deepest block of this prompt at which an earlier one ended, and that one's length.
 
-        What stands after an earlier prompt's last full block is taken to be shared too: who goes on through exactly that
-        block is nearly always its next turn. Where that is wrong, it is wrong by less than a block.
+        What stands after an earlier prompt's last full block is taken to be shared too: who goes on through exactly
+        that block is nearly always its next turn. Where that is wrong, it is wrong by less than a block.
         """
         leaves = self._leaves
         for index in range(len(prompt.blocks) - 1, -1, -1):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from routing.blocks import Prompt
 
 SLACK = 0.1
-"""A prefix counts as lost only when the engine reused less than this share below the prediction: bytes are not tokens."""
+"""A prefix counts as lost only when the engine reused this share less than predicted: bytes are not tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class WarmIndex:
         """
         holders, ends = self._holders, prompt.ends
         alive, depth = among, 0
-        for depth, block in enumerate(prompt.blocks):  # noqa: B007 - the depth is where the walk stopped
+        for depth, block in enumerate(prompt.blocks):
             still = holders.get(block, 0) & alive
             if still != alive:
                 if depth:
@@ -136,7 +136,7 @@ class WarmIndex:
             self._shrink(trace.slot, shadow)
 
     def correct(self, trace: Trace, real_size: float) -> bool:
-        """Learn from how much of the prompt the engine really reused. True where it had forgotten what we believed warm.
+        """Learn from how much of the prompt the engine really reused. True where it had forgotten some of it.
 
         Engines forget the least recently used first: if a block last used in turn t was gone, so is all that was last
         used before t. A shadow that was too large for its engine also becomes smaller, and recovers slowly.

@@ -1,4 +1,4 @@
-"""What this request costs everyone already running there: its prefill stalls their decodes, its decode slows their steps."""
+"""What this request costs everyone already running there: its prefill stalls them, its decode slows their steps."""
 
 from __future__ import annotations
 

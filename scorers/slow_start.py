@@ -11,7 +11,7 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class SlowStart:
-    """During `window_s` after a pod became ready each request already there counts as `each_s` of waiting, falling to 0."""
+    """For `window_s` after a pod became ready each request there counts as `each_s` of waiting, falling to zero."""
 
     name: ClassVar[str] = "slow_start"
     window_s: float = 30.0
