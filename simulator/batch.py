@@ -1,0 +1,206 @@
+"""Who runs, who waits and who holds which blocks: vLLM's scheduler between two steps. Must not know what a step takes.
+
+Whoever decodes gains one token a step, so only the step count moves: KV tokens, blocks begun and ends to come are sums
+and differences over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice
+
+from simulator.live import Live, WaitingQueue
+from simulator.paged_cache import PagedCache
+from simulator.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`tokens` of `live`'s prompt, to be computed in one step."""
+
+    live: Live
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next step does besides decoding, and how many steps from then on are alike."""
+
+    chunks: list[Chunk]
+    steps: int
+
+
+class Batch:
+    """The running and waiting sequences of one engine."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.cache = PagedCache(profile.kv_blocks)
+        self.waiting = WaitingQueue()
+        self.prefilling: dict[Live, None] = {}
+        self.decoding: dict[Live, None] = {}
+        self.steps = 0
+        self.kv_tokens = 0
+        """KV tokens of all that decode, at the step count."""
+        self.preemptions = 0
+        self.query_tokens = 0
+        self.hit_tokens = 0
+        self._ends: list[tuple[int, tuple[int, int], int, Live]] = []
+        """(step count at its last token, rank, step count at which it joined): one that left since counts no more."""
+        self._beginners = [0] * profile.block_size
+        """How many that decode begin a block in a step whose number leaves this remainder."""
+
+    @property
+    def running(self) -> int:
+        """How many sequences hold a place in the batch."""
+        return len(self.prefilling) + len(self.decoding)
+
+    # --- Deciding the next step --------------------------------------------------------------------------------------
+
+    def plan(self, at: float) -> Plan:
+        """Decide the step that begins at `at`."""
+        preempted = self._make_room()
+        chunks = self._plan_chunks(at, may_admit=not preempted)
+        return Plan(chunks, 1 if chunks or preempted else self._steps_alike())
+
+    def _make_room(self) -> bool:
+        """Take the blocks that decoding begins in the next step, from the last in order of service if need be."""
+        preempted = False
+        while self._blocks_begun(0, 1) > self.cache.available:
+            self._preempt(max((*self.decoding, *self.prefilling), key=lambda live: live.rank))
+            preempted = True
+        self.cache.take(self._blocks_begun(0, 1))
+        return preempted
+
+    def _preempt(self, live: Live) -> None:
+        self.remove(live)
+        live.target = live.spec.prompt_tokens + live.emitted
+        live.preemptions += 1
+        self.preemptions += 1
+        self.waiting.push(live)
+
+    def _plan_chunks(self, at: float, *, may_admit: bool) -> list[Chunk]:
+        """Who prefills how much: first those that have begun, then those that wait, until one does not fit."""
+        chunks: list[Chunk] = []
+        budget = self.profile.max_num_batched_tokens - len(self.decoding)
+        for live in self.prefilling:
+            if budget:
+                budget -= self._plan_chunk(live, budget, chunks)
+        while may_admit and budget and self.running < self.profile.max_num_seqs:
+            head = self.waiting.head()
+            if head is None or not self._admit(head, at):
+                break
+            budget -= self._plan_chunk(head, budget, chunks)
+        return chunks
+
+    def _plan_chunk(self, live: Live, budget: int, chunks: list[Chunk]) -> int:
+        tokens = min(budget, live.target - live.computed)
+        chunks.append(Chunk(live, tokens))
+        self._name_blocks(live, (live.computed + tokens) // self.profile.block_size)
+        return tokens
+
+    def _name_blocks(self, live: Live, full: int) -> None:
+        """Put the blocks that a chunk fills into the cache as it is planned, as vLLM does: a twin in this step hits."""
+        chain = live.chain(full)
+        for block in islice(chain, live.named, None):
+            if self.cache.name(block):
+                live.held.append(block)
+        live.named = max(live.named, len(chain))
+
+    def _admit(self, live: Live, at: float) -> bool:
+        """Let it run if all the tokens it must compute fit: half a prompt would only wait to be preempted."""
+        block_size, cache = self.profile.block_size, self.cache
+        reusable = live.chain((live.target - 1) // block_size)
+        hits, idle_hits = cache.match(reusable)
+        blocks = self.profile.blocks_for(live.target)
+        if blocks - hits + idle_hits > cache.available:
+            return False
+        self.waiting.pop()
+        live.held = list(islice(reusable, hits))
+        cache.acquire(live.held)
+        cache.take(blocks - hits)
+        live.named, live.blocks, live.computed = hits, blocks, hits * block_size
+        self.prefilling[live] = None
+        if live.admitted_at is None:
+            self._count_lookup(live, at)
+        return True
+
+    def _count_lookup(self, live: Live, at: float) -> None:
+        """Into the books once; what a sequence finds again after a preemption is its own."""
+        live.admitted_at, live.cached_tokens = at, live.computed
+        self.query_tokens += live.target
+        self.hit_tokens += live.computed
+
+    def _steps_alike(self) -> int:
+        """Steps until one who decodes ends or blocks run out. Whoever waits now was refused and stays so until then."""
+        self._drop_stale_ends()
+        steps = self._ends[0][0] - self.steps
+        room = self.cache.available
+        if room >= len(self.decoding) * ((steps - 1) // self.profile.block_size + 1):
+            return steps
+        for step in range(1, steps):
+            room -= self._blocks_begun(step, step + 1)
+            if room < 0:
+                return step
+        return steps
+
+    # --- Letting steps pass ------------------------------------------------------------------------------------------
+
+    def pass_steps(self, count: int) -> None:
+        """`count` planned steps have ended: all that decode have as many tokens more.
+
+        The blocks of the first one were taken when it was planned.
+        """
+        self.cache.take(self._blocks_begun(1, count))
+        self.steps += count
+        self.kv_tokens += count * len(self.decoding)
+
+    def used_blocks(self, steps: int) -> int:
+        """Blocks held during the last of the first `steps` steps from the count on."""
+        return self.cache.used + self._blocks_begun(1, steps)
+
+    def _blocks_begun(self, first: int, end: int) -> int:
+        """Blocks begun by decoding in the steps [first, end) from the count on."""
+        begin, size = (self.steps + first) % self.profile.block_size, self.profile.block_size
+        rounds, rest = divmod(max(end - first, 0), size)
+        begun = rounds * len(self.decoding) + sum(self._beginners[begin : begin + rest])
+        return begun + sum(self._beginners[: max(begin + rest - size, 0)])
+
+    # --- Sequences changing state ------------------------------------------------------------------------------------
+
+    def start_decoding(self, live: Live) -> None:
+        """Its prompt is computed and its next token sampled: it joins the next step."""
+        del self.prefilling[live]
+        self.decoding[live] = None
+        live.joined_at_step = self.steps
+        self.kv_tokens += live.computed
+        self._beginners[(self.steps - live.computed) % self.profile.block_size] += 1
+        end = self.steps + live.spec.output_tokens - live.emitted
+        heappush(self._ends, (end, live.rank, self.steps, live))
+
+    def remove(self, live: Live) -> None:
+        """Take it out of the batch or the queue, its blocks given back."""
+        if live in self.decoding:
+            del self.decoding[live]
+            live.stop_decoding(self.steps)
+            self.kv_tokens -= live.computed
+            self._beginners[(self.steps - live.computed) % self.profile.block_size] -= 1
+        elif live in self.prefilling:
+            del self.prefilling[live]
+        else:
+            self.waiting.discard(live)
+        live.leave(self.cache, self.profile.block_size)
+
+    def pop_ended(self) -> Iterator[Live]:
+        """Those whose last token came with the step count reached; each is taken out."""
+        while self._ends and self._ends[0][0] <= self.steps:
+            _, _, joined, live = heappop(self._ends)
+            if live.joined_at_step == joined:
+                self.remove(live)
+                yield live
+
+    def _drop_stale_ends(self) -> None:
+        while self._ends[0][3].joined_at_step != self._ends[0][2]:
+            heappop(self._ends)

@@ -1,0 +1,252 @@
+"""A continuous-batching engine as vLLM runs one, without a clock, a socket or an event loop: time is an argument.
+
+A step takes every decoding sequence one token further, then fills its token budget with chunks of prefill, first come,
+first served. Steps between two events differ only in how much KV they read, so a run of them is one arithmetic series:
+nothing is done per step, and nothing per sequence and step. `step` plays a run one step at a time, `advance` whole
+runs; both read their times off the same series and therefore agree to the last bit.
+
+All times are engine seconds from an origin of the caller's choosing and must not run backwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from simulator.batch import Batch, Chunk
+from simulator.live import Live
+from simulator.profile import Profile
+from simulator.sequence import Milestone, MilestoneKind, Sequence, Statistics, StepReport
+
+ABORTED = "abort"
+"""The finish reason of a sequence that was aborted."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """Equal steps that began at `start`: step j (from 1) ends at start + j first + j (j - 1) / 2 growth."""
+
+    start: float
+    first: float
+    growth: float
+    planned: int
+    chunks: list[Chunk]
+    done: int = 0
+    members: tuple[str, ...] | None = None
+
+    def end_of(self, step: int) -> float:
+        return self.start + step * self.first + (step * (step - 1) // 2) * self.growth
+
+    def steps_until(self, until: float) -> int:
+        """How many of its steps have ended by `until`; never all of them, for the last one ends the run."""
+        step, most = self.done, self.planned - 1
+        if most > step:
+            step = min(max(int(self._guess(until - self.start)), step), most)
+        # The guess is a square root and off by a rounding; what a step's end is, only the series says.
+        while step < most and self.end_of(step + 1) <= until:
+            step += 1
+        while step > self.done and self.end_of(step) > until:
+            step -= 1
+        return step
+
+    def _guess(self, span: float) -> float:
+        linear = self.first - self.growth / 2
+        return 2 * span / (linear + sqrt(linear * linear + 2 * self.growth * max(span, 0.0)))
+
+
+class Engine:
+    """One scheduler with one KV cache."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._batch = Batch(profile)
+        self._live: dict[str, Live] = {}
+        self._aborted: list[Live] = []
+        self._run: _Run | None = None
+        self._arrivals = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+
+    def __repr__(self) -> str:
+        return f"<Engine {self._batch.running} running, {len(self._batch.waiting)} waiting, {self._batch.cache!r}>"
+
+    # --- What comes in -----------------------------------------------------------------------------------------------
+
+    def submit(self, sequence: Sequence, now: float) -> None:
+        """Queue a sequence; an idle engine begins its next step at once, a busy one sees it when its step ends.
+
+        Raises ValueError when it can never fit, its id is in use, or steps up to `now` have not been played.
+        """
+        self._check(sequence, now)
+        order = sequence.priority if self.profile.by_priority else 0
+        prompt_blocks = sequence.prompt_tokens // self.profile.block_size
+        live = Live(sequence, (order, self._arrivals), sequence.prompt_tokens, prompt_blocks)
+        self._arrivals += 1
+        self._live[sequence.sequence_id] = live
+        self._batch.waiting.push(live)
+        self._reconsider(now)
+
+    def abort(self, sequence_id: str, now: float) -> bool:
+        """End a sequence; its blocks are free, and its end is told, when the step in flight ends. No if not here."""
+        self._check_played(now)
+        live = self._live.get(sequence_id)
+        if live is None or live.aborted:
+            return False
+        live.aborted = True
+        self._aborted.append(live)
+        self._batch.waiting.discard(live)
+        self._reconsider(now)
+        return True
+
+    def forget_prefixes(self) -> None:
+        """Drop every cached block that no sequence holds."""
+        self._batch.cache.forget_idle()
+
+    def _check(self, sequence: Sequence, now: float) -> None:
+        self._check_played(now)
+        if sequence.sequence_id in self._live:
+            raise ValueError(f"sequence {sequence.sequence_id!r} is already here")
+        if sequence.prompt_tokens < 1 or sequence.output_tokens < 0:
+            raise ValueError("a sequence has at least one prompt token and no negative output")
+        longest = sequence.prompt_tokens + max(sequence.output_tokens - 1, 0)
+        if self.profile.blocks_for(longest) > self._batch.cache.total:
+            raise ValueError(f"{longest} tokens never fit into {self.profile.kv_capacity_tokens}")
+
+    def _check_played(self, now: float) -> None:
+        at = self.next_step_at()
+        if at is not None and at < now:
+            raise ValueError(f"a step has ended at {at}, before {now}, and was not played: advance first")
+
+    def _reconsider(self, now: float) -> None:
+        """Who runs may change: let the step in flight be the last of its run, or begin one."""
+        if self._run is None:
+            self._begin_run(now)
+        else:
+            self._run.planned = self._run.done + 1
+
+    # --- What comes out ----------------------------------------------------------------------------------------------
+
+    def next_step_at(self) -> float | None:
+        """When the step in flight ends; None when there is none."""
+        run = self._run
+        return None if run is None else run.end_of(run.done + 1)
+
+    def next_event_at(self) -> float | None:
+        """No milestone comes before this if nothing is submitted or aborted; None when nothing runs.
+
+        Mostly a milestone's own time, sometimes (a chunk of a long prompt ends) only one at which to ask again.
+        """
+        run = self._run
+        return None if run is None else run.end_of(run.planned)
+
+    def step(self, now: float) -> StepReport | None:
+        """Play the next step if it has ended by `now`."""
+        run = self._run
+        if run is None or run.end_of(run.done + 1) > now:
+            return None
+        if run.members is None:
+            run.members = tuple(live.spec.sequence_id for live in self._batch.decoding)
+        if run.done + 1 < run.planned:
+            run.done += 1
+            return StepReport(run.end_of(run.done), run.members, ())
+        return self._step_ending(run, run.members)
+
+    def _step_ending(self, run: _Run, members: tuple[str, ...]) -> StepReport:
+        if self._aborted:
+            gone = {live.spec.sequence_id for live in self._aborted}
+            members = tuple(member for member in members if member not in gone)
+        sampling = tuple(chunk.live for chunk in run.chunks if chunk.live.spec.output_tokens)
+        emitted = [live.emitted for live in sampling]
+        milestones: list[Milestone] = []
+        self._end_run(run, milestones)
+        prefilled = (live for live, before in zip(sampling, emitted, strict=True) if live.emitted > before)
+        members += tuple(live.spec.sequence_id for live in prefilled)
+        return StepReport(run.end_of(run.planned), members, tuple(milestones))
+
+    def advance(self, until: float) -> list[Milestone]:
+        """Play all steps that have ended by `until`; only what anyone wants to know comes back, in order of time."""
+        milestones: list[Milestone] = []
+        while (run := self._run) is not None:
+            if run.end_of(run.planned) > until:
+                run.done = run.steps_until(until)
+                break
+            self._end_run(run, milestones)
+        return milestones
+
+    def statistics(self) -> Statistics:
+        """Gauges and counters as of the last step played."""
+        batch, done = self._batch, 0 if self._run is None else self._run.done
+        return Statistics(
+            running=batch.running,
+            waiting=len(batch.waiting),
+            kv_usage=batch.used_blocks(0 if self._run is None else done + 1) / batch.cache.total,
+            prefix_query_tokens=batch.query_tokens,
+            prefix_hit_tokens=batch.hit_tokens,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens + done * len(batch.decoding),
+            preemptions=batch.preemptions,
+            steps=batch.steps + done,
+        )
+
+    def audit(self) -> None:
+        """Raise AssertionError unless every block is accounted for once; for tests."""
+        self._batch.cache.audit()
+
+    # --- From run to run ---------------------------------------------------------------------------------------------
+
+    def _begin_run(self, at: float) -> None:
+        if not self._live:
+            self._run = None
+            return
+        plan = self._batch.plan(at)
+        decoding = len(self._batch.decoding)
+        first = self.profile.step_base_s + self.profile.decode_s(decoding, self._batch.kv_tokens)
+        for chunk in plan.chunks:
+            first += self.profile.prefill_s(chunk.live.computed, chunk.tokens)
+        self._run = _Run(at, first, decoding * self.profile.step_per_kv_token_s, plan.steps, plan.chunks)
+
+    def _end_run(self, run: _Run, milestones: list[Milestone]) -> None:
+        """All planned steps have ended: tell what came of them and begin the next run."""
+        at = run.end_of(run.planned)
+        self._generation_tokens += run.planned * len(self._batch.decoding)
+        self._batch.pass_steps(run.planned)
+        self._end_aborted(at, milestones)
+        for chunk in run.chunks:
+            if not chunk.live.aborted:
+                self._end_chunk(chunk, at, milestones)
+        for live in self._batch.pop_ended():
+            self._end(live, at, live.spec.finish_reason, milestones)
+        self._begin_run(at)
+
+    def _end_aborted(self, at: float, milestones: list[Milestone]) -> None:
+        """What the step in flight sampled for them is thrown away."""
+        for live in self._aborted:
+            decoded = live in self._batch.decoding
+            self._batch.remove(live)
+            live.emitted -= decoded
+            self._generation_tokens -= decoded
+            self._end(live, at, ABORTED, milestones)
+        self._aborted.clear()
+
+    def _end_chunk(self, chunk: Chunk, at: float, milestones: list[Milestone]) -> None:
+        live = chunk.live
+        live.computed += chunk.tokens
+        if live.computed < live.target:
+            return
+        first = live.emitted == 0
+        if first:
+            self._prompt_tokens += live.spec.prompt_tokens
+        sampled = live.spec.output_tokens > 0
+        live.emitted += sampled
+        self._generation_tokens += sampled
+        if first and sampled:
+            milestones.append(live.milestone(MilestoneKind.FIRST_TOKEN, at))
+        if live.emitted < live.spec.output_tokens:
+            self._batch.start_decoding(live)
+        else:
+            self._batch.remove(live)
+            self._end(live, at, live.spec.finish_reason, milestones)
+
+    def _end(self, live: Live, at: float, reason: str, milestones: list[Milestone]) -> None:
+        del self._live[live.spec.sequence_id]
+        milestones.append(live.milestone(MilestoneKind.FINISHED, at, reason))

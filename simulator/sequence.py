@@ -1,0 +1,92 @@
+"""What goes into a simulated engine and what comes out of it. Knows no scheduling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One prompt and how long its answer will be.
+
+    `blocks` are chain ids of the prompt's engine blocks (equal id = equal prefix up to that block's end); with none the
+    prompt is neither found in the cache nor kept there. Ids beyond the prompt's full blocks name the blocks that the
+    answer fills. `answer_blocks(n)` gives the first n ids of prompt and answer together, for a caller that learns the
+    answer's ids while it is made; without either they are derived from the prompt's last id.
+    """
+
+    sequence_id: str
+    prompt_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+    priority: int = 0
+    finish_reason: str = "stop"
+    answer_blocks: Callable[[int], tuple[int, ...]] | None = None
+
+
+def derived_blocks(parent: int, count: int) -> tuple[int, ...]:
+    """Ids of `count` blocks behind `parent`, for answers whose ids nobody gave; the same for the same parent."""
+    ids: list[int] = []
+    for _ in range(count):
+        parent = _mix(parent)
+        ids.append(parent)
+    return tuple(ids)
+
+
+def _mix(number: int) -> int:
+    """A 64-bit number that no caller's chain is likely to hold (the finaliser of splitmix64)."""
+    number = (number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    number = (number ^ (number >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return number ^ (number >> 31)
+
+
+class MilestoneKind(StrEnum):
+    """What can happen to a sequence that anybody outside wants to know."""
+
+    FIRST_TOKEN = "first_token"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    """A sequence got its first token, or ended. Times in engine seconds.
+
+    `cached_tokens` is what the prefix cache gave when the sequence was first admitted; `admitted_at` is None for one
+    that was aborted before. `reason` is the sequence's own finish reason or `abort`, empty at the first token.
+    """
+
+    kind: MilestoneKind
+    sequence_id: str
+    at: float
+    output_tokens: int
+    cached_tokens: int
+    admitted_at: float | None
+    preemptions: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step's outcome: each of `tokens` produced exactly one token when it ended."""
+
+    at: float
+    tokens: tuple[str, ...]
+    milestones: tuple[Milestone, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """An engine's gauges and counters now; `kv_usage` is a fraction, counters are tokens unless they say otherwise."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+    prefix_query_tokens: int
+    prefix_hit_tokens: int
+    prompt_tokens: int
+    generation_tokens: int
+    preemptions: int
+    steps: int

@@ -1,0 +1,192 @@
+"""The engine once more, as slow and as plain as can be: every step, every sequence, every block, one after the other.
+
+What the real one does with sums, heaps and arithmetic series must come out the same here. Shares only the cache and the
+values with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simulator.paged_cache import PagedCache
+from simulator.profile import Profile
+from simulator.sequence import Sequence, derived_blocks
+
+
+@dataclass(eq=False)
+class Plain:
+    """One sequence."""
+
+    spec: Sequence
+    rank: tuple[int, int]
+    computed: int = 0
+    emitted: int = 0
+    held: list[int] = field(default_factory=list)
+    named: int = 0
+    blocks: int = 0
+    state: str = "waiting"
+    aborted: bool = False
+    cached: int = 0
+    admitted: bool = False
+    preemptions: int = 0
+    target: int = 0
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a milestone says, times aside."""
+
+    at: float
+    kind: str
+    sequence_id: str
+    output_tokens: int
+    cached_tokens: int
+    preemptions: int
+    reason: str
+
+
+class PlainEngine:
+    """One step at a time, from `play_step` to `play_step`."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.cache = PagedCache(profile.kv_blocks)
+        self.all: list[Plain] = []
+        self.events: list[Event] = []
+        self.ends_at: float | None = None
+        self._chunks: dict[Plain, int] = {}
+        self._decoding: list[Plain] = []
+        self._arrivals = 0
+
+    def submit(self, spec: Sequence, now: float) -> None:
+        order = spec.priority if self.profile.by_priority else 0
+        self.all.append(Plain(spec, (order, self._arrivals), target=spec.prompt_tokens))
+        self._arrivals += 1
+        if self.ends_at is None:
+            self._plan(now)
+
+    def abort(self, sequence_id: str) -> None:
+        for plain in self.all:
+            if plain.spec.sequence_id == sequence_id:
+                plain.aborted = True
+
+    def play_until(self, until: float) -> None:
+        while self.ends_at is not None and self.ends_at <= until:
+            self._finish_step(self.ends_at)
+
+    def _of(self, state: str) -> list[Plain]:
+        return sorted((plain for plain in self.all if plain.state == state), key=lambda plain: plain.rank)
+
+    def _chain(self, plain: Plain, blocks: int) -> tuple[int, ...]:
+        known = plain.spec.blocks[:blocks]
+        whole = len(plain.spec.blocks) >= plain.spec.prompt_tokens // self.profile.block_size
+        if known and whole and len(known) < blocks:
+            return known + derived_blocks(known[-1], blocks - len(known))
+        return known
+
+    def _leave(self, plain: Plain) -> None:
+        chain = self._chain(plain, plain.computed // self.profile.block_size)[plain.named :]
+        self.cache.retire(chain, plain.blocks - len(plain.held) - len(chain))
+        self.cache.release(plain.held)
+        plain.held, plain.named, plain.blocks, plain.computed = [], 0, 0, 0
+
+    def _plan(self, at: float) -> None:
+        if not self.all:
+            self.ends_at = None
+            return
+        size, preempted = self.profile.block_size, False
+        for plain in self._of("decoding"):
+            if plain.state == "decoding" and plain.computed % size == 0:
+                preempted |= self._take_one_more(plain)
+        self._decoding = self._of("decoding")
+        self._chunks = {}
+        budget = self.profile.max_num_batched_tokens - len(self._decoding)
+        for plain in self._of("prefilling"):
+            budget -= self._chunk(plain, budget)
+        for plain in [] if preempted else self._of("waiting"):
+            running = len(self._of("decoding")) + len(self._of("prefilling"))
+            if not budget or running >= self.profile.max_num_seqs or not self._admit(plain):
+                break
+            budget -= self._chunk(plain, budget)
+        kv_tokens = sum(plain.computed for plain in self._decoding)
+        duration = self.profile.step_base_s + self.profile.decode_s(len(self._decoding), kv_tokens)
+        duration += sum(self.profile.prefill_s(plain.computed, tokens) for plain, tokens in self._chunks.items())
+        self.ends_at = at + duration
+
+    def _take_one_more(self, plain: Plain) -> bool:
+        preempted = False
+        while not self.cache.available:
+            victim = max((*self._of("decoding"), *self._of("prefilling")), key=lambda other: other.rank)
+            self._leave(victim)
+            victim.state, victim.target = "waiting", victim.spec.prompt_tokens + victim.emitted
+            victim.preemptions += 1
+            preempted = True
+            if victim is plain:
+                return True
+        self.cache.take(1)
+        plain.blocks += 1
+        return preempted
+
+    def _chunk(self, plain: Plain, budget: int) -> int:
+        tokens = min(budget, plain.target - plain.computed)
+        if tokens:
+            self._chunks[plain] = tokens
+        chain = self._chain(plain, (plain.computed + tokens) // self.profile.block_size)
+        for block in chain[plain.named :]:
+            if self.cache.name(block):
+                plain.held.append(block)
+        plain.named = max(plain.named, len(chain))
+        return tokens
+
+    def _admit(self, plain: Plain) -> bool:
+        chain = self._chain(plain, (plain.target - 1) // self.profile.block_size)
+        hits, idle = self.cache.match(chain)
+        blocks = self.profile.blocks_for(plain.target)
+        if blocks - hits + idle > self.cache.available:
+            return False
+        plain.held = list(chain[:hits])
+        self.cache.acquire(plain.held)
+        self.cache.take(blocks - hits)
+        plain.named, plain.blocks, plain.computed = hits, blocks, hits * self.profile.block_size
+        plain.state = "prefilling"
+        if not plain.admitted:
+            plain.admitted, plain.cached = True, plain.computed
+        return True
+
+    def _finish_step(self, at: float) -> None:
+        decoding, chunks = self._decoding, self._chunks
+        for plain in decoding:
+            plain.computed += 1
+            plain.emitted += not plain.aborted
+        for plain in [plain for plain in self.all if plain.aborted]:
+            self._end(plain, at, "abort")
+        for plain, tokens in chunks.items():
+            if not plain.aborted:
+                self._finish_chunk(plain, tokens, at)
+        for plain in decoding:
+            if not plain.aborted and plain.emitted == plain.spec.output_tokens:
+                self._end(plain, at, plain.spec.finish_reason)
+        self._plan(at)
+
+    def _finish_chunk(self, plain: Plain, tokens: int, at: float) -> None:
+        plain.computed += tokens
+        if plain.computed < plain.target:
+            return
+        if plain.spec.output_tokens:
+            plain.emitted += 1
+            if plain.emitted == 1:
+                self._tell("first_token", plain, at, "")
+        if plain.emitted == plain.spec.output_tokens:
+            self._end(plain, at, plain.spec.finish_reason)
+        else:
+            plain.state = "decoding"
+
+    def _end(self, plain: Plain, at: float, reason: str) -> None:
+        self._leave(plain)
+        self.all.remove(plain)
+        self._tell("finished", plain, at, reason)
+
+    def _tell(self, kind: str, plain: Plain, at: float, reason: str) -> None:
+        self.events.append(
+            Event(at, kind, plain.spec.sequence_id, plain.emitted, plain.cached, plain.preemptions, reason)
+        )

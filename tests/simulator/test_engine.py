@@ -1,0 +1,393 @@
+"""The engine: what it promises whatever comes, and what vLLM's users expect of single cases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.engine import ABORTED, Engine
+from simulator.profile import Profile
+from simulator.sequence import Milestone, MilestoneKind, Sequence
+from tests.simulator.plain_engine import PlainEngine
+
+SMALL = Profile(
+    prefill_tokens_per_s=1000.0,
+    prefill_quadratic_tokens=500.0,
+    step_base_s=0.01,
+    step_per_sequence_s=0.001,
+    step_per_kv_token_s=0.0001,
+    max_num_batched_tokens=24,
+    max_num_seqs=6,
+    kv_capacity_tokens=96,
+    block_size=4,
+)
+"""So small that everything runs out all the time."""
+
+FOREVER = 1e9
+
+
+@dataclass(frozen=True)
+class Submit:
+    at: float
+    sequence: Sequence
+
+
+@dataclass(frozen=True)
+class Abort:
+    at: float
+    sequence_id: str
+
+
+Script = list[Submit | Abort]
+
+
+@st.composite
+def scripts(draw: st.DrawFn, with_prefixes: bool = True) -> Script:
+    """Sequences of three conversations, which share prefixes, and aborts of some of them."""
+    script: Script = []
+    for number in range(draw(st.integers(1, 14))):
+        prompt_tokens = draw(st.integers(1, 60))
+        conversation, shared = draw(st.integers(0, 2)), draw(st.integers(0, 15))
+        blocks = tuple(
+            1000 * (conversation if index < shared else 10 + number) + index for index in range(prompt_tokens // 4)
+        )
+        sequence = Sequence(
+            sequence_id=str(number),
+            prompt_tokens=prompt_tokens,
+            output_tokens=draw(st.integers(0, min(30, 97 - prompt_tokens))),
+            blocks=blocks if with_prefixes and draw(st.integers(0, 9)) else (),
+            priority=draw(st.integers(-1, 1)),
+        )
+        at = draw(st.floats(0, 2))
+        script.append(Submit(at, sequence))
+        if draw(st.integers(0, 4)) == 0:
+            script.append(Abort(at + draw(st.floats(0, 1)), str(number)))
+    return sorted(script, key=lambda event: event.at)
+
+
+profiles = st.builds(
+    replace,
+    st.just(SMALL),
+    by_priority=st.booleans(),
+    kv_capacity_tokens=st.sampled_from([96, 160, 4000]),
+    max_num_seqs=st.sampled_from([1, 3, 24]),
+    step_per_kv_token_s=st.sampled_from([0.0, 0.0001]),
+)
+
+
+def apply(engine: Engine, event: Submit | Abort) -> None:
+    if isinstance(event, Submit):
+        engine.submit(event.sequence, event.at)
+    else:
+        engine.abort(event.sequence_id, event.at)
+
+
+def play_fast(engine: Engine, script: Script) -> list[Milestone]:
+    milestones: list[Milestone] = []
+    for event in script:
+        milestones += engine.advance(event.at)
+        apply(engine, event)
+    return milestones + engine.advance(FOREVER)
+
+
+def play_stepwise(engine: Engine, script: Script) -> tuple[list[Milestone], dict[str, int]]:
+    """Milestones, and how many tokens each sequence was seen to produce."""
+    milestones: list[Milestone] = []
+    produced = {event.sequence.sequence_id: 0 for event in script if isinstance(event, Submit)}
+    ends: list[Submit | Abort | None] = [*script, None]
+    for event in ends:
+        while report := engine.step(event.at if event else FOREVER):
+            milestones += report.milestones
+            for sequence_id in report.tokens:
+                produced[sequence_id] += 1
+            engine.audit()
+        if event:
+            apply(engine, event)
+    return milestones, produced
+
+
+@given(scripts(), profiles)
+def test_both_ways_to_play_agree_to_the_last_bit(script: Script, profile: Profile) -> None:
+    """Whole runs and single steps give the same milestones at the same times, and the same books."""
+    fast, slow = Engine(profile), Engine(profile)
+    milestones, produced = play_stepwise(slow, script)
+    assert play_fast(fast, script) == milestones
+    assert fast.statistics() == slow.statistics()
+    ends = {milestone.sequence_id: milestone for milestone in milestones if milestone.reason}
+    assert {name: end.output_tokens for name, end in ends.items()} == produced
+    assert fast.statistics().generation_tokens == sum(produced.values())
+
+
+@settings(max_examples=200)
+@given(scripts(), profiles)
+def test_the_plain_engine_says_the_same(script: Script, profile: Profile) -> None:
+    """Sums, heaps and series change nothing against playing every sequence in every step."""
+    engine, plain = Engine(profile), PlainEngine(profile)
+    milestones = play_fast(engine, script)
+    for event in script:
+        plain.play_until(event.at)
+        if isinstance(event, Submit):
+            plain.submit(event.sequence, event.at)
+        else:
+            plain.abort(event.sequence_id)
+    plain.play_until(FOREVER)
+    assert sorted(
+        (m.sequence_id, m.kind, m.output_tokens, m.cached_tokens, m.preemptions) for m in milestones
+    ) == sorted((e.sequence_id, e.kind, e.output_tokens, e.cached_tokens, e.preemptions) for e in plain.events)
+    times = {(m.sequence_id, m.kind): m.at for m in milestones}
+    assert times == pytest.approx({(e.sequence_id, e.kind): e.at for e in plain.events}, rel=1e-9)
+
+
+@given(scripts(), profiles)
+def test_whatever_comes_everything_ends_and_nothing_is_held(script: Script, profile: Profile) -> None:
+    """Every sequence submitted ends once, time never runs backwards, and the cache is nobody's in the end."""
+    engine = Engine(profile)
+    milestones = play_fast(engine, script)
+    ended = [milestone.sequence_id for milestone in milestones if milestone.kind is MilestoneKind.FINISHED]
+    assert sorted(ended) == sorted(event.sequence.sequence_id for event in script if isinstance(event, Submit))
+    assert [milestone.at for milestone in milestones] == sorted(milestone.at for milestone in milestones)
+    rest = engine.statistics()
+    assert (rest.running, rest.waiting, rest.kv_usage) == (0, 0, 0.0)
+    assert engine.next_step_at() is None
+    assert engine.next_event_at() is None
+    engine.audit()
+    engine.forget_prefixes()
+    assert engine.statistics().kv_usage == 0.0
+
+
+@given(scripts(), profiles)
+def test_no_step_holds_more_than_there_is(script: Script, profile: Profile) -> None:
+    """Whenever one looks: capacity and batch size are kept, and the next event comes no earlier than was said."""
+    engine = Engine(profile)
+    for event in script:
+        while report := engine.step(event.at):
+            books = engine.statistics()
+            assert 0.0 <= books.kv_usage <= 1.0
+            assert books.running <= profile.max_num_seqs
+            assert len(set(report.tokens)) == len(report.tokens) <= profile.max_num_seqs
+        apply(engine, event)
+    while (expected := engine.next_event_at()) is not None:
+        assert all(milestone.at >= expected for milestone in engine.advance(expected))
+
+
+@given(scripts(), st.lists(st.floats(0, 4), max_size=20))
+def test_looking_often_changes_nothing(script: Script, looks: list[float]) -> None:
+    """However often and wherever a run is interrupted to look, the same comes out."""
+    engine, watched = Engine(SMALL), Engine(SMALL)
+    seen: list[Milestone] = []
+    for at, event in sorted([(look, None) for look in looks] + [(e.at, e) for e in script], key=lambda pair: pair[0]):
+        seen += watched.advance(at)
+        assert (due := watched.next_step_at()) is None or due > at
+        watched.statistics()
+        if event:
+            apply(watched, event)
+    assert seen + watched.advance(FOREVER) == play_fast(engine, script)
+
+
+def ends(milestones: list[Milestone]) -> dict[str, Milestone]:
+    return {m.sequence_id: m for m in milestones if m.kind is MilestoneKind.FINISHED}
+
+
+def firsts(milestones: list[Milestone]) -> dict[str, Milestone]:
+    return {m.sequence_id: m for m in milestones if m.kind is MilestoneKind.FIRST_TOKEN}
+
+
+BIG = Profile(block_size=4, kv_capacity_tokens=4000)
+
+
+def test_a_lone_sequence_takes_what_its_profile_says() -> None:
+    """One prefill step, then one step a token, each a little longer by the KV it reads."""
+    engine = Engine(BIG)
+    engine.submit(Sequence("a", 1200, 3), 5.0)
+    milestones = engine.advance(FOREVER)
+    first = 5.0 + BIG.step_base_s + BIG.prefill_s(0, 1200)
+    assert firsts(milestones)["a"].at == pytest.approx(first)
+    second = first + BIG.step_base_s + BIG.decode_s(1, 1200)
+    assert ends(milestones)["a"].at == pytest.approx(second + BIG.step_base_s + BIG.decode_s(1, 1201))
+
+
+def test_prefill_costs_the_same_in_whatever_chunks() -> None:
+    """The quadratic part is an integral: three chunks cost what one would."""
+    assert sum(BIG.prefill_s(start, 1000) for start in (0, 1000, 2000)) == pytest.approx(BIG.prefill_s(0, 3000))
+    assert BIG.prefill_s(2000, 1000) > BIG.prefill_s(0, 1000)
+
+
+def test_a_long_prompt_is_computed_beside_those_who_decode() -> None:
+    """Chunks share steps with decoding, so the running answer goes on, only slower."""
+    engine = Engine(replace(BIG, max_num_batched_tokens=100, max_num_seqs=10))
+    engine.submit(Sequence("short", 10, 50), 0.0)
+    engine.step(FOREVER)
+    engine.submit(Sequence("long", 500, 1), engine.next_step_at() or 0.0)
+    tokens = []
+    while (report := engine.step(FOREVER)) and "long" not in report.tokens:
+        tokens.append(report.tokens)
+    assert tokens == [("short",)] * 6, "one step was in flight, then 99 + 99 + 99 + 99 + 99 of 500 tokens"
+
+
+def test_a_second_turn_finds_prompt_and_answer() -> None:
+    """The answer's blocks stay in the cache under the ids its caller named, and the last token is never a hit."""
+    engine = Engine(BIG)
+    chain = tuple(range(100, 120))
+    engine.submit(Sequence("turn 1", 20, 21, chain[:5], answer_blocks=lambda count: chain[:count]), 0.0)
+    engine.advance(10.0)
+    engine.submit(Sequence("turn 2", 60, 1, chain[:15]), 10.0)
+    engine.advance(20.0)
+    engine.submit(Sequence("again", 60, 1, chain[:15]), 20.0)
+    milestones = ends(engine.advance(FOREVER))
+    assert milestones["again"].cached_tokens == 56, "the block with the last token is computed again"
+    books = engine.statistics()
+    assert (books.prefix_query_tokens, books.prefix_hit_tokens) == (140, 40 + 56)
+
+
+def test_ids_beyond_the_prompt_name_the_answers_blocks() -> None:
+    """A trace that knows the next turn's ids hands them over with this one."""
+    engine = Engine(BIG)
+    engine.submit(Sequence("turn 1", 18, 23, tuple(range(10))), 0.0)
+    engine.advance(10.0)
+    engine.submit(Sequence("turn 2", 60, 1, tuple(range(15))), 10.0)
+    assert ends(engine.advance(FOREVER))["turn 2"].cached_tokens == 40
+
+
+def test_without_ids_nothing_is_kept() -> None:
+    """A prompt of which nothing is known neither hits nor stays."""
+    engine = Engine(BIG)
+    for turn in range(2):
+        engine.submit(Sequence("a", 400, 1), turn * 10.0)
+        assert ends(engine.advance(turn * 10.0 + 10.0))["a"].cached_tokens == 0
+
+
+def test_twins_in_one_step_share() -> None:
+    """Blocks count as cached from when they are planned: of two equal prompts in one step, the second one hits."""
+    engine = Engine(replace(BIG, step_base_s=1.0))
+    engine.submit(Sequence("before", 4, 1), 0.0)
+    for name in ("first", "second"):
+        engine.submit(Sequence(name, 41, 1, tuple(range(10))), 0.5)
+    milestones = ends(engine.advance(FOREVER))
+    assert milestones["first"].at == milestones["second"].at
+    assert milestones["second"].cached_tokens == 40
+
+
+def test_the_least_recently_used_prefix_goes_first_and_its_tail_before_its_head() -> None:
+    """What is evicted is the older conversation's tail; its head still hits."""
+    engine = Engine(replace(BIG, kv_capacity_tokens=80))
+    engine.submit(Sequence("old", 33, 1, tuple(range(100, 108))), 0.0)
+    engine.advance(10.0)
+    engine.submit(Sequence("new", 33, 1, tuple(range(200, 208))), 10.0)
+    engine.advance(20.0)
+    engine.submit(Sequence("strange", 32, 1, tuple(range(300, 308))), 20.0)
+    engine.advance(30.0)
+    found = {}
+    for name, start in (("old", 100), ("new", 200)):
+        engine.submit(Sequence(name, 33, 1, tuple(range(start, start + 8))), 30.0)
+        found[name] = ends(engine.advance(40.0))[name].cached_tokens
+    assert found["old"] == 16, "20 blocks: 8 old, 8 new, 4 blank; 8 strange ones took the blank and 4 of the old tail"
+
+
+def test_when_blocks_run_out_the_last_one_starts_over() -> None:
+    """Preempted by recompute: it waits, comes back, finds what it had, and still produces every token once."""
+    engine = Engine(replace(BIG, kv_capacity_tokens=80))
+    for number, name in enumerate(("first", "second")):
+        engine.submit(Sequence(name, 21, 30, tuple(range(100 * number, 100 * number + 5))), 0.0)
+    tokens: list[str] = []
+    preempted: list[Milestone] = []
+    while report := engine.step(FOREVER):
+        tokens += report.tokens
+        preempted += [m for m in report.milestones if m.preemptions]
+    assert tokens.count("first") == tokens.count("second") == 30
+    assert [m.sequence_id for m in preempted] == ["second"]
+    assert engine.statistics().preemptions == 1
+
+
+def test_priority_reorders_who_waits_only_when_asked_to() -> None:
+    """Lower goes first with priority scheduling; otherwise who came first."""
+    for by_priority, expected in ((False, ["running", "late", "early"]), (True, ["running", "early", "late"])):
+        engine = Engine(replace(BIG, max_num_seqs=1, by_priority=by_priority))
+        engine.submit(Sequence("running", 10, 5), 0.0)
+        engine.submit(Sequence("late", 10, 1, priority=7), 0.0)
+        engine.submit(Sequence("early", 10, 1, priority=-7), 0.0)
+        assert list(ends(engine.advance(FOREVER))) == expected
+
+
+def test_an_abort_frees_by_the_next_step() -> None:
+    """The step in flight is the last that a sequence takes part in; what it sampled there is thrown away."""
+    engine = Engine(BIG)
+    engine.submit(Sequence("a", 40, 1000), 0.0)
+    engine.advance(1.0)
+    due = engine.next_step_at()
+    assert due is not None
+    before = engine.statistics().generation_tokens
+    assert engine.abort("a", 1.0)
+    assert not engine.abort("a", 1.0)
+    [end] = engine.advance(FOREVER)
+    assert (end.at, end.reason, end.output_tokens) == (due, ABORTED, before)
+    assert engine.statistics().generation_tokens == before
+    assert engine.statistics().kv_usage == 0.0
+    assert not engine.abort("a", FOREVER)
+
+
+def test_one_aborted_while_it_waits_was_never_admitted() -> None:
+    """It leaves the queue at once and is told when the step in flight ends."""
+    engine = Engine(replace(BIG, max_num_seqs=1))
+    engine.submit(Sequence("running", 10, 50), 0.0)
+    engine.submit(Sequence("waiting", 10, 50), 0.0)
+    engine.abort("waiting", 0.0)
+    assert engine.statistics().waiting == 0
+    end = ends(engine.advance(FOREVER))["waiting"]
+    assert (end.admitted_at, end.output_tokens, end.reason) == (None, 0, ABORTED)
+
+
+def test_pooling_ends_with_its_prompt() -> None:
+    """A sequence without output is prefill alone."""
+    engine = Engine(BIG)
+    engine.submit(Sequence("embed", 100, 0), 0.0)
+    [end] = engine.advance(FOREVER)
+    assert (end.kind, end.output_tokens) == (MilestoneKind.FINISHED, 0)
+    assert engine.statistics().generation_tokens == 0
+
+
+def test_kv_usage_grows_while_a_run_is_under_way() -> None:
+    """The gauge does not wait for the run to end."""
+    engine = Engine(BIG)
+    engine.submit(Sequence("a", 4, 100), 0.0)
+    engine.advance(0.1)
+    early = engine.statistics().kv_usage
+    engine.advance(1.0)
+    assert 0.0 < early < engine.statistics().kv_usage < 0.11
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [Sequence("a", 0, 1), Sequence("a", 1, -1), Sequence("a", 4000, 2), Sequence("here", 1, 1)],
+    ids=["no prompt", "negative output", "too long", "twice"],
+)
+def test_what_cannot_run_is_refused(sequence: Sequence) -> None:
+    """Nothing that could never end is taken in."""
+    engine = Engine(BIG)
+    engine.submit(Sequence("here", 1, 10), 0.0)
+    with pytest.raises(ValueError, match=r".+"):
+        engine.submit(sequence, 0.0)
+
+
+def test_time_does_not_run_backwards() -> None:
+    """Steps that have ended are played before anything is added to them."""
+    engine = Engine(BIG)
+    engine.submit(Sequence("a", 1, 10), 0.0)
+    with pytest.raises(ValueError, match="advance first"):
+        engine.submit(Sequence("b", 1, 10), 5.0)
+    with pytest.raises(ValueError, match="advance first"):
+        engine.abort("a", 5.0)
+
+
+def test_a_run_of_many_steps_is_cut_where_one_looks() -> None:
+    """The step in flight is the first one to end after the time looked at, over a long run too."""
+    engine = Engine(BIG)
+    engine.submit(Sequence("a", 1, 3000), 0.0)
+    for look in (0.5, 1.0, 10.0, 20.0, 30.0):
+        engine.advance(look)
+        due, steps = engine.next_step_at(), engine.statistics().steps
+        assert due is not None
+        assert look < due < look + 0.02
+        assert engine.statistics().generation_tokens == steps
