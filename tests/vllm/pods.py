@@ -1,0 +1,122 @@
+"""Real vLLM pods on the CPU: how one is started, so that two of them fit on a small machine and fetch nothing.
+
+For fixtures of tests and for serve.py. It knows nothing of the gateway.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from tests.sources import ROOT
+from tests.vllm.children import Child, bounds, free_port
+
+VENV = ROOT / ".venv-vllm"
+
+BLOCK_TOKENS = 32
+CONTEXT_TOKENS = 2048
+
+FLAGS = (
+    *("--host", "127.0.0.1"),
+    # Compiling costs minutes, and these models gain nothing by it.
+    "--enforce-eager",
+    *("--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", "8"),
+    # 16 k tokens of cache: small enough for two pods beside other work, large enough for any one test.
+    *("--block-size", str(BLOCK_TOKENS), "--num-gpu-blocks-override", "512"),
+    "--enable-prompt-tokens-details",
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+)
+
+ENVIRONMENT = {
+    # Nothing is fetched and nothing is reported.
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # Without it the engine's own sockets listen on every interface.
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    # Pinned to cores, two pods may land on the same one.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    # Else the first request for logprobs stalls the engine for 14 seconds and needs a C++ compiler.
+    "TORCH_COMPILE_DISABLE": "1",
+    "PYTHONHASHSEED": "0",
+}
+
+STARTS_WITHIN_S = 300.0
+"""One pod takes 30 s on an idle machine, two at once 40 to 100 s on a busy one of two cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """How to start one pod. `model` is a folder below `.venv-vllm/models`; port 0 takes any free one."""
+
+    model: str
+    port: int = 0
+    flags: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    lifetime_s: int = 3600
+    """Even if whoever started it is killed, the pod ends after this."""
+
+
+class Pod(Child):
+    """A vLLM server with its engine and worker processes."""
+
+    def __init__(self, plan: PodPlan) -> None:
+        port = plan.port or free_port()
+        vllm = (str(VENV / "bin" / "vllm"), "serve", str(VENV / "models" / plan.model))
+        name = ("--served-model-name", plan.model, "--port", str(port))
+        # What the caller may have set is meant for another vLLM.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+        super().__init__(
+            f"{plan.model}-{port}",
+            (*bounds(plan.lifetime_s), *vllm, *name, *FLAGS, *plan.flags),
+            f"http://127.0.0.1:{port}",
+            inherited | ENVIRONMENT | plan.environment,
+        )
+        self.model = plan.model
+
+    async def ready(self) -> None:
+        """Wait until it answers, then have it do everything once that is slow the first time."""
+        await self.answers("/health", within_s=STARTS_WITHIN_S)
+        try:
+            await warm_up(self.url, self.model)
+        except (TimeoutError, aiohttp.ClientError) as fault:
+            raise self.failure(f"its first answers failed ({fault!r})") from fault
+
+
+async def warm_up(url: str, model: str) -> None:
+    """Sampling with logprobs, guided decoding and each API's code are slow once."""
+    user = {"role": "user", "content": "Warm up."}
+    chat: dict[str, Any] = {"model": model, "messages": [user], "max_tokens": 4}
+    requests: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("/v1/chat/completions", chat | {"logprobs": True, "top_logprobs": 2}),
+        ("/v1/chat/completions", chat | {"response_format": {"type": "json_object"}}),
+        ("/v1/messages", chat),
+        ("/v1/responses", {"model": model, "input": "Warm up.", "max_output_tokens": 4}),
+    )
+    async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=60)) as session:
+        for path, body in requests:
+            async with session.post(path, json=body) as answer:
+                answer.raise_for_status()
+                await answer.read()
+
+
+@contextlib.asynccontextmanager
+async def running(plans: Iterable[PodPlan]) -> AsyncIterator[tuple[Pod, ...]]:
+    """Pods that are all ready. They start side by side: much of a start is waiting."""
+    pods: list[Pod] = []
+    try:
+        # One by one into the list, so that a failure midway ends the ones before it.
+        for plan in plans:
+            pods.append(Pod(plan))  # noqa: PERF401
+        for pod in pods:
+            await pod.ready()
+        yield tuple(pods)
+    finally:
+        await asyncio.gather(*(pod.stop() for pod in pods))
