@@ -1,0 +1,10 @@
+"""From bytes to facts: a client's body to a `Request`, a pod's answer to what the next turn will contain.
+
+Pure: no sockets, no HTTP, no second parse. The only place where JSON of clients and pods is understood.
+"""
+
+from routing.reading.answers import answer_bytes
+from routing.reading.requests import Reading, read_request
+from routing.reading.tellings import AnswerFacts, read_facts, read_usage
+
+__all__ = ["AnswerFacts", "Reading", "answer_bytes", "read_facts", "read_request", "read_usage"]

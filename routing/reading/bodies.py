@@ -1,0 +1,311 @@
+"""The bodies of the APIs as far as decisions need them, and what each of them makes the engine's prompt of.
+
+A field that is not named here is not looked at: the engine judges it. Knows nothing of how faults are worded or of what
+is sent on.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from xxhash import xxh3_128_hexdigest
+
+from routing.reading.conversation import (
+    MEDIA,
+    Item,
+    Message,
+    Part,
+    open_message,
+    write_content,
+    write_items,
+    write_messages,
+    write_system,
+)
+from routing.reading.prompts import NEXT, Prompts, write_prompts
+from routing.request import Api
+
+TOOLS = b"\xf7"
+"""Before the tools, as the client wrote them. They stand first, as most templates have it: where one has the system
+prompt first, we believe too little warm, never too much."""
+USUAL_COMPLETION_TOKENS = 16
+"""What OpenAI's completions API makes of a missing `max_tokens`."""
+
+Name = Annotated[str, Meta(max_length=256)]
+"""Names are kept and shown (metrics, logs, receipts), so they are bounded."""
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Copies = Annotated[int, Meta(ge=1, le=16_384)]
+"""vLLM's own bound on `n`."""
+
+
+class StreamOptions(Struct):
+    include_usage: bool | None = None
+
+
+class Body(Struct, kw_only=True):
+    """What all APIs share, and all that is read of a tokenise request: it puts nothing on an engine."""
+
+    cache_salt: Raw = Raw()
+    priority: Raw = Raw()
+    kv_transfer_params: Raw = Raw()
+    ec_transfer_params: Raw = Raw()
+    vllm_xargs: Raw = Raw()
+    request_id: Raw = Raw()
+    data_parallel_rank: Raw = Raw()
+    model: Name | None = None
+    session_id: str | None = None
+
+    @property
+    def streams(self) -> bool:
+        return False
+
+    @property
+    def output_limit(self) -> int | None:
+        """How many tokens each answer may have."""
+        return None
+
+    @property
+    def copies(self) -> int:
+        """How many answers to each prompt."""
+        return 1
+
+    @property
+    def continued_response(self) -> str | None:
+        return None
+
+    @property
+    def session(self) -> str | None:
+        return self.session_id
+
+    def shaping(self) -> tuple[Raw, ...]:
+        """What changes the prompt beside its text, and so separates equal texts."""
+        return ()
+
+    def write(self, out: list[bytes]) -> int:
+        """Append the canonical prompt. Returns how many prompts it is."""
+        return 0
+
+
+class StreamedBody(Body, kw_only=True):
+    """What chat and plain completions share: usage stands in a stream only where it is asked for."""
+
+    n: Copies | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | UnsetType | None = UNSET
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def copies(self) -> int:
+        return self.n or 1
+
+    @property
+    def lacks_usage(self) -> bool:
+        """Whether the engine's stream would tell no usage."""
+        options = self.stream_options
+        return self.streams and not (isinstance(options, StreamOptions) and options.include_usage)
+
+
+class ChatBody(StreamedBody, kw_only=True):
+    """Chat completions."""
+
+    messages: list[Message] | None = None
+    tools: Raw = Raw()
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    chat_template: Raw = Raw()
+    chat_template_kwargs: Raw = Raw()
+    documents: Raw = Raw()
+    mm_processor_kwargs: Raw = Raw()
+    reasoning_effort: Raw = Raw()
+    truncate_prompt_tokens: Raw = Raw()
+
+    @property
+    def output_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def shaping(self) -> tuple[Raw, ...]:
+        return (
+            self.chat_template,
+            self.chat_template_kwargs,
+            self.documents,
+            self.mm_processor_kwargs,
+            self.reasoning_effort,
+            self.truncate_prompt_tokens,
+        )
+
+    def write(self, out: list[bytes]) -> int:
+        _write_tools(out, self.tools)
+        write_messages(out, self.messages or ())
+        return 1
+
+
+class CompletionsBody(StreamedBody, kw_only=True):
+    """Completions of text or token ids, one or many."""
+
+    prompt: Prompts = None
+    prompt_embeds: Raw = Raw()
+    max_tokens: Count | None = USUAL_COMPLETION_TOKENS
+    truncate_prompt_tokens: Raw = Raw()
+    add_special_tokens: Raw = Raw()
+
+    @property
+    def output_limit(self) -> int | None:
+        return self.max_tokens
+
+    def shaping(self) -> tuple[Raw, ...]:
+        return self.truncate_prompt_tokens, self.add_special_tokens
+
+    def write(self, out: list[bytes]) -> int:
+        if self.prompt_embeds:
+            out += (MEDIA, xxh3_128_hexdigest(memoryview(self.prompt_embeds)).encode())
+        return write_prompts(out, self.prompt)
+
+
+class Conversation(Struct):
+    id: str | None = None
+
+
+class ResponsesBody(Body, kw_only=True):
+    """OpenAI's responses."""
+
+    input: str | list[Item] | None = None
+    instructions: str | None = None
+    previous_response_id: Name | None = None
+    conversation: str | Conversation | None = None
+    tools: Raw = Raw()
+    max_output_tokens: Count | None = None
+    stream: bool | None = None
+    reasoning: Raw = Raw()
+    chat_template_kwargs: Raw = Raw()
+    mm_processor_kwargs: Raw = Raw()
+    previous_input_messages: Raw = Raw()
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def output_limit(self) -> int | None:
+        return self.max_output_tokens
+
+    @property
+    def continued_response(self) -> str | None:
+        return self.previous_response_id or None
+
+    @property
+    def session(self) -> str | None:
+        named = self.conversation
+        return self.session_id or (named.id if isinstance(named, Conversation) else named)
+
+    def shaping(self) -> tuple[Raw, ...]:
+        return self.reasoning, self.chat_template_kwargs, self.mm_processor_kwargs, self.previous_input_messages
+
+    def write(self, out: list[bytes]) -> int:
+        _write_tools(out, self.tools)
+        write_system(out, self.instructions)
+        if isinstance(self.input, str):
+            write_content(out, open_message("user"), self.input)
+        else:
+            write_items(out, self.input or ())
+        return 1
+
+
+class MessagesBody(Body, kw_only=True):
+    """Anthropic's messages."""
+
+    system: str | list[str | Part] | None = None
+    messages: list[Message] | None = None
+    tools: Raw = Raw()
+    max_tokens: Count | None = None
+    stream: bool | None = None
+    thinking: Raw = Raw()
+    output_config: Raw = Raw()
+    chat_template_kwargs: Raw = Raw()
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def output_limit(self) -> int | None:
+        return self.max_tokens
+
+    def shaping(self) -> tuple[Raw, ...]:
+        return self.thinking, self.output_config, self.chat_template_kwargs
+
+    def write(self, out: list[bytes]) -> int:
+        _write_tools(out, self.tools)
+        write_system(out, self.system)
+        write_messages(out, self.messages or ())
+        return 1
+
+
+class InputsBody(Body, kw_only=True):
+    """Embeddings, pooling, classify: texts, token ids or chats."""
+
+    input: Prompts = None
+    messages: list[Message | list[Message]] | None = None
+    chat_template: Raw = Raw()
+    chat_template_kwargs: Raw = Raw()
+    mm_processor_kwargs: Raw = Raw()
+    truncate_prompt_tokens: Raw = Raw()
+    add_special_tokens: Raw = Raw()
+
+    def shaping(self) -> tuple[Raw, ...]:
+        return (
+            self.chat_template,
+            self.chat_template_kwargs,
+            self.mm_processor_kwargs,
+            self.truncate_prompt_tokens,
+            self.add_special_tokens,
+        )
+
+    def write(self, out: list[bytes]) -> int:
+        return write_prompts(out, cast("Prompts", self.messages) or self.input)
+
+
+class PairsBody(Body, kw_only=True):
+    """Rerank and score: one text or many against others."""
+
+    query: Prompts = None
+    queries: Prompts = None
+    text_1: Prompts = None
+    data_1: Prompts = None
+    documents: Prompts = None
+    items: Prompts = None
+    text_2: Prompts = None
+    data_2: Prompts = None
+    instruction: Raw = Raw()
+    chat_template_kwargs: Raw = Raw()
+
+    def shaping(self) -> tuple[Raw, ...]:
+        return self.instruction, self.chat_template_kwargs
+
+    def write(self, out: list[bytes]) -> int:
+        left = write_prompts(out, self.query or self.queries or self.text_1 or self.data_1)
+        out.append(NEXT)
+        right = write_prompts(out, self.documents or self.items or self.text_2 or self.data_2)
+        return max(left, right)
+
+
+BODIES: dict[Api, type[Body]] = {
+    Api.CHAT: ChatBody,
+    Api.COMPLETIONS: CompletionsBody,
+    Api.RESPONSES: ResponsesBody,
+    Api.MESSAGES: MessagesBody,
+    Api.EMBEDDINGS: InputsBody,
+    Api.POOLING: InputsBody,
+    Api.CLASSIFY: InputsBody,
+    Api.RERANK: PairsBody,
+    Api.SCORE: PairsBody,
+    Api.TOKENIZE: Body,
+    Api.DETOKENIZE: Body,
+}
+
+
+def _write_tools(out: list[bytes], tools: Raw) -> None:
+    if tools and tools not in (Raw(b"null"), Raw(b"[]")):
+        out += (TOOLS, bytes(tools))

@@ -1,0 +1,223 @@
+"""A conversation as canonical bytes: what decides whether two prompts begin alike, and nothing else.
+
+One form for every wire dialect, so that the same conversation is warm whichever API it comes by, and so that an answer
+written by `open_message` and `write_call` is what the next turn's body becomes. A longer conversation only appends.
+Marks are bytes that cannot occur in UTF-8: no text of a user can look like the end of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+from xxhash import xxh3_128_hexdigest
+
+MESSAGE = b"\xff"
+"""Opens a message; its role follows."""
+BODY = b"\xfe"
+"""Ends a role or a name; what was said follows."""
+PART = b"\xfd"
+"""Between two parts of one message."""
+CALL = b"\xfc"
+"""Opens a tool call; its name, BODY and arguments follow."""
+NAME = b"\xfb"
+"""Before a participant's name."""
+MEDIA = b"\xfa"
+"""Before the digest of a picture, sound, film or file."""
+
+MEDIA_DIGESTS = 128
+"""A digest of 32 bytes is repeated to 4 KB, about the 1,000 tokens that one megapixel becomes: sizes predict work."""
+
+BILLING_HEADER = "x-anthropic-billing-header"
+"""A system block that begins so is different in every request of one client, and vLLM drops it from the prompt too."""
+
+UNSEEN_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text"})
+"""Reasoning of earlier turns: most chat templates leave it out of the prompt."""
+
+
+class Function(Struct, gc=False):
+    """What a tool call of chat completions calls."""
+
+    name: str = ""
+    arguments: Raw = Raw()
+
+
+class ToolCall(Struct, gc=False):
+    """One tool call of chat completions."""
+
+    function: Function | None = None
+
+
+class Part(Struct, gc=False):
+    """One part of a message's content, in OpenAI's or Anthropic's words."""
+
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+    name: str | None = None
+    input: Raw = Raw()
+    content: str | list[str | Part] | None = None
+    uuid: Raw = Raw()
+    image_url: Raw = Raw()
+    image: Raw = Raw()
+    image_embeds: Raw = Raw()
+    input_audio: Raw = Raw()
+    audio_url: Raw = Raw()
+    audio_embeds: Raw = Raw()
+    video_url: Raw = Raw()
+    file: Raw = Raw()
+    file_id: Raw = Raw()
+    file_data: Raw = Raw()
+    file_url: Raw = Raw()
+    source: Raw = Raw()
+
+
+Content = str | list[str | Part] | None
+
+
+class Message(Struct, gc=False):
+    """One message of chat completions or of Anthropic's messages."""
+
+    role: str = ""
+    content: str | list[str | Part] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class Item(Struct, gc=False):
+    """One item of a responses input or output: a message, a tool call, a tool's result, or reasoning."""
+
+    type: str = "message"
+    role: str = ""
+    content: str | list[str | Part] | None = None
+    name: str = ""
+    arguments: Raw = Raw()
+    input: Raw = Raw()
+    output: str | list[str | Part] | None = None
+
+
+def write_messages(out: list[bytes], messages: Iterable[Message]) -> None:
+    """Append the canonical bytes of messages."""
+    for message in messages:
+        role = message.role.encode()
+        if message.name:
+            role += NAME + message.name.encode()
+        write_content(out, MESSAGE + role + BODY, message.content)
+        for call in message.tool_calls or ():
+            if call.function:
+                write_call(out, call.function.name, call.function.arguments)
+
+
+def write_items(out: list[bytes], items: Iterable[Item]) -> None:
+    """Append the canonical bytes of responses items; tool calls belong to the assistant's message before them."""
+    is_assistants = False
+    for item in items:
+        kind = item.type
+        if kind == "message":
+            write_content(out, open_message(item.role), item.content)
+            is_assistants = item.role == "assistant"
+        elif kind in {"function_call", "custom_tool_call"}:
+            if not is_assistants:
+                out.append(open_message("assistant"))
+            write_call(out, item.name, item.arguments or item.input)
+            is_assistants = True
+        elif kind != "reasoning":
+            role = "tool" if kind.endswith("_call_output") else kind
+            write_content(out, open_message(role), item.output)
+            is_assistants = False
+
+
+def write_system(out: list[bytes], content: Content) -> None:
+    """Append a system prompt that stands beside the messages."""
+    if isinstance(content, list):
+        content = [part for part in content if not _is_billing(part)]
+    elif _is_billing(content):
+        content = None
+    if content:
+        write_content(out, open_message("system"), content)
+
+
+def open_message(role: str) -> bytes:
+    """How a message of `role` begins."""
+    return MESSAGE + role.encode() + BODY
+
+
+def write_content(out: list[bytes], opening: bytes, content: Content) -> None:
+    """Append one message's content behind its opening. `"x"` and `[{"type": "text", "text": "x"}]` are the same."""
+    if isinstance(content, str):
+        out += (opening, content.encode())
+    elif content:
+        _write_parts(out, opening, content)
+    else:
+        out.append(opening)
+
+
+def _write_parts(out: list[bytes], opening: bytes, parts: Sequence[str | Part]) -> None:
+    before = opening
+    has_results = False
+    for part in parts:
+        if isinstance(part, str):
+            out += (before, part.encode())
+            before = PART
+        elif part.type == "tool_result":
+            # Engines make a message of its own of a tool's result.
+            write_content(out, open_message("tool"), part.content)
+            before, has_results = opening, True
+        elif part.type == "tool_use":
+            if before is opening:
+                out.append(opening)
+            write_call(out, part.name or "", part.input)
+            before = PART
+        elif part.type not in UNSEEN_PARTS:
+            out += (before, _part_bytes(part))
+            before = PART
+    if before is opening and not has_results:
+        out.append(opening)
+
+
+def write_call(out: list[bytes], name: str, arguments: Raw | str) -> None:
+    """Append one tool call. Arguments are told apart by what they mean, not by how their JSON is spaced."""
+    out += (CALL, name.encode(), BODY, _compact(arguments))
+
+
+def _part_bytes(part: Part) -> bytes:
+    text = part.text if part.text is not None else part.refusal
+    if text is not None:
+        return text.encode()
+    content = (
+        part.uuid
+        or part.image_url
+        or part.input_audio
+        or part.video_url
+        or part.audio_url
+        or part.source
+        or part.image
+        or part.image_embeds
+        or part.audio_embeds
+        or part.file
+        or part.file_data
+        or part.file_id
+        or part.file_url
+    )
+    return MEDIA + part.type.encode() + BODY + xxh3_128_hexdigest(memoryview(content)).encode() * MEDIA_DIGESTS
+
+
+def _compact(arguments: Raw | str) -> bytes:
+    """JSON in one spacing and escaping; an object that travels inside a string is the object."""
+    if not arguments:
+        return b"{}"
+    try:
+        value = msgspec.json.decode(arguments)
+        if not isinstance(value, str):
+            return msgspec.json.encode(value)
+        arguments = value
+        return msgspec.json.encode(msgspec.json.decode(value)) if value.strip() else b"{}"
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        # Models write what is no JSON at times; then only the very same bytes are the same.
+        return arguments.encode() if isinstance(arguments, str) else bytes(arguments)
+
+
+def _is_billing(block: str | Part | None) -> bool:
+    text = block.text if isinstance(block, Part) else block
+    return text is not None and text.startswith(BILLING_HEADER)

@@ -1,0 +1,78 @@
+"""A client's body read once: the facts a decision needs, and the bytes for the pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from xxhash import xxh3_128_hexdigest
+
+from routing.blocks import EMPTY_PROMPT, Prompt, cut_prompt, seed_of
+from routing.reading.bodies import BODIES, Body
+from routing.reading.faults import check_text, refusal_of
+from routing.reading.rewriting import rewrite
+from routing.refusal import Reason, Refused
+from routing.request import Api, Request
+
+LONGEST_SESSION = 256
+"""Characters of a session's name that are kept; a longer one is kept as its digest."""
+
+DECODERS = {api: msgspec.json.Decoder(body) for api, body in BODIES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a body says, and the body for the pod.
+
+    `usage_added`: the pod was asked for a usage event that the client did not ask for; it is to be withheld.
+    """
+
+    request: Request
+    body: bytes
+    usage_added: bool
+
+
+def read_request(api: Api, body: bytes, *, request_id: str, session: str | None = None) -> Reading:
+    """Read a client's body. `session` is its name for the conversation from a header, where it sent one.
+
+    Raises `Refused` where the body is no JSON object or a field we use has a wrong type or value.
+    """
+    fields = _decode(api, body)
+    if not fields.model:
+        raise Refused(Reason.BAD_REQUEST, "`model` is missing: name the model that is to answer.", param="model")
+    out: list[bytes] = []
+    prompts = fields.write(out)
+    request = Request(
+        id=request_id,
+        api=api,
+        model=fields.model,
+        prompt=_prompt(fields, out) if out else EMPTY_PROMPT,
+        stream=fields.streams,
+        max_tokens=fields.output_limit,
+        sequences=max(1, prompts) * fields.copies,
+        session=_bounded(session or fields.session),
+        continues=fields.continued_response,
+    )
+    sent, usage_added = rewrite(body, fields)
+    return Reading(request, sent, usage_added)
+
+
+def _decode(api: Api, body: bytes) -> Body:
+    check_text(body)
+    try:
+        return DECODERS[api].decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
+        raise refusal_of(fault, body) from None
+
+
+def _prompt(fields: Body, out: list[bytes]) -> Prompt:
+    parts = [memoryview(raw).tobytes() for raw in fields.shaping()]
+    # Only the pod that stored the continued response knows its text: what follows it is warm nowhere else.
+    continued = fields.continued_response or ""
+    return cut_prompt(b"".join(out), seed_of((fields.model or "").encode(), continued.encode(), *parts))
+
+
+def _bounded(session: str | None) -> str | None:
+    if session and len(session) > LONGEST_SESSION:
+        return xxh3_128_hexdigest(session.encode())
+    return session or None
