@@ -44,6 +44,7 @@ SAYINGS: dict[Reason, Saying] = {
     Reason.WRONG_MEDIA_TYPE: _client(415, "unsupported_media_type"),
     Reason.BODY_TOO_LARGE: _client(413, "request_too_large", anthropic="request_too_large"),
     Reason.HEADERS_TOO_LARGE: _client(431, "headers_too_large"),
+    Reason.URL_TOO_LONG: _client(414, "url_too_long"),
     Reason.REQUEST_TOO_SLOW: Saying(
         408, "invalid_request_error", "request_timeout", "invalid_request_error", Fault.CLIENT
     ),

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     WRONG_MEDIA_TYPE = "wrong_media_type"
     BODY_TOO_LARGE = "body_too_large"
     HEADERS_TOO_LARGE = "headers_too_large"
+    URL_TOO_LONG = "url_too_long"
     REQUEST_TOO_SLOW = "request_too_slow"
     EXPECTATION_FAILED = "expectation_failed"
     UNKNOWN_MODEL = "unknown_model"
