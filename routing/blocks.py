@@ -7,8 +7,10 @@ prompt before it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import accumulate
 
 from xxhash import xxh3_64_intdigest
@@ -26,7 +28,7 @@ MOST_BLOCKS = 1 << 14
 """64 MB of prompt: beyond every body limit, so the table of ends is finite."""
 
 
-def _sizes() -> Sequence[int]:
+def _sizes() -> tuple[int, ...]:
     sizes: list[int] = []
     size, reached = SMALLEST_BLOCK, 0
     for _ in range(MOST_BLOCKS):
@@ -34,10 +36,12 @@ def _sizes() -> Sequence[int]:
         reached += size
         if size < LARGEST_BLOCK and reached >= 2 * size * BLOCKS_PER_DOUBLING:
             size *= 2
-    return sizes
+    return tuple(sizes)
 
 
-BLOCK_ENDS: tuple[int, ...] = tuple(accumulate(_sizes()))
+BLOCK_SIZES = _sizes()
+
+BLOCK_ENDS = tuple(accumulate(BLOCK_SIZES))
 """BLOCK_ENDS[i] = how many bytes of prompt the first i + 1 blocks cover."""
 
 
@@ -46,7 +50,8 @@ class Prompt:
     """The canonical prompt as the router sees it.
 
     `blocks` are chained hashes of the full blocks, `ends[i]` the size of the prompt up to the end of block i (`ends`
-    may be longer than `blocks`), `size` the whole prompt, both in bytes (a recorded trace counts in tokens). `tail` are the bytes after the last full block: what is needed to go on hashing when the answer is known.
+    may be longer than `blocks`), `size` the whole prompt, both in bytes (a recorded trace counts in tokens). `tail` are
+    the bytes after the last full block: what is needed to go on hashing when the answer is known.
     """
 
     blocks: tuple[int, ...]
@@ -62,13 +67,9 @@ class Prompt:
 
     def extended(self, text: bytes) -> Prompt:
         """This prompt with `text` behind it, as the next turn of its conversation will send it."""
-        hashed = len(self.blocks)
-        behind = self.tail + text
-        start = self.covered
-        fresh = _chain(behind, hashed, start, self.blocks[-1] if self.blocks else self.seed)
-        blocks = self.blocks + tuple(fresh)
-        end = BLOCK_ENDS[len(blocks) - 1] if blocks else 0
-        return Prompt(blocks, self.ends, self.size + len(text), self.seed, behind[end - start :])
+        parent = self.blocks[-1] if self.blocks else self.seed
+        fresh, tail = _chain(self.tail + text, len(self.blocks), self.covered, parent)
+        return Prompt(self.blocks + fresh, self.ends, self.size + len(text), self.seed, tail)
 
 
 EMPTY_PROMPT = Prompt((), BLOCK_ENDS, 0)
@@ -76,25 +77,22 @@ EMPTY_PROMPT = Prompt((), BLOCK_ENDS, 0)
 
 def cut_prompt(canonical: bytes, seed: int) -> Prompt:
     """Cut canonical prompt bytes into blocks and hash them in a chain that starts from `seed`."""
-    blocks = tuple(_chain(canonical, 0, 0, seed))
-    end = BLOCK_ENDS[len(blocks) - 1] if blocks else 0
-    return Prompt(blocks, BLOCK_ENDS, len(canonical), seed, canonical[end:])
+    blocks, tail = _chain(canonical, 0, 0, seed)
+    return Prompt(blocks, BLOCK_ENDS, len(canonical), seed, tail)
 
 
-def _chain(text: bytes, first_block: int, start: int, parent: int) -> list[int]:
-    """Hashes of the full blocks in `text`, which begins at byte `start` of the prompt, as block `first_block` does."""
-    view = memoryview(text)
-    reach = start + len(text)
+def _chain(text: bytes, first_block: int, start: int, parent: int) -> tuple[tuple[int, ...], bytes]:
+    """Hashes of the full blocks in `text`, and the bytes behind them.
+
+    `text` begins at byte `start` of the prompt, where block `first_block` does.
+    """
+    read = BytesIO(text).read
+    last_block = bisect_right(BLOCK_ENDS, start + len(text))
     hashes: list[int] = []
-    begin = 0
-    for index in range(first_block, MOST_BLOCKS):
-        block_end = BLOCK_ENDS[index]
-        if block_end > reach:
-            break
-        parent = xxh3_64_intdigest(view[begin : block_end - start], parent)
+    for size in BLOCK_SIZES[first_block:last_block]:
+        parent = xxh3_64_intdigest(read(size), parent)
         hashes.append(parent)
-        begin = block_end - start
-    return hashes
+    return tuple(hashes), read()
 
 
 def seed_of(*parts: bytes) -> int:
