@@ -48,6 +48,14 @@ class Line:
         self.xy = self.xy * keep + x * y
         self._fit()
 
+    def lean_on(self, other: Line) -> None:
+        """Take another line's present coefficients as prior.
+
+        An engine that happens to get only short prompts would else keep a wrong first slope for ever, and so be given
+        no long ones that could mend it.
+        """
+        self.prior_intercept, self.prior_slope = other.intercept, other.slope
+
     def at(self, x: float) -> float:
         """The line's value."""
         return self.intercept + self.slope * x
@@ -115,8 +123,9 @@ class CostBook:
 
     def observe_first_token(self, slot: int, work_tokens: float, seconds: float) -> None:
         """A first token came `seconds` after a request was placed with `work_tokens` (its own included) before it."""
-        self._prefill[slot].observe(work_tokens, seconds)
         self._fleet_prefill.observe(work_tokens, seconds)
+        self._prefill[slot].lean_on(self._fleet_prefill)
+        self._prefill[slot].observe(work_tokens, seconds)
         self._publish(slot)
 
     def observe_decode(self, slot: int, running: float, tokens: int, seconds: float) -> None:
@@ -124,8 +133,9 @@ class CostBook:
         self.residence_s[slot] += 0.05 * (seconds - self.residence_s[slot])
         if tokens < 1:
             return
-        self._step[slot].observe(running, seconds / tokens)
         self._fleet_step.observe(running, seconds / tokens)
+        self._step[slot].lean_on(self._fleet_step)
+        self._step[slot].observe(running, seconds / tokens)
         self._publish(slot)
 
     def _publish(self, slot: int) -> None:

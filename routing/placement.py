@@ -115,6 +115,8 @@ class Placement:
 
         `answer` is the canonical form of what was generated, as the next turn's prompt will contain it.
         """
+        # An answer without a first token of its own (not streamed) still shows that the prompt was computed.
+        self._router.index.computed(self._trace)
         if response_id:
             self._router.responses.put(response_id, self.engine.slot)
         if usage is None:
