@@ -17,7 +17,7 @@ KEEP ?=
 # Options for pytest, as in `make test ARGS="-k ledger -x"`.
 ARGS ?=
 
-.PHONY: help python install lock demo test check format format-check lint types layers fuzz wheel \
+.PHONY: help python venv install lock demo test check format format-check lint types layers fuzz wheel \
 	vllm-venv serve-vllm test-vllm clean
 
 help: ## List the verbs.
@@ -36,15 +36,22 @@ install: $(READY) ## Make .venv with .venv/bin/hearth in it.
 # A half-made .venv (interrupted, or made without pip) is made anew: only one with pip in it counts.
 $(READY): pyproject.toml constraints.txt
 	@$(MAKE) python >/dev/null
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
-		echo ""; \
-		echo "$(PYTHON) cannot make a virtual environment here. On Debian and Ubuntu its venv module is a package of its own:"; \
-		echo "    apt-get install python3-venv"; \
-		echo "Then run make again."; \
-		exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(MAKE) venv
 	@echo "Installing into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+# Debian and Ubuntu keep Python's venv module in a package of its own: root gets it, others are told its name.
+VENV_PACKAGE = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+
+venv:
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing $(VENV_PACKAGE) ..." && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(VENV_PACKAGE) >/dev/null; } || { \
+		echo "$(PYTHON) cannot make a virtual environment here. Install its venv module and run make again:"; \
+		echo "    apt-get install $(VENV_PACKAGE)"; \
+		exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
 
 lock: ## Resolve all dependencies anew and pin them in constraints.txt (on the oldest Python we support).
 	@rm -rf out/lock && python3.11 -m venv out/lock
