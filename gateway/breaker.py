@@ -1,0 +1,89 @@
+"""A pod's breaker: when to stop sending to a pod that fails, and when to try it again.
+
+A value and a table of moves; time is an argument. Knows nothing of pods, probes or requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Closed lets requests through; open lets none; on trial lets them through until the first failure."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    TRIAL = "trial"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a breaker moves."""
+
+    failures: int = 3
+    """In a row. One may be the request's own doing; three in a row are the pod's."""
+    trial_successes: int = 5
+    """Requests that must succeed before a pod on trial is trusted again."""
+    cooldown_s: float = 1.0
+    """How long it stays open at first; doubles with each failed trial."""
+    longest_cooldown_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """One pod's. `opened`: how often it opened."""
+
+    rules: Rules = Rules()
+    state: State = State.CLOSED
+    failures: int = 0
+    successes: int = 0
+    cooldown_s: float = 0.0
+    open_until_s: float = 0.0
+    opened: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is State.OPEN
+
+    def failed(self, now_s: float) -> Breaker:
+        """A request or a probe failed, and it was the pod's fault."""
+        if self.state is State.OPEN:
+            return self
+        if self.state is State.TRIAL or self.failures + 1 >= self.rules.failures:
+            return self.tripped(now_s)
+        return replace(self, failures=self.failures + 1)
+
+    def succeeded(self) -> Breaker:
+        """A request was answered."""
+        match self.state:
+            case State.OPEN:
+                # It began before the breaker opened: says nothing of the pod now.
+                return self
+            case State.TRIAL if self.successes + 1 < self.rules.trial_successes:
+                return replace(self, successes=self.successes + 1)
+            case State.TRIAL:
+                return Breaker(self.rules, opened=self.opened)
+            case State.CLOSED:
+                return replace(self, failures=0) if self.failures else self
+
+    def tripped(self, now_s: float) -> Breaker:
+        """The pod is certainly gone: nobody listens there."""
+        if self.state is State.OPEN:
+            return self
+        rules = self.rules
+        longer = min(self.cooldown_s * 2, rules.longest_cooldown_s)
+        cooldown_s = longer if self.state is State.TRIAL else rules.cooldown_s
+        return Breaker(
+            rules,
+            State.OPEN,
+            cooldown_s=cooldown_s,
+            open_until_s=now_s + cooldown_s,
+            opened=self.opened + 1,
+        )
+
+    def probed(self, now_s: float) -> Breaker:
+        """A probe found the pod well: once it has cooled down, it gets its trial."""
+        if self.state is not State.OPEN or now_s < self.open_until_s:
+            return self
+        return replace(self, state=State.TRIAL, successes=0)

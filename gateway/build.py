@@ -1,0 +1,168 @@
+"""Builds a gateway from its settings: the one place where everything meets, and where it reads as a list."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import aiohttp
+from prometheus_client import CollectorRegistry
+
+from gateway.config.values import ModelEntry, Settings
+from gateway.discovery.file import WatchedFile
+from gateway.discovery.static import Static
+from gateway.identity import Keyring, key_files
+from gateway.lines import STDOUT, LineWriter
+from gateway.log import EventLog, OutcomeLog, request_line, usage_line
+from gateway.metrics.exposition import Gauges, make_registry
+from gateway.metrics.tallies import Tallies
+from gateway.passage import Passage, Patience
+from gateway.probe import Prober, probe_session
+from gateway.proxy.front import Front
+from gateway.receipts import Receipts
+from gateway.tls import listener_context
+from gateway.watcher import Watcher
+from routing.router import Router
+from tenancy.document import Fault, Invalid
+from tenancy.policy import Policy, read_policy
+
+
+@dataclass(slots=True)
+class PodKeys:
+    """The key that pods want, for all of them the same."""
+
+    key: str | None
+
+    def __call__(self, url: str) -> str | None:
+        return self.key
+
+
+@dataclass(slots=True)
+class Life:
+    """Whether the gateway is on its way out."""
+
+    is_stopping: bool = False
+
+
+@dataclass(slots=True)
+class Gateway:
+    """All parts of one gateway. A reload puts new values into some of them; see `reload.py`."""
+
+    settings: Settings
+    life: Life
+    say: EventLog
+    logs: dict[str, OutcomeLog]
+    prices: dict[str, ModelEntry]
+    pod_keys: PodKeys
+    keyring: Keyring
+    tls: ssl.SSLContext | None
+    router: Router
+    receipts: Receipts
+    tallies: Tallies
+    probes: aiohttp.ClientSession
+    static: Static
+    pod_file: WatchedFile | None
+    watcher: Watcher
+    passage: Passage
+    front: Front
+    registry: CollectorRegistry
+
+    def is_ready(self) -> bool:
+        """Whether new requests are welcome."""
+        return not self.life.is_stopping and self.watcher.is_ready()
+
+
+def build(settings: Settings, variables: Mapping[str, str]) -> Gateway:
+    """Everything that a gateway is made of. Opens files, but no port. Raises `Invalid`."""
+    clock, draw = asyncio.get_running_loop().time, random.Random().random  # noqa: S311 - breaks ties, keeps no secret
+    tls = listener_context(settings.tls) if settings.tls else None
+    keyring = Keyring(load_policy(settings, variables))
+    prices = dict(settings.model_table)
+    pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
+    life = Life()
+
+    stdout = LineWriter(STDOUT)
+    say = EventLog(stdout, settings.log_level)
+    logs = {"requests": OutcomeLog(stdout, request_line)}
+    if settings.usage_log:
+        logs["usage"] = OutcomeLog(LineWriter(settings.usage_log), partial(usage_line, prices=prices))
+
+    router = Router(settings.routing.scorers)
+    receipts = Receipts()
+    tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices)
+
+    probes = probe_session()
+    static = Static(settings.static_pods)
+    pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
+    watcher = Watcher(
+        router,
+        [static, *([pod_file] if pod_file else [])],
+        Prober(probes, pod_keys),
+        say=say,
+        clock=clock,
+        draw=draw,
+        models=prices,
+    )
+    passage = Passage(
+        router,
+        health=watcher.take_end,
+        witnesses=[tallies.witness, receipts.witness, *(log.witness for log in logs.values())],
+        clock=clock,
+        wall_clock=time.time,
+        draw=draw,
+        patience=Patience(deadline_s=settings.timeouts.first_byte_s),
+    )
+    front = Front(
+        passage,
+        router,
+        keyring.identify,
+        pod_keys,
+        settings.limits,
+        settings.timeouts,
+        lambda: not life.is_stopping and watcher.is_ready(),
+    )
+    gauges = Gauges(
+        router=router,
+        pods=lambda: watcher.pods,
+        open_requests=lambda: front.open_requests,
+        open_connections=lambda: front.open_connections,
+        dropped_lines=lambda: {name: log.writer.dropped_lines for name, log in logs.items()},
+        clock=clock,
+    )
+    return Gateway(
+        settings=settings,
+        life=life,
+        say=say,
+        logs=logs,
+        prices=prices,
+        pod_keys=pod_keys,
+        keyring=keyring,
+        tls=tls,
+        router=router,
+        receipts=receipts,
+        tallies=tallies,
+        probes=probes,
+        static=static,
+        pod_file=pod_file,
+        watcher=watcher,
+        passage=passage,
+        front=front,
+        registry=make_registry(tallies, gauges),
+    )
+
+
+def load_policy(settings: Settings, variables: Mapping[str, str]) -> Policy | None:
+    """The policy that the settings name. Raises `Invalid`, with the file's name before each path."""
+    if settings.policy is None:
+        return None
+    try:
+        return read_policy(settings.policy.read_text(encoding="utf-8"), variables, key_files)
+    except Invalid as invalid:
+        raise Invalid([Fault(f"{settings.policy}: {fault.path}", fault.words) for fault in invalid.faults]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid([Fault(str(settings.policy), f"cannot be read: {error}")]) from None

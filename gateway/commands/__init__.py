@@ -1,0 +1,1 @@
+"""The commands of `hearth`, one a file, loaded only when called."""

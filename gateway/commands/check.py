@@ -1,0 +1,38 @@
+"""`hearth config check FILE`: every fault of a configuration at once, each with its path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.build import load_policy
+from gateway.config.sources import check_file
+from gateway.tls import check_certificate
+from tenancy.document import Fault, Invalid
+
+
+def run(config: str, variables: Mapping[str, str]) -> int:
+    """The exit status: 0 where a gateway would start with it, 1 where it would not."""
+    faults = find_faults(Path(config), variables)
+    sys.stdout.write("".join(f"{fault}\n" for fault in faults) or f"{config}: ok\n")
+    return 1 if faults else 0
+
+
+def find_faults(config: Path, variables: Mapping[str, str]) -> tuple[Fault, ...]:
+    """What is wrong with a file, and with the policy and the certificate that it names."""
+    try:
+        settings = check_file(config, variables)
+    except Invalid as invalid:
+        return invalid.faults
+    faults: list[Fault] = []
+    try:
+        load_policy(settings, variables)
+    except Invalid as invalid:
+        faults.extend(invalid.faults)
+    try:
+        if settings.tls:
+            check_certificate(settings.tls)
+    except Invalid as invalid:
+        faults.extend(invalid.faults)
+    return tuple(faults)

@@ -1,0 +1,59 @@
+"""`hearth serve`: settings put together, then a gateway run on uvloop until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvloop
+
+from gateway.config.sources import WORDS, Given, gather
+from gateway.config.values import Settings
+from gateway.ports import CannotListen
+from gateway.serving import serve
+from tenancy.document import Fault, Invalid
+
+
+def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
+    """The exit status: 0 after a stop by signal, 1 where it could not start."""
+
+    def reread() -> Settings:
+        return read(arguments, variables)
+
+    try:
+        settings = reread()
+        _raise_file_limit()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings, reread, variables))
+    except Invalid as invalid:
+        sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.faults))
+        return 1
+    except CannotListen as trouble:
+        sys.stderr.write(f"hearth: {trouble}\n")
+        return 1
+    return 0
+
+
+def read(arguments: Namespace, variables: Mapping[str, str]) -> Settings:
+    """The settings that flags, environment and file give together. Raises `Invalid`."""
+    flags: dict[str, Given] = {}
+    for word in WORDS:
+        if (value := getattr(arguments, word.field, None)) is not None:
+            flags[word.field] = value
+    config = arguments.config or variables.get("HEARTH_CONFIG")
+    settings = gather(flags, variables, Path(config) if config else None)
+    if not settings.static_pods and settings.pod_file is None:
+        raise Invalid(
+            [Fault("--pod", "no pod is named: use --pod URL, --pod-file FILE, or discovery in a --config FILE")]
+        )
+    return settings
+
+
+def _raise_file_limit() -> None:
+    """Every stream takes two descriptors; the soft limit of 1,024 is for programs that use select()."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,158 @@
+"""The configuration file: YAML in the words of LiteLLM, vLLM and Kubernetes, read into `Settings`.
+
+Every fault is named at once with its path. A word that a later version will honour is refused, never skipped: who
+wrote it counts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gateway.config.values import ModelEntry, Routing, Settings, TlsFiles
+from gateway.config.words import (
+    LOG_LEVELS,
+    address,
+    address_or_off,
+    file,
+    network,
+    place,
+    pod_url,
+    redis_url,
+    secret,
+    secret_file,
+)
+from routing.candidates import Scorer
+from scorers.registry import SCORERS, routings
+from tenancy.document import Table, Wrong, not_negative, one_of, read_document, read_fields, text
+
+NOT_SUPPORTED = "not supported by this version"
+
+LATER_OF_MODEL = (
+    *("ladder", "calibration", "hold_back", "shadow_fraction", "kv_connector", "inference_pool", "aliases"),
+    "litellm_params",
+)
+LATER_OF_DISCOVERY = ("kubernetes", "dns", "redis")
+
+
+def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, Table]:
+    """What the file says, and its table with the faults found; who has none may use the settings."""
+    root = read_document(source, variables)
+    usual = Settings()
+    settings = Settings(
+        listen=root.get("listen", address, usual.listen),
+        metrics=root.get("metrics", address_or_off, usual.metrics),
+        admin=root.get("admin", address_or_off, usual.admin),
+        admin_token=root.get("admin_token", secret, None) or root.get("admin_token_file", secret_file, None),
+        policy=root.get("policy", file, None),
+        redis=root.get("redis", redis_url, None),
+        trusted_proxies=root.each("trusted_proxies", network) or (),
+        pod_api_key=root.get("pod_api_key", secret, None) or root.get("pod_api_key_file", secret_file, None),
+        models=_models(root),
+        routing=_routing(root),
+        tls=_tls(root.table("tls")),
+        log_level=_log_level(root.table("log")),
+        usage_log=root.get("usage_log", place, None),
+        limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
+        timeouts=read_fields(times, usual.timeouts, above_zero=True)
+        if (times := root.table("timeouts"))
+        else usual.timeouts,
+    )
+    settings = _discovered(root.table("discovery"), settings)
+    for word in ("ladders", "extproc", "processes", "telemetry"):
+        root.refuse(word, NOT_SUPPORTED)
+    root.close()
+    return settings, root
+
+
+def _discovered(table: Table | None, settings: Settings) -> Settings:
+    if table is None:
+        return settings
+    for word in LATER_OF_DISCOVERY:
+        table.refuse(word, NOT_SUPPORTED)
+    if (static := table.table("static")) is not None:
+        settings = replace(settings, pods=tuple(dict.fromkeys(static.each("pods", pod_url) or ())))
+        static.close()
+    if (watched := table.table("file")) is not None:
+        settings = replace(settings, pod_file=watched.need("path", file, None))
+        watched.close()
+    table.close()
+    return settings
+
+
+def _models(root: Table) -> tuple[ModelEntry, ...]:
+    entries: dict[str, ModelEntry] = {}
+    for table in root.tables("model_list"):
+        for word in LATER_OF_MODEL:
+            table.refuse(word, NOT_SUPPORTED)
+        pods = table.each("pods", pod_url)
+        if pods == () and "pods" in table:
+            table.fault("pods", "must name a pod; leave it out to use all pods that serve the model")
+        entry = ModelEntry(
+            name=table.need("model_name", text, ""),
+            input_cost_per_token=table.get("input_cost_per_token", not_negative, None),
+            output_cost_per_token=table.get("output_cost_per_token", not_negative, None),
+            pods=pods,
+        )
+        table.close()
+        if entry.name and entry.name in entries:
+            table.fault("model_name", f"`{entry.name}` stands twice")
+        entries[entry.name] = entry
+    return tuple(entries.values())
+
+
+def _routing(root: Table) -> Routing:
+    """`routing: NAME`, or `routing: {name: NAME, scorers: {SCORER: {PARAMETER: VALUE}}}`.
+
+    `scorers` replaces the list of the named routing: what is not named does not score.
+    """
+    known = routings()
+    name = root.get("routing", lambda value: "" if isinstance(value, dict) else one_of(known)(value), "warm")
+    if name:
+        return Routing(name, known[name])
+    table = root.table("routing")
+    if table is None:  # pragma: no cover - only a mapping comes here
+        return Routing()
+    name = table.get("name", one_of(known), "warm")
+    scorers = known[name]
+    if (chosen := table.table("scorers")) is not None:
+        scorers = _scorers(chosen)
+        if not scorers:
+            table.fault("scorers", "must name a scorer")
+    table.close()
+    return Routing(name, scorers)
+
+
+def _scorers(table: Table) -> tuple[Scorer, ...]:
+    """A scorer's dataclass fields are its parameters."""
+    found: list[Scorer] = []
+    for scorer in SCORERS:
+        if scorer.name not in table.keys:
+            continue
+        parameters = table.table(scorer.name)
+        usual = scorer()
+        found.append(read_fields(parameters, usual) if parameters else usual)
+    known = [scorer.name for scorer in SCORERS]
+    for key in table.keys:
+        if key not in known:
+            try:
+                one_of(known)(key)
+            except Wrong as wrong:
+                table.fault(key, str(wrong))
+    return tuple(found)
+
+
+def _tls(table: Table | None) -> TlsFiles | None:
+    if table is None:
+        return None
+    cert, key = table.need("cert", file, None), table.need("key", file, None)
+    table.close()
+    return TlsFiles(cert, key) if cert and key else None
+
+
+def _log_level(table: Table | None) -> str:
+    if table is None:
+        return "info"
+    level = table.get("level", one_of(LOG_LEVELS), "info")
+    table.close()
+    return level

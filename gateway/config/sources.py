@@ -1,0 +1,165 @@
+"""Flags over environment over file: the words that all three can say, and how they are put together.
+
+`HEARTH_<WORD>` says what `--<word>` says; a secret may come as `HEARTH_<WORD>_FILE`, the file that holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gateway.config.file import read_settings
+from gateway.config.values import Routing, Settings, TlsFiles
+from gateway.config.words import LOG_LEVELS, address, address_or_off, file, place, pod_url, redis_url, secret
+from scorers.registry import routings
+from tenancy.document import Fault, Invalid, Wrong, one_of
+
+Given = str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One setting as flags and environment know it."""
+
+    name: str
+    """The flag without its dashes, and the field of `Settings` it sets unless `apply` knows better."""
+    parse: Callable[[object], Any]
+    help: str
+    metavar: str = "HOST:PORT"
+    many: bool = False
+    secret: bool = False
+    """Given by the environment or a file only where it stands in no flag: command lines are seen by everybody."""
+    flag: bool = True
+
+    @property
+    def field(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        return f"HEARTH_{self.field.upper()}"
+
+
+WORDS: tuple[Word, ...] = (
+    Word("listen", address, "where clients come in (default 127.0.0.1:8000)"),
+    Word("pod", pod_url, "a vLLM pod; may stand several times", metavar="URL", many=True),
+    Word("pod-file", file, "a file that lists pods, watched for changes", metavar="FILE"),
+    Word("policy", file, "tenants and their keys; without it everybody may come in", metavar="FILE"),
+    Word("redis", redis_url, "shared state of several gateways", metavar="URL", secret=True),
+    Word("metrics", address_or_off, "metrics and health, read-only, or off (default 127.0.0.1:9090)"),
+    Word(
+        "admin", address_or_off, "receipts, fleet, drain, or off (default 127.0.0.1:9091); beyond loopback with a token"
+    ),
+    Word("routing", one_of(routings()), "how a pod is chosen (default warm)", metavar="|".join(routings())),
+    Word("tls-cert", file, "certificate chain of the listener, PEM", metavar="FILE"),
+    Word("tls-key", file, "its key, PEM", metavar="FILE"),
+    Word("usage-log", place, "one JSON line of usage per request, for chargeback", metavar="FILE"),
+    Word("log-level", one_of(LOG_LEVELS), "least level that is logged (default info)", metavar="|".join(LOG_LEVELS)),
+    Word("admin-token", secret, "token of the admin port", secret=True, flag=False),
+    Word("pod-api-key", secret, "what pods were given as --api-key", secret=True, flag=False),
+)
+
+
+def gather(flags: Mapping[str, Given], variables: Mapping[str, str], config: Path | None) -> Settings:
+    """The settings of a start. `flags`: what the command line says, by word. Raises `Invalid` with all faults."""
+    settings, faults = Settings(), list[Fault]()
+    if config is not None:
+        settings, faults = read_file(config, variables)
+    overlay: dict[str, Any] = {}
+    for word in WORDS:
+        label, given = _given(word, flags, variables, faults)
+        if given is None:
+            continue
+        try:
+            overlay[word.field] = _parsed(word, given)
+        except Wrong as wrong:
+            faults.append(Fault(label, str(wrong)))
+    settings = _overlaid(settings, overlay, faults)
+    faults.extend(_contradictions(settings))
+    if faults:
+        raise Invalid(faults)
+    return settings
+
+
+def read_file(config: Path, variables: Mapping[str, str]) -> tuple[Settings, list[Fault]]:
+    """The settings of a file, and what is wrong with it."""
+    try:
+        source = config.read_text(encoding="utf-8")
+    except OSError as error:
+        return Settings(), [Fault(str(config), error.strerror or "cannot be read")]
+    except UnicodeDecodeError:
+        return Settings(), [Fault(str(config), "is no UTF-8 text")]
+    try:
+        settings, root = read_settings(source, variables)
+    except Invalid as invalid:
+        return Settings(), list(invalid.faults)
+    return settings, root.faults
+
+
+def check_file(config: Path, variables: Mapping[str, str]) -> Settings:
+    """The settings of a file that is right by itself. Raises `Invalid`."""
+    settings, faults = read_file(config, variables)
+    faults.extend(_contradictions(settings))
+    if faults:
+        raise Invalid(faults)
+    return settings
+
+
+def _given(
+    word: Word, flags: Mapping[str, Given], variables: Mapping[str, str], faults: list[Fault]
+) -> tuple[str, Given | None]:
+    """Where a word was said, and what, by flag or else by environment."""
+    if (value := flags.get(word.field)) is not None:
+        return f"--{word.name}", value
+    if value := variables.get(word.variable):
+        return word.variable, value.replace(",", " ").split() if word.many else value
+    label = f"{word.variable}_FILE"
+    if word.secret and (path := variables.get(label)):
+        try:
+            return label, Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            faults.append(Fault(label, f"cannot read `{path}`"))
+    return word.variable, None
+
+
+def _parsed(word: Word, given: Given) -> object:
+    if not word.many:
+        return word.parse(given)
+    return tuple(dict.fromkeys(word.parse(value) for value in ([given] if isinstance(given, str) else given)))
+
+
+def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[Fault]) -> Settings:
+    if (pods := overlay.pop("pod", None)) is not None:
+        overlay["pods"] = pods
+    if (name := overlay.pop("routing", None)) is not None:
+        overlay["routing"] = Routing(name, routings()[name])
+    cert, key = overlay.pop("tls_cert", None), overlay.pop("tls_key", None)
+    if cert or key:
+        held = settings.tls
+        cert, key = cert or (held and held.cert), key or (held and held.key)
+        if cert and key:
+            overlay["tls"] = TlsFiles(cert, key)
+        else:
+            faults.append(
+                Fault("--tls-key" if cert else "--tls-cert", "is missing: TLS needs a certificate and its key")
+            )
+    return replace(settings, **overlay)
+
+
+def _contradictions(settings: Settings) -> list[Fault]:
+    """What each word allows by itself, but not together."""
+    faults = []
+    admin = settings.admin
+    if admin is not None and not admin.is_loopback and settings.admin_token is None:
+        words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
+        faults.append(Fault("admin", words))
+    named: dict[tuple[str, int], str] = {}
+    for name, where in (("listen", settings.listen), ("metrics", settings.metrics), ("admin", settings.admin)):
+        if where is None or where.port == 0:
+            continue
+        other = named.setdefault((where.host, where.port), name)
+        if other != name:
+            faults.append(Fault(name, f"{where} is taken by {other}"))
+    return faults

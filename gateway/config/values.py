@@ -1,0 +1,101 @@
+"""The settings as values. Nothing here reads a file, a flag or the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from pathlib import Path
+
+from gateway.limits import Limits, Timeouts
+from routing.candidates import Scorer
+from scorers.registry import routings
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a port listens. Port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Something that must not be printed, and therefore cannot be by accident."""
+
+    value: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "***"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One entry of `model_list`. Prices are in the operator's currency per token."""
+
+    name: str
+    input_cost_per_token: float | None = None
+    output_cost_per_token: float | None = None
+    pods: tuple[str, ...] | None = None
+    """The pods that may serve it, None for all that say they do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The scorers whose seconds are added up, and what the composition is called."""
+
+    name: str = "warm"
+    scorers: tuple[Scorer, ...] = field(default_factory=lambda: routings()["warm"])
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of the listener's certificate (with its chain) and key."""
+
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it, defaults included."""
+
+    listen: Address = Address("127.0.0.1", 8000)
+    metrics: Address | None = Address("127.0.0.1", 9090)
+    admin: Address | None = Address("127.0.0.1", 9091)
+    admin_token: Secret | None = None
+    policy: Path | None = None
+    redis: Secret | None = None
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    pods: tuple[str, ...] = ()
+    pod_file: Path | None = None
+    pod_api_key: Secret | None = None
+    models: tuple[ModelEntry, ...] = ()
+    routing: Routing = field(default_factory=Routing)
+    limits: Limits = field(default_factory=Limits)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    tls: TlsFiles | None = None
+    log_level: str = "info"
+    usage_log: Path | None = None
+
+    @property
+    def model_table(self) -> Mapping[str, ModelEntry]:
+        return {entry.name: entry for entry in self.models}
+
+    @property
+    def static_pods(self) -> tuple[str, ...]:
+        """Pods named by flag or list, and those named for a model, each once, in order."""
+        named = [url for entry in self.models for url in entry.pods or ()]
+        return tuple(dict.fromkeys((*self.pods, *named)))

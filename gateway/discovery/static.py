@@ -1,0 +1,18 @@
+"""Pods as they were named on the command line or in the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.discovery.source import Found, Tell
+
+
+class Static:
+    """A list that changes only when the configuration is read again."""
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._found = tuple(Found(url) for url in urls)
+
+    async def follow(self, tell: Tell) -> None:
+        """Tell it once."""
+        tell(self._found)

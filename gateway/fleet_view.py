@@ -1,0 +1,70 @@
+"""The fleet as JSON values for people to look at: where each pod stands, and what is known of its engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+
+from gateway.watched import WatchedPod
+from routing.fleet import Engine, Standing
+from routing.router import Router
+
+
+def show_fleet(router: Router, watched: Iterable[WatchedPod], now_s: float) -> dict[str, object]:
+    """Pods with their engines, and models with their pods."""
+    models = {
+        model: {"pods": [pod.url for pod in pods], "bytes_per_token": round(router.counter(model).size_per_token, 3)}
+        for model, pods in router.fleet.models().items()
+    }
+    return {"pods": [_show_pod(router, pod, now_s) for pod in watched], "models": models}
+
+
+def _show_pod(router: Router, pod: WatchedPod, now_s: float) -> dict[str, object]:
+    known = router.fleet.pod(pod.url)
+    return {
+        "url": pod.url,
+        "standing": pod.standing(),
+        "health": pod.health,
+        "trouble": pod.trouble or None,
+        "models": sorted(known.models) if known else [],
+        "adapters": sorted(known.adapters) if known else [],
+        "ready_for_s": _age(now_s, known.ready_since_s) if known and known.standing is Standing.READY else None,
+        "breaker": {"state": pod.breaker.state, "failures": pod.breaker.failures, "opened": pod.breaker.opened},
+        "scraped_ago_s": _age(now_s, pod.scraped_s),
+        "engines": [_show_engine(router, engine) for engine in known.engines] if known else [],
+    }
+
+
+def _show_engine(router: Router, engine: Engine) -> dict[str, object]:
+    slot, ledger, costs = engine.slot, router.ledger, router.costs
+    foreign = ledger.foreign[slot]
+    return {
+        "name": engine.name,
+        "rank": engine.rank,
+        "role": engine.role,
+        "kv_capacity_tokens": engine.kv_tokens,
+        "block_tokens": engine.block_tokens,
+        "ledger": {
+            "running": ledger.running[slot],
+            "prefill_tokens": round(ledger.prefill_tokens[slot]),
+            "kv_tokens": round(ledger.kv_tokens[slot]),
+        },
+        "foreign": {
+            "running": foreign.running,
+            "waiting": foreign.waiting,
+            "kv_tokens": round(foreign.kv_tokens),
+        },
+        "learned": {
+            "prefill_overhead_s": round(costs.prefill_overhead_s[slot], 6),
+            "prefill_tokens_per_s": round(1 / costs.seconds_per_token[slot], 1),
+            "step_base_s": round(costs.step_base_s[slot], 6),
+            "step_per_sequence_s": round(costs.step_per_sequence_s[slot], 7),
+            "residence_s": round(costs.residence_s[slot], 3),
+        },
+        "shadow_bytes": router.index.size_of(slot),
+    }
+
+
+def _age(now_s: float, then_s: float) -> float | None:
+    """Seconds since, None where it never was or always has been."""
+    return round(now_s - then_s, 3) if isfinite(then_s) else None

@@ -1,0 +1,85 @@
+"""Lines to a file or to standard output, written by a thread of their own: a blocked reader never blocks the loop.
+
+What waits is bounded; beyond the bound lines are dropped and counted. Knows nothing of what a line says.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
+
+MOST_WAITING_BYTES = 8 << 20
+"""Some 20,000 lines: a minute of a busy gateway whose log collector hangs."""
+
+STDOUT = 1
+
+
+class LineWriter:
+    """Appends to one target. `put` never waits and may be called from any thread."""
+
+    def __init__(self, target: Path | int, *, most_waiting_bytes: int = MOST_WAITING_BYTES) -> None:
+        self.dropped_lines = 0
+        self._target = target
+        self._most = most_waiting_bytes
+        self._queue: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
+        self._lock = Lock()
+        self._waiting_bytes = 0
+        self._reopen = False
+        self._fd = self._open()
+        self._thread = Thread(target=self._run, name=f"lines {target}", daemon=True)
+        self._thread.start()
+
+    def put(self, lines: bytes, count: int = 1) -> None:
+        """Have `count` whole lines written, or drop them all."""
+        with self._lock:
+            if self._waiting_bytes + len(lines) > self._most:
+                self.dropped_lines += count
+                return
+            self._waiting_bytes += len(lines)
+        self._queue.put((lines, count))
+
+    def reopen(self) -> None:
+        """Open the file anew before the next line: it was moved away to be archived."""
+        self._reopen = True
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Write what waits, for as long as the time allows."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def _open(self) -> int:
+        if isinstance(self._target, int):
+            return self._target
+        return os.open(self._target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            lines, count = item
+            try:
+                self._renew()
+                _write_all(self._fd, lines)
+            except OSError:
+                with self._lock:
+                    self.dropped_lines += count
+            with self._lock:
+                self._waiting_bytes -= len(lines)
+        if not isinstance(self._target, int):
+            os.close(self._fd)
+
+    def _renew(self) -> None:
+        if not self._reopen:
+            return
+        self._reopen = False
+        if isinstance(self._target, int):
+            return
+        fresh = self._open()  # before the old one is closed: where it cannot be opened, lines go on into the old file
+        os.close(self._fd)
+        self._fd = fresh
+
+
+def _write_all(fd: int, lines: bytes) -> None:
+    rest = memoryview(lines)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

@@ -1,0 +1,159 @@
+"""The log: one JSON line per request and per event, and one usage record per request for chargeback.
+
+A witness only puts the outcome aside; a moment later all of them are encoded at once and handed to a thread that
+writes. Says nothing of what was asked or answered, and no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from gateway.config.values import ModelEntry
+from gateway.lines import LineWriter
+from gateway.outcome import CLIENT_GONE_STATUS, Outcome
+
+FLUSH_S = 0.05
+"""Lines are this late at most."""
+
+MOST_AT_ONCE = 200
+"""Lines encoded in one go: under half a millisecond of the loop."""
+
+LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+Encode = Callable[[Outcome], bytes]
+
+
+class OutcomeLog:
+    """Writes one line per outcome, encoded off the hot path."""
+
+    def __init__(self, writer: LineWriter, encode: Encode) -> None:
+        self.writer = writer
+        self._encode = encode
+        self._waiting: list[Outcome] = []
+
+    def witness(self, outcome: Outcome) -> None:
+        """Take note of a request that has ended."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(FLUSH_S, self._flush_some)
+        self._waiting.append(outcome)
+
+    def flush(self) -> None:
+        """Hand over all that waits."""
+        while self._waiting:
+            self._hand_over()
+
+    def _flush_some(self) -> None:
+        if not self._waiting:
+            return
+        self._hand_over()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush_some)
+
+    def _hand_over(self) -> None:
+        some, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+        self.writer.put(b"".join(map(self._encode, some)), len(some))
+
+
+class EventLog:
+    """Says what happens to the gateway itself, beside its requests."""
+
+    def __init__(self, writer: LineWriter, level: str = "info") -> None:
+        self.writer = writer
+        self.level = level
+
+    def __call__(self, level: str, message: str, **fields: object) -> None:
+        if LEVELS[level] >= LEVELS[self.level]:
+            line = {"timestamp": stamp(time.time()), "level": level, "message": message, **fields}
+            self.writer.put(msgspec.json.encode(line, enc_hook=str) + b"\n")
+
+
+class Bridge(logging.Handler):
+    """What libraries say through `logging`, as our events."""
+
+    def __init__(self, say: EventLog) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One event per record, with its error but no traceback: that is for a bug report, not for a log line."""
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        error = record.exc_info[1] if record.exc_info else None
+        fields = {"error": repr(error)} if error else {}
+        self._say(level, record.getMessage(), logger=record.name, **fields)
+
+
+def stamp(at_s: float) -> str:
+    """RFC 3339, in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def request_line(outcome: Outcome) -> bytes:
+    """The log line of one request."""
+    usage, request = outcome.usage, outcome.request
+    return (
+        msgspec.json.encode(
+            {
+                "timestamp": stamp(outcome.at_s),
+                "level": "error" if outcome.status >= 500 else "info",
+                "message": "request",
+                "trace_id": None,
+                "span_id": None,
+                "request_id": request.id,
+                "tenant": outcome.tenant,
+                "model": request.model,
+                "status": outcome.status,
+                "error_type": _error_type(outcome),
+                "ttft_ms": None if outcome.ttft_s is None else round(outcome.ttft_s * 1000, 3),
+                "input_tokens": usage.prompt_tokens if usage else None,
+                "cached_tokens": usage.cached_tokens if usage else None,
+                "output_tokens": usage.completion_tokens if usage else None,
+                "receipt": request.id,
+            }
+        )
+        + b"\n"
+    )
+
+
+def _error_type(outcome: Outcome) -> str | None:
+    if outcome.reason is not None:
+        return outcome.reason.value
+    if outcome.status == CLIENT_GONE_STATUS:
+        return "client_gone"
+    return str(outcome.status) if outcome.status >= 400 else None
+
+
+_UNPRICED = ModelEntry("")
+
+
+def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
+    """The usage record of one request. Costs are null where the model has no price or the engine told no tokens."""
+    usage, request = outcome.usage, outcome.request
+    entry = prices.get(request.model, _UNPRICED)
+    return (
+        msgspec.json.encode(
+            {
+                "timestamp": stamp(outcome.at_s),
+                "request_id": request.id,
+                "tenant": outcome.tenant,
+                "model": request.model,
+                "api": request.api.value,
+                "status": outcome.status,
+                "input_tokens": usage.prompt_tokens if usage else None,
+                "cached_tokens": usage.cached_tokens if usage else None,
+                "output_tokens": usage.completion_tokens if usage else None,
+                "input_cost": _cost(usage.prompt_tokens if usage else None, entry.input_cost_per_token),
+                "output_cost": _cost(usage.completion_tokens if usage else None, entry.output_cost_per_token),
+            }
+        )
+        + b"\n"
+    )
+
+
+def _cost(tokens: int | None, price: float | None) -> float | None:
+    return None if tokens is None or price is None else tokens * price

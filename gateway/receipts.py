@@ -1,0 +1,109 @@
+"""Receipts: why each of the last requests went where it went. A bounded ring; knows no HTTP and no prompt."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.outcome import Outcome
+from routing.placement import Usage
+from routing.receipt import Attempt
+
+KEPT = 4096
+"""Some minutes of a busy gateway, some megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What is kept of an outcome: sizes, seconds and names; nothing from which a prompt could be read."""
+
+    id: str
+    at_s: float
+    tenant: str | None
+    api: str
+    model: str
+    stream: bool
+    session: str | None
+    status: int
+    reason: str | None
+    detail: str
+    finish_reason: str | None
+    usage: Usage | None
+    prompt_bytes: int
+    ttft_s: float | None
+    duration_s: float
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def engine(self) -> str | None:
+        """The engine that was tried last."""
+        return self.attempts[-1].engine if self.attempts else None
+
+
+def make_receipt(outcome: Outcome) -> Receipt:
+    """The receipt of a request that has ended."""
+    request = outcome.request
+    return Receipt(
+        id=request.id,
+        at_s=round(outcome.at_s, 3),
+        tenant=outcome.tenant,
+        api=request.api.value,
+        model=request.model,
+        stream=request.stream,
+        session=request.session,
+        status=outcome.status,
+        reason=outcome.reason.value if outcome.reason else None,
+        detail=outcome.detail,
+        finish_reason=outcome.finish_reason,
+        usage=outcome.usage,
+        prompt_bytes=request.prompt.size,
+        ttft_s=None if outcome.ttft_s is None else round(outcome.ttft_s, 6),
+        duration_s=round(outcome.duration_s, 6),
+        attempts=outcome.attempts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which receipts to look for; None means any."""
+
+    model: str | None = None
+    tenant: str | None = None
+    session: str | None = None
+    pod: str | None = None
+    status: int | None = None
+
+    def has(self, receipt: Receipt) -> bool:
+        """Whether a receipt is one of them. A pod means any attempt on any of its engines."""
+        return (
+            self.model in (None, receipt.model)
+            and self.tenant in (None, receipt.tenant)
+            and self.session in (None, receipt.session)
+            and self.status in (None, receipt.status)
+            and (self.pod is None or any(attempt.engine.partition("#")[0] == self.pod for attempt in receipt.attempts))
+        )
+
+
+class Receipts:
+    """The last receipts by id."""
+
+    def __init__(self, most: int = KEPT) -> None:
+        self._most = most
+        self._by_id: OrderedDict[str, Receipt] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def witness(self, outcome: Outcome) -> None:
+        """Keep a receipt, and forget the oldest when there are too many."""
+        self._by_id[outcome.request.id] = make_receipt(outcome)
+        if len(self._by_id) > self._most:
+            self._by_id.popitem(last=False)
+
+    def find(self, receipt_id: str) -> Receipt | None:
+        return self._by_id.get(receipt_id)
+
+    def latest(self, wanted: Wanted) -> Iterator[Receipt]:
+        """Those that are wanted, newest first."""
+        return (receipt for receipt in reversed(self._by_id.values()) if wanted.has(receipt))

@@ -1,0 +1,36 @@
+"""TLS on the listener. One context lives as long as the gateway; a reload puts a new certificate into it."""
+
+from __future__ import annotations
+
+import ssl
+
+from gateway.config.values import TlsFiles
+from tenancy.document import Fault, Invalid
+
+
+def listener_context(files: TlsFiles) -> ssl.SSLContext:
+    """A server's context. Raises `Invalid` where the files are no certificate and its key."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    # HTTP/2 is left to Envoy or nginx in front.
+    tls.set_alpn_protocols(["http/1.1"])
+    load_certificate(tls, files)
+    return tls
+
+
+def load_certificate(tls: ssl.SSLContext, files: TlsFiles) -> None:
+    """Put the files' certificate into a context; connections that stand keep theirs."""
+    try:
+        tls.load_cert_chain(files.cert, files.key, password=_no_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        words = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+        raise Invalid([Fault("tls", f"{files.cert} and {files.key} are no certificate and its key: {words}")]) from None
+
+
+def check_certificate(files: TlsFiles) -> None:
+    """Raise `Invalid` where the files could not be loaded."""
+    load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a pass phrase, and nobody is there to type it")

@@ -1,0 +1,286 @@
+"""The one writer of the fleet: follows discovery, probes and scrapes every pod, and tells the router where each stands.
+
+Runs on the relay's own loop, so it is slow and cheap: a probe every other second and a scrape every five per pod, with
+jitter, few at a time. Knows no request; requests tell it how their pods behaved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from gateway.carrier import LegEnd
+from gateway.config.values import ModelEntry
+from gateway.discovery.source import Found, Source
+from gateway.probe import Health, Prober
+from gateway.scrape import Page
+from gateway.watched import WatchedPod
+from routing.fleet import EngineShape, Pod, Standing
+from routing.ledger import Foreign
+from routing.router import Router
+
+Say = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """How often, in seconds."""
+
+    probe_s: float = 2.0
+    scrape_s: float = 5.0
+    list_s: float = 10.0
+    """Adapters come and go while a pod runs."""
+    jitter: float = 0.1
+    """Share by which every pause is drawn longer or shorter."""
+    least_s: float = 0.1
+    """Between two looks at one pod, however often its requests fail."""
+    settled_s: float = 5.0
+    """Pods that are ready so soon after our own start were there before us: nothing is slow about them."""
+    at_once: int = 32
+
+
+class Watcher:
+    """One per gateway."""
+
+    def __init__(
+        self,
+        router: Router,
+        sources: Sequence[Source],
+        prober: Prober,
+        *,
+        say: Say,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        models: Mapping[str, ModelEntry] | None = None,
+        rhythm: Rhythm | None = None,
+    ) -> None:
+        self._router = router
+        self._sources = list(sources)
+        self._prober = prober
+        self._say = say
+        self._clock = clock
+        self._draw = draw
+        self._models = dict(models or {})
+        self._rhythm = rhythm or Rhythm()
+        self._pods: dict[str, WatchedPod] = {}
+        self._told: dict[Source, tuple[Found, ...]] = {}
+        self._following: dict[Source, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._slots = asyncio.Semaphore(self._rhythm.at_once)
+        self._started_s = clock()
+
+    # -- what others ask and tell ----------------------------------------------------------------------------------
+
+    @property
+    def pods(self) -> tuple[WatchedPod, ...]:
+        return tuple(self._pods.values())
+
+    def is_ready(self) -> bool:
+        """Whether any pod may be chosen."""
+        return any(pod.standing is Standing.READY for pod in self._router.fleet.pods)
+
+    def take_end(self, url: str, end: LegEnd) -> None:
+        """A request on a pod has ended."""
+        pod = self._pods.get(url)
+        if pod is None or end is LegEnd.BUSY:
+            return
+        if end is LegEnd.ANSWERED:
+            if pod.breaker.failures or pod.breaker.state != "closed":
+                self._move_breaker(pod, pod.breaker.succeeded())
+            return
+        self._move_breaker(pod, pod.breaker.failed(self._clock()))
+        pod.wake.set()
+
+    def drain(self, url: str, *, drained: bool) -> bool:
+        """Give a pod no more requests, or again. False where there is no such pod."""
+        pod = self._pods.get(url)
+        if pod is None:
+            return False
+        pod.is_drained = drained
+        self._show(pod)
+        pod.wake.set()
+        return True
+
+    def replace_models(self, models: Mapping[str, ModelEntry]) -> None:
+        """Another `model_list`: which pods may serve what."""
+        self._models = dict(models)
+        for pod in self._pods.values():
+            self._show(pod)
+
+    def replace_source(self, old: Source, new: Source) -> None:
+        """Follow another source in the place of one."""
+        self._sources[self._sources.index(old)] = new
+        if (task := self._following.pop(old, None)) is not None:
+            task.cancel()
+        if self._group is not None:
+            self._told[new] = self._told.pop(old, ())
+            self._following[new] = self._group.create_task(self._follow(new), name="follow pods")
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for source in self._sources:
+                self._following[source] = group.create_task(self._follow(source), name="follow pods")
+            await asyncio.get_running_loop().create_future()
+
+    # -- which pods there are --------------------------------------------------------------------------------------
+
+    async def _follow(self, source: Source) -> None:
+        await source.follow(lambda found: self._take_found(source, found))
+
+    def _take_found(self, source: Source, found: tuple[Found, ...]) -> None:
+        self._told[source] = found
+        wanted = {pod.url: pod for told in reversed(self._told.values()) for pod in told}
+        for url in [url for url in self._pods if url not in wanted]:
+            self._remove(url)
+        for url, pod in wanted.items():
+            if url not in self._pods:
+                self._add(pod)
+
+    def _add(self, found: Found) -> None:
+        pod = self._pods[found.url] = WatchedPod(found)
+        self._router.put_pod(Pod(found.url, pool=found.pool))
+        self._router.reshape_pod(found.url, (EngineShape(),))
+        if self._group is not None:
+            pod.task = self._group.create_task(self._watch(pod), name=f"watch {found.url}")
+
+    def _remove(self, url: str) -> None:
+        pod = self._pods.pop(url)
+        if pod.task is not None:
+            pod.task.cancel()
+        self._router.remove_pod(url)
+        self._say("info", "pod removed", pod=url)
+
+    # -- how each of them is ---------------------------------------------------------------------------------------
+
+    async def _watch(self, pod: WatchedPod) -> None:
+        while True:
+            async with self._slots:
+                try:
+                    await self._look(pod)
+                except Exception as error:  # noqa: BLE001 - one odd pod must not end the watching of all
+                    self._say("error", "watching failed", pod=pod.url, error=repr(error))
+            await self._pause(pod)
+
+    async def _pause(self, pod: WatchedPod) -> None:
+        jitter = 1 + self._rhythm.jitter * (2 * self._draw() - 1)
+        try:
+            async with asyncio.timeout(self._rhythm.probe_s * jitter):
+                await pod.wake.wait()
+        except TimeoutError:
+            return
+        pod.wake.clear()
+        early_s = pod.looked_s + self._rhythm.least_s - self._clock()
+        if early_s > 0:
+            await asyncio.sleep(early_s)
+
+    async def _look(self, pod: WatchedPod) -> None:
+        health = await self._prober.health(pod.url)
+        opened = pod.breaker.opened
+        pod.take_health(health, self._clock())
+        self._say_if_opened(pod, opened)
+        if health is Health.WELL:
+            await self._ask(pod)
+        self._show(pod)
+
+    async def _ask(self, pod: WatchedPod) -> None:
+        """Its models and its metrics, where those we have are old."""
+        rhythm, now_s = self._rhythm, self._clock()
+        if now_s - pod.listed_s >= rhythm.list_s:
+            trouble = pod.trouble
+            pod.take_listing(await self._prober.models(pod.url), self._clock())
+            if pod.trouble and pod.trouble != trouble:
+                self._say("warning", "pod cannot be used", pod=pod.url, why=pod.trouble)
+        if now_s - pod.scraped_s >= rhythm.scrape_s:
+            before = self._ours(pod.url)
+            page = await self._prober.page(pod.url)
+            if pod.url in self._pods:
+                self._take_page(pod, page, before)
+
+    def _take_page(self, pod: WatchedPod, page: Page | None, before: Mapping[int, tuple[int, float]]) -> None:
+        if pod.take_page(page, self._clock()):
+            self._router.forget_warmth(pod.url)
+            self._say("info", "pod has restarted, its warmth is forgotten", pod=pod.url)
+        known = self._router.fleet.pod(pod.url)
+        shapes = pod.shapes()
+        if known is None:
+            return
+        if shapes and shapes != tuple(
+            EngineShape(engine.rank, engine.role, engine.kv_tokens, engine.block_tokens) for engine in known.engines
+        ):
+            self._router.reshape_pod(pod.url, shapes)
+        if page is not None:
+            self._observe(pod.url, page, before)
+
+    def _observe(self, url: str, page: Page, before: Mapping[int, tuple[int, float]]) -> None:
+        """What a scrape shows beyond what we ourselves had there: before the scrape or after it, whichever is more."""
+        known = self._router.fleet.pod(url)
+        after = self._ours(url)
+        for engine in known.engines if known else ():
+            reading = (
+                page.engines.get(engine.rank) if engine.rank is not None else next(iter(page.engines.values()), None)
+            )
+            if reading is None:
+                continue
+            running, kv_tokens = map(max, before.get(engine.slot, (0, 0.0)), after[engine.slot])
+            there = (reading.running or 0.0) + (reading.waiting or 0.0)
+            kv_there = (reading.kv_usage or 0.0) * (engine.kv_tokens or 0)
+            foreign = Foreign(
+                running=max(0.0, there - running),
+                waiting=max(0.0, min(reading.waiting or 0.0, there - running)),
+                kv_tokens=max(0.0, kv_there - kv_tokens),
+                at_s=self._clock(),
+            )
+            self._router.observe_load(engine.slot, foreign)
+
+    def _ours(self, url: str) -> dict[int, tuple[int, float]]:
+        """Slot to our running sequences and KV tokens."""
+        known, ledger = self._router.fleet.pod(url), self._router.ledger
+        slots = [engine.slot for engine in known.engines] if known else []
+        return {slot: (ledger.running[slot], ledger.kv_tokens[slot]) for slot in slots}
+
+    # -- what the router is told -----------------------------------------------------------------------------------
+
+    def _move_breaker(self, pod: WatchedPod, moved: object) -> None:
+        opened = pod.breaker.opened
+        pod.breaker = moved  # type: ignore[assignment]
+        self._say_if_opened(pod, opened)
+        self._show(pod)
+
+    def _say_if_opened(self, pod: WatchedPod, opened_before: int) -> None:
+        if pod.breaker.opened != opened_before:
+            self._say("warning", "breaker opened", pod=pod.url, cooldown_s=pod.breaker.cooldown_s)
+
+    def _show(self, pod: WatchedPod) -> None:
+        """Put the pod as it now stands, if that is news."""
+        known = self._router.fleet.pod(pod.url)
+        if known is None or self._pods.get(pod.url) is not pod:
+            return
+        cards = tuple(card for card in pod.cards or () if self._may_serve(pod.url, card.name))
+        shown = replace(
+            known,
+            standing=pod.standing(),
+            models=frozenset(card.name for card in cards),
+            adapters=frozenset(card.name for card in cards if card.parent is not None),
+            cards=cards,
+        )
+        if shown.standing is Standing.READY and known.standing not in (Standing.READY, Standing.DRAINING):
+            shown = replace(shown, ready_since_s=self._ready_since())
+        if shown == known:
+            return
+        self._router.put_pod(shown)
+        if shown.standing is not known.standing:
+            self._say("info", f"pod {shown.standing}", pod=pod.url, models=sorted(shown.models))
+
+    def _may_serve(self, url: str, model: str) -> bool:
+        entry = self._models.get(model)
+        return entry is None or entry.pods is None or url in entry.pods
+
+    def _ready_since(self) -> float:
+        """Slow start is for a pod that joins others at work."""
+        now_s = self._clock()
+        is_first = now_s - self._started_s < self._rhythm.settled_s or not self.is_ready()
+        return -inf if is_first else now_s

@@ -1,0 +1,282 @@
+"""A YAML document read into typed values: every fault at once, each with its path.
+
+Used for the policy and for the configuration, so that both refuse in the same words. Knows no file and no environment:
+the text and the variables it may name are arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any, TypeVar
+
+import yaml
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, and where: a path in the document, a flag, a variable."""
+
+    path: str
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.words}" if self.path else self.words
+
+
+class Invalid(Exception):  # noqa: N818 - it carries a verdict on a document
+    """A document with faults; all of them."""
+
+    def __init__(self, faults: Collection[Fault]) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = tuple(faults)
+
+
+class Wrong(ValueError):  # noqa: N818 - said by a parser about one value
+    """What is wrong with one value. The reader adds where it stands."""
+
+
+Parse = Callable[[object], T]
+"""Makes a value of what YAML read, or raises `Wrong`."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice: PyYAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(None, None, f"`{key}` stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_document(text: str, variables: Mapping[str, str]) -> Table:
+    """The document's outermost table. Raises `Invalid` where the text is no YAML mapping at all."""
+    try:
+        document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
+    except yaml.MarkedYAMLError as error:
+        raise Invalid([Fault(_place(error), error.problem or "not YAML")]) from None
+    except yaml.YAMLError as error:
+        raise Invalid([Fault("", f"not YAML: {error}")]) from None
+    faults: list[Fault] = []
+    document = _substituted({} if document is None else document, "", variables, faults)
+    return Table(document, "", faults)
+
+
+def _place(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+
+
+_VARIABLE = re.compile(r"\$(?:\$|\{(\w+)(?::-([^}]*))?\})")
+
+
+def _substituted(value: object, path: str, variables: Mapping[str, str], faults: list[Fault]) -> object:
+    """`${NAME}` and `${NAME:-default}` replaced by the variable in every text; `$$` is a dollar."""
+    if isinstance(value, dict):
+        return {key: _substituted(held, join(path, key), variables, faults) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_substituted(held, f"{path}[{at}]", variables, faults) for at, held in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def variable(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        if name is None:
+            return "$"
+        found = variables.get(name) or default
+        if found is None:
+            faults.append(Fault(path, f"the variable {name} is not set"))
+        return found or ""
+
+    return _VARIABLE.sub(variable, value)
+
+
+def join(path: str, key: object) -> str:
+    """The path of a key within the table at `path`."""
+    return f"{path}.{key}" if path else str(key)
+
+
+class Table:
+    """One mapping of a document, read key by key. What is never asked for is an unknown key: `close` says so."""
+
+    def __init__(self, value: object, path: str, faults: list[Fault]) -> None:
+        self.path = path
+        self.faults = faults
+        self._asked: set[str] = set()
+        self._entries: dict[str, object] = {}
+        if not isinstance(value, dict):
+            faults.append(Fault(path, f"must be a mapping, not {_kind(value)}"))
+            return
+        for key, held in value.items():
+            if isinstance(key, str):
+                self._entries[key] = held
+            else:
+                faults.append(Fault(join(path, key), "a key must be text (quote it)"))
+
+    def __contains__(self, key: str) -> bool:
+        return self._entries.get(key) is not None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self._entries)
+
+    def get(self, key: str, parse: Parse[T], default: T) -> T:
+        """The value at a key, or the default where it is absent, empty or wrong."""
+        self._asked.add(key)
+        value = self._entries.get(key)
+        return default if value is None else self._parsed(join(self.path, key), value, parse, default)
+
+    def need(self, key: str, parse: Parse[T], default: T) -> T:
+        """The same for a key that must be there."""
+        if key not in self:
+            self.fault(key, "is missing")
+        return self.get(key, parse, default)
+
+    def each(self, key: str, parse: Parse[T]) -> tuple[T, ...] | None:
+        """The values of a list, None where the key is absent. Wrong ones are left out."""
+        self._asked.add(key)
+        values = self._entries.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, list):
+            self.fault(key, f"must be a list, not {_kind(values)}")
+            return ()
+        path = join(self.path, key)
+        parsed = (self._parsed(f"{path}[{at}]", value, parse, None) for at, value in enumerate(values))
+        return tuple(value for value in parsed if value is not None)
+
+    def table(self, key: str) -> Table | None:
+        """The mapping at a key, None where it is absent."""
+        self._asked.add(key)
+        value = self._entries.get(key)
+        return None if value is None else Table(value, join(self.path, key), self.faults)
+
+    def tables(self, key: str) -> tuple[Table, ...]:
+        """The mappings of a list."""
+        path = join(self.path, key)
+        values = self.each(key, lambda value: (value,)) or ()
+        return tuple(Table(value, f"{path}[{at}]", self.faults) for at, (value,) in enumerate(values))
+
+    def refuse(self, key: str, words: str) -> None:
+        """A key that is known but cannot be honoured: better no start than a setting that does nothing."""
+        self._asked.add(key)
+        if key in self._entries:
+            self.fault(key, words)
+
+    def fault(self, key: str, words: str) -> None:
+        self.faults.append(Fault(join(self.path, key), words))
+
+    def close(self) -> None:
+        """Say which keys nobody asked for."""
+        for key in self._entries:
+            if key not in self._asked:
+                near = get_close_matches(key, self._asked, 1)
+                self.fault(key, f"unknown key (did you mean `{near[0]}`?)" if near else "unknown key")
+
+    def _parsed(self, path: str, value: object, parse: Parse[T], default: T) -> T:
+        try:
+            return parse(value)
+        except Wrong as wrong:
+            self.faults.append(Fault(path, str(wrong)))
+            return default
+
+
+def text(value: object) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str):
+        raise Wrong(f"must be a text, not {_kind(value)} (quote it)")
+    if not value:
+        raise Wrong("must not be empty")
+    return value
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Wrong(f"must be true or false, not {_kind(value)}")
+    return value
+
+
+def number(value: object) -> float:
+    """A finite number. `2e-7` too, which YAML 1.1 takes for a text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise Wrong(f"must be a number, not {_kind(value)}")
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        raise Wrong(f"must be a number, not {value!r}") from None
+    if not isfinite(found):
+        raise Wrong("must be finite")
+    return found
+
+
+def whole(value: object) -> int:
+    """A whole number."""
+    found = number(value)
+    if found != int(found):
+        raise Wrong(f"must be a whole number, not {value!r}")
+    return int(found)
+
+
+def positive(parse: Parse[T]) -> Parse[T]:
+    """The same, above zero."""
+
+    def parsed(value: object) -> T:
+        found = parse(value)
+        if not found > 0:  # type: ignore[operator]
+            raise Wrong("must be above 0")
+        return found
+
+    return parsed
+
+
+def not_negative(value: object) -> float:
+    """A number, zero or above."""
+    found = number(value)
+    if found < 0:
+        raise Wrong("must not be below 0")
+    return found
+
+
+def one_of(names: Collection[str]) -> Parse[str]:
+    """One of a few words."""
+
+    def parsed(value: object) -> str:
+        found = text(value)
+        if found not in names:
+            near = get_close_matches(found, names, 1)
+            hint = f" (did you mean `{near[0]}`?)" if near else ""
+            raise Wrong(f"`{found}` is none of {', '.join(names)}{hint}")
+        return found
+
+    return parsed
+
+
+def read_fields(table: Table, defaults: T, *, above_zero: bool = False) -> T:
+    """A dataclass whose fields are the table's keys; each is of its default's type."""
+    found: dict[str, object] = {}
+    for field in fields(defaults):  # type: ignore[arg-type]
+        default = getattr(defaults, field.name)
+        parse = _PARSE_OF[type(default)]
+        if above_zero and parse is not flag and parse is not text:
+            parse = positive(parse)
+        found[field.name] = table.get(field.name, parse, default)
+    table.close()
+    return replace(defaults, **found)  # type: ignore[type-var]
+
+
+_PARSE_OF: Mapping[type, Parse[Any]] = {bool: flag, int: whole, float: number, str: text}
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list"}
+    kinds |= {dict: "a mapping", type(None): "nothing"}
+    return kinds.get(type(value), type(value).__name__)
