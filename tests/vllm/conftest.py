@@ -1,0 +1,72 @@
+"""Real pods for the whole session, all started when the first is asked for, and their logs for a failed test."""
+
+import os
+from collections.abc import AsyncIterator, Generator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.conformance.subject import Subject, acquaint
+from tests.vllm.pods import Pod, PodPlan, running
+
+pytest.register_assert_rewrite(
+    *(
+        f"tests.conformance.{name}"
+        for name in ("answers", "busy", "measures", "refusals", "silence", "streams", "surface")
+    )
+)
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.vllm)
+            # A fixture may wait minutes for the pods; the test itself may not.
+            item.add_marker(pytest.mark.timeout(120, func_only=True))
+
+
+TERSE = ("--no-enable-prompt-tokens-details", "--max-num-queued-reqs", "4")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def all_pods() -> AsyncIterator[tuple[Pod, ...]]:
+    async with running([PodPlan("smollm2"), PodPlan("smollm2"), PodPlan("tinyqwen", flags=TERSE)]) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def pods(all_pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
+    """Two alike, that tell what was warm."""
+    return all_pods[:2]
+
+
+@pytest.fixture(scope="session")
+def terse_pod(all_pods: tuple[Pod, ...]) -> Pod:
+    """One that does not tell what was warm, and takes few requests at once."""
+    return all_pods[2]
+
+
+@pytest.fixture(scope="session")
+def pod_url(request: pytest.FixtureRequest) -> str:
+    """A pod to be asked without the gateway: one of ours, or the one that the environment names (`VLLM_POD=URL`)."""
+    if url := os.environ.get("VLLM_POD"):
+        return url
+    pods: tuple[Pod, ...] = request.getfixturevalue("pods")
+    return pods[0].url
+
+
+@pytest.fixture
+async def subject(pod_url: str) -> Subject:
+    return await acquaint(pod_url)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the pods' last words to what is shown of a failed test."""
+    report = yield
+    if report.failed and isinstance(started := getattr(item, "funcargs", {}).get("all_pods"), tuple):
+        report.sections += [(repr(pod), pod.last_words()) for pod in started]
+    return report
