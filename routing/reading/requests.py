@@ -74,5 +74,5 @@ def _prompt(fields: Body, out: list[bytes]) -> Prompt:
 
 def _bounded(session: str | None) -> str | None:
     if session and len(session) > LONGEST_SESSION:
-        return xxh3_128_hexdigest(session.encode())
+        return xxh3_128_hexdigest(session.encode("utf-8", "surrogatepass"))
     return session or None

@@ -1,0 +1,146 @@
+"""The body for the pod: the client's own bytes, or the same JSON less what is not the client's, with usage asked."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.reading import Reading, read_request
+from routing.reading.rewriting import NOT_THE_CLIENTS
+from routing.request import Api
+from tests.routing.reading.wire import Json, texts
+
+CHAT: Json = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0.5}
+STREAMED = CHAT | {"stream": True}
+
+
+def read(body: Json | bytes, api: Api = Api.CHAT) -> Reading:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return read_request(api, raw, request_id="req-1")
+
+
+def test_a_harmless_body_goes_on_untouched() -> None:
+    """Not a byte is changed, not even a copy is made."""
+    raw = json.dumps(CHAT, indent=2).encode()
+    reading = read(raw)
+    assert reading.body is raw
+    assert not reading.usage_added
+
+
+@pytest.mark.parametrize("name", NOT_THE_CLIENTS)
+@pytest.mark.parametrize("value", ["x", 3, 0, None, {"do_remote_prefill": True}, [], ""])
+@pytest.mark.parametrize("api", list(Api))
+def test_what_is_not_the_clients_is_taken_out(name: str, value: object, api: Api) -> None:
+    """Whatever its value, on every API; all else stays, in its order."""
+    body = {"model": "m", name: value, "user": "u", "input": "Hi"}
+    sent = json.loads(read(body, api).body)
+    assert list(sent.items()) == [("model", "m"), ("user", "u"), ("input", "Hi")]
+
+
+def test_no_spelling_slips_through() -> None:
+    """Escaped and repeated names are the names they spell; the same word further in is none of ours."""
+    raw = b'{"model":"m","kv_tr\\u0061nsfer_params":{"a":1},"priority":1,"priority":2,"metadata":{"priority":3}}'
+    assert json.loads(read(raw).body) == {"model": "m", "metadata": {"priority": 3}}
+
+
+def test_values_keep_their_bytes_when_a_field_goes() -> None:
+    """Numbers are not rounded and texts not escaped anew: what is not looked at is copied."""
+    raw = b'{"model":"m","priority":1,"seed":12345678901234567890123,"x":[1.50, 1e3],"t":"\\u00e9\xc3\xa9"}'
+    assert read(raw).body == b'{"model":"m","seed":12345678901234567890123,"x":[1.50, 1e3],"t":"\\u00e9\xc3\xa9"}'
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
+@pytest.mark.parametrize("space", ["", " ", "\n", "\r\n\t "])
+def test_usage_is_asked_for_on_every_stream(api: Api, space: str) -> None:
+    """Spliced in before the closing brace, whatever stands around the object; the rest of the bytes is untouched."""
+    raw = (space + json.dumps(STREAMED) + space).encode()
+    reading = read(raw, api)
+    assert reading.usage_added
+    assert reading.body.startswith(raw.rstrip()[:-1])
+    assert json.loads(reading.body) == STREAMED | {"stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (None, {"include_usage": True}),
+        ({}, {"include_usage": True}),
+        ({"include_usage": False}, {"include_usage": True}),
+        ({"include_usage": None}, {"include_usage": True}),
+        ({"include_obfuscation": False}, {"include_obfuscation": False, "include_usage": True}),
+        ({"continuous_usage_stats": True}, {"include_usage": True}),
+    ],
+)
+def test_options_without_usage_get_it(options: Json | None, sent: Json) -> None:
+    """The client's other options stay, but for one that took effect only with usage and would now show."""
+    reading = read(STREAMED | {"stream_options": options})
+    assert reading.usage_added
+    assert json.loads(reading.body) == STREAMED | {"stream_options": sent}
+
+
+def test_a_client_that_asks_for_usage_is_left_alone() -> None:
+    """It gets what it asked for: the usage event is not withheld from it."""
+    raw = json.dumps(STREAMED | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}).encode()
+    reading = read(raw)
+    assert reading.body is raw
+    assert not reading.usage_added
+
+
+def test_escaped_and_repeated_options_are_seen() -> None:
+    """An escaped `stream_options` is not doubled by ours, and the last of two counts as it does on the engine."""
+    escaped = b'{"model":"m","stream":true,"stream\\u005foptions":{"include_usage":false}}'
+    assert json.loads(read(escaped).body) == {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    twice = b'{"model":"m","stream":true,"stream_options":{"include_usage":true},"stream_options":null}'
+    assert read(twice).usage_added
+    assert json.loads(read(twice).body)["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        (Api.CHAT, CHAT | {"stream": False}),
+        (Api.CHAT, CHAT | {"stream": None}),
+        (Api.CHAT, CHAT | {"stream_options": {"include_usage": True}}),
+        (Api.RESPONSES, {"model": "m", "input": "Hi", "stream": True}),
+        (Api.MESSAGES, CHAT | {"stream": True, "max_tokens": 3}),
+        (Api.EMBEDDINGS, {"model": "m", "input": "Hi", "stream": True}),
+    ],
+)
+def test_usage_is_not_asked_for_elsewhere(api: Api, body: Json) -> None:
+    """Unstreamed answers tell it anyway, and so do the streams of responses and messages."""
+    reading = read(body, api)
+    assert json.loads(reading.body) == body
+    assert not reading.usage_added
+
+
+def test_usage_and_a_field_taken_out_at_once() -> None:
+    """Both changes in one body."""
+    reading = read(STREAMED | {"priority": 1})
+    assert reading.usage_added
+    assert json.loads(reading.body) == STREAMED | {"stream_options": {"include_usage": True}}
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+keys = st.sampled_from([*NOT_THE_CLIENTS, "temperature", "user", "metadata", "\u00e9", "x"])
+
+
+@given(st.lists(st.tuples(keys, values), max_size=6), st.booleans(), st.booleans(), st.sampled_from([None, 2]))
+def test_any_body_stays_the_json_it_was(
+    fields: list[tuple[str, Any]], stream: bool, escape: bool, indent: int | None
+) -> None:
+    """Whatever a body holds, repeated names included, the pod reads what the client wrote, with our two changes."""
+    members = [("model", "m"), ("stream", stream), *fields]
+    raw = b"{" + b", ".join(
+        json.dumps(name, ensure_ascii=escape).encode() + b": " + json.dumps(value, indent=indent).encode()
+        for name, value in members
+    ) + b"}"  # fmt: skip
+    expected = {name: value for name, value in json.loads(raw).items() if name not in NOT_THE_CLIENTS}
+    if stream:
+        expected["stream_options"] = {"include_usage": True}
+    assert json.loads(read(raw).body) == expected
