@@ -21,6 +21,8 @@ class Outcome:
     request: Request
     at_s: float
     tenant: str | None
+    trace: str | None
+    """The W3C `traceparent` that came with the request."""
     status: int
     reason: Reason | None
     """Why it was refused, None where it was not."""

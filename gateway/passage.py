@@ -50,6 +50,7 @@ class Journey:
 
     request: Request
     tenant: str | None
+    trace: str | None
     started_s: float
     attempts: list[Attempt] = field(default_factory=list)
     last: Placement | None = None
@@ -64,6 +65,7 @@ class Journey:
             request=self.request,
             at_s=at_s,
             tenant=self.tenant,
+            trace=self.trace,
             status=self._status(),
             reason=refusal.reason if refusal else None,
             detail=refusal.message if refusal else leg.detail if leg else "client gone",
@@ -103,9 +105,14 @@ class Passage:
         self._draw = draw
         self._patience = patience
 
-    async def lead(self, request: Request, carrier: Carrier, *, tenant: str | None = None) -> None:
-        """Serve a request or refuse it. Raises only `asyncio.CancelledError`, when the client has gone."""
-        journey = Journey(request, tenant, self._clock())
+    async def lead(
+        self, request: Request, carrier: Carrier, *, tenant: str | None = None, trace: str | None = None
+    ) -> None:
+        """Serve a request or refuse it. Raises only `asyncio.CancelledError`, when the client has gone.
+
+        `trace` is the W3C `traceparent` that came with it, for the log.
+        """
+        journey = Journey(request, tenant, trace, self._clock())
         try:
             await self._try_pods(journey, carrier)
         except Refused as refusal:
