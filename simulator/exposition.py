@@ -1,0 +1,152 @@
+"""A simulated pod's /metrics page: vLLM 0.32's names and labels, for all that a gateway may read there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from simulator.books import HISTOGRAMS
+from simulator.options import Options
+from simulator.rank import Rank
+
+_LABELS = ("engine", "model_name")
+
+_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+_CACHE_SOURCES = ("device", "host", "p2p", "disk", "external_unspecified")
+_REJECTIONS = ("max_num_queued_reqs", "max_num_queued_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a page tells of. `rejected` requests were refused at the door; `adapters` are in use now."""
+
+    options: Options
+    ranks: Sequence[Rank]
+    rejected: int
+    adapters: Sequence[str]
+
+
+def render_metrics(subject: Subject) -> bytes:
+    """The page as it is now."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Page(subject))
+    return generate_latest(registry)
+
+
+class _Page(Collector):
+    """One scrape."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._options = subject.options
+        self._ranks = subject.ranks
+        self._rejected = subject.rejected
+        self._adapters_in_use = subject.adapters
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._gauges()
+        yield from self._counters()
+        yield from self._labelled_counters()
+        yield from self._histograms()
+        yield self._cache_config()
+        if self._options.adapters:
+            yield self._adapters()
+
+    def _labels(self, rank: int, *more: str) -> tuple[str, ...]:
+        return (str(rank), self._options.models[0], *more)
+
+    def _gauges(self) -> Iterable[Metric]:
+        books = [rank.engine.statistics() for rank in self._ranks]
+        for name, values in (
+            ("num_requests_running", [each.running for each in books]),
+            ("num_requests_waiting", [each.waiting for each in books]),
+            ("kv_cache_usage_perc", [each.kv_usage for each in books]),
+        ):
+            gauge = GaugeMetricFamily(f"vllm:{name}", name, labels=_LABELS)
+            for rank, value in enumerate(values):
+                gauge.add_metric(self._labels(rank), value)
+            yield gauge
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting_by_reason", "waiting", labels=(*_LABELS, "reason"))
+        asleep = GaugeMetricFamily("vllm:engine_sleep_state", "asleep", labels=(*_LABELS, "sleep_state"))
+        for rank, each in enumerate(books):
+            waiting.add_metric(self._labels(rank, "capacity"), each.waiting)
+            waiting.add_metric(self._labels(rank, "deferred"), 0)
+            for state in ("awake", "weights_offloaded", "discard_all"):
+                asleep.add_metric(self._labels(rank, state), float(state == "awake"))
+        yield from (waiting, asleep)
+
+    def _counters(self) -> Iterable[Metric]:
+        books = [rank.engine.statistics() for rank in self._ranks]
+        for name, values in (
+            ("num_preemptions", [each.preemptions for each in books]),
+            ("prefix_cache_queries", [each.prefix_query_tokens for each in books]),
+            ("prefix_cache_hits", [each.prefix_hit_tokens for each in books]),
+            ("external_prefix_cache_queries", [0 for _ in books]),
+            ("external_prefix_cache_hits", [0 for _ in books]),
+            ("prompt_tokens", [each.prompt_tokens for each in books]),
+            ("prompt_tokens_cached", [each.prefix_hit_tokens for each in books]),
+            ("generation_tokens", [each.generation_tokens for each in books]),
+        ):
+            counter = CounterMetricFamily(f"vllm:{name}", name, labels=_LABELS)
+            for rank, value in enumerate(values):
+                counter.add_metric(self._labels(rank), value)
+            yield counter
+
+    def _labelled_counters(self) -> Iterable[Metric]:
+        sources = CounterMetricFamily("vllm:prompt_tokens_by_source", "by source", labels=(*_LABELS, "source"))
+        cached = CounterMetricFamily("vllm:prompt_tokens_cached_by_source", "by source", labels=(*_LABELS, "source"))
+        success = CounterMetricFamily("vllm:request_success", "finished", labels=(*_LABELS, "finished_reason"))
+        rejected = CounterMetricFamily("vllm:admission_rejections", "refused", labels=(*_LABELS, "reason"))
+        for rank, each in enumerate(self._ranks):
+            books = each.engine.statistics()
+            hits = books.prefix_hit_tokens
+            for source, value in zip(_SOURCES, (max(books.prompt_tokens - hits, 0), hits, 0), strict=True):
+                sources.add_metric(self._labels(rank, source), value)
+            for source in _CACHE_SOURCES:
+                cached.add_metric(self._labels(rank, source), hits if source == "device" else 0)
+            for reason, value in each.books.finished.items():
+                success.add_metric(self._labels(rank, reason), value)
+            for reason in _REJECTIONS:
+                is_counted = rank == 0 and reason == "max_num_queued_reqs"
+                rejected.add_metric(self._labels(rank, reason), self._rejected if is_counted else 0)
+        yield from (sources, cached, success, rejected)
+
+    def _histograms(self) -> Iterable[Metric]:
+        for name, limits in HISTOGRAMS.items():
+            family = HistogramMetricFamily(f"vllm:{name}", name, labels=_LABELS)
+            for rank, each in enumerate(self._ranks):
+                histogram = each.books.histograms[name]
+                edges = [*(str(limit) for limit in limits), "+Inf"]
+                buckets = list(zip(edges, accumulate(histogram.counts), strict=True))
+                family.add_metric(self._labels(rank), buckets, histogram.total)
+            yield family
+
+    def _cache_config(self) -> Metric:
+        profile = self._options.profile
+        capacity = profile.kv_blocks * profile.block_size
+        config = {
+            "block_size": str(profile.block_size),
+            "cache_dtype": "auto",
+            "enable_prefix_caching": "True",
+            "hash_block_size": str(profile.block_size),
+            "kv_cache_max_concurrency": str(capacity / self._options.context_tokens),
+            "kv_cache_size_tokens": str(capacity),
+            "num_gpu_blocks": str(profile.kv_blocks),
+            "prefix_caching_hash_algo": "sha256",
+        }
+        gauge = GaugeMetricFamily("vllm:cache_config_info", "The cache's settings", labels=("engine", *config))
+        for rank in range(len(self._ranks)):
+            gauge.add_metric((str(rank), *config.values()), 1.0)
+        return gauge
+
+    def _adapters(self) -> Metric:
+        labels = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
+        gauge = GaugeMetricFamily("vllm:lora_requests_info", "Adapters in use", labels=labels)
+        gauge.add_metric((str(len(self._options.adapters)), ",".join(self._adapters_in_use), ""), time.time())
+        return gauge

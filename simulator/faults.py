@@ -1,0 +1,102 @@
+"""What can be made to go wrong with a simulated pod, on command. Must not know how a pod does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+
+class FaultKind(StrEnum):
+    """How a pod fails."""
+
+    NONE = "none"
+    DIE = "die"
+    """Every connection closes and nothing listens any more; a pod that is a command exits."""
+    FREEZE = "freeze"
+    """Nothing listens any more, and what is open gets no further byte and no end: vLLM told to stop under load."""
+    HANG = "hang"
+    """The engine stops stepping; the HTTP server goes on, and /health says 200."""
+    SLOW = "slow"
+    """The engine takes `factor` times as long."""
+    CUT = "cut"
+    """Streams are closed without an end after `after_chunks` events."""
+    DROP = "drop"
+    """Connections are closed instead of being answered."""
+    REFUSE = "refuse"
+    """503, the engine is busy."""
+    ERROR = "error"
+    """500, the engine had an issue; nothing else suffers."""
+    CRASH = "crash"
+    """The engine is dead behind a living server: streams end with an error event, then 500, /health says 503."""
+    UNREADY = "unready"
+    """/health says 503; requests are answered all the same."""
+
+
+LASTING = frozenset(
+    {FaultKind.DIE, FaultKind.FREEZE, FaultKind.HANG, FaultKind.SLOW, FaultKind.CRASH, FaultKind.UNREADY}
+)
+"""These are states of the pod; the others happen to requests and can be counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong from now on. `requests` says how many requests it befalls; None until it is taken back."""
+
+    kind: FaultKind = FaultKind.NONE
+    factor: float = 1.0
+    after_chunks: int = 0
+    requests: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.factor <= 0:
+            raise ValueError("factor: must be > 0")
+        if self.after_chunks < 0:
+            raise ValueError("after_chunks: must be >= 0")
+        if self.requests is not None and (self.requests < 1 or self.kind in LASTING):
+            raise ValueError(f"requests: must be >= 1, and {self.kind} is a state of the pod, not of a request")
+
+
+NO_FAULT = Fault()
+
+
+class Trouble:
+    """The fault in force, and how many requests it has left to befall."""
+
+    def __init__(self) -> None:
+        self.fault = NO_FAULT
+        self._left: int | None = None
+
+    def begin(self, fault: Fault) -> None:
+        """From now on."""
+        self.fault = fault
+        self._left = fault.requests
+
+    def befall(self) -> Fault:
+        """What goes wrong with the request that has just come; it counts."""
+        fault = self.fault
+        if fault.kind in LASTING or self._left is None:
+            return fault
+        self._left -= 1
+        if self._left == 0:
+            self.begin(NO_FAULT)
+        return fault
+
+
+def parse_fault(order: Any) -> Fault:
+    """A fault from its JSON form, `{"kind": "cut", "after_chunks": 3}`.
+
+    Raises ValueError or TypeError that says what is wrong.
+    """
+    if not isinstance(order, dict):
+        raise TypeError("a fault is an object with a kind")
+    unknown = order.keys() - {field.name for field in fields(Fault)}
+    if unknown:
+        raise ValueError(f"{min(unknown)}: unknown")
+    if order.get("kind") not in set(FaultKind):
+        raise ValueError(f"kind: must be one of {', '.join(FaultKind)}")
+    for name in order.keys() - {"kind"}:
+        is_number = isinstance(order[name], int) or (name == "factor" and isinstance(order[name], float))
+        if not is_number or isinstance(order[name], bool):
+            raise TypeError(f"{name}: must be a number")
+    return Fault(**{**order, "kind": FaultKind(order["kind"])})

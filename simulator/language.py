@@ -1,0 +1,84 @@
+"""A language model of one line: what comes next follows from the bytes before, and from nothing else.
+
+So every pod gives the same answer to the same prompt, and one that is handed half an answer goes on as the first would
+have. Must not know of requests, engines or time.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from simulator.tokens import BYTES_PER_TOKEN
+
+_CONSONANTS = "bdfgklmnprstvzhj"
+_VOWELS = "aeio"
+
+_MIX = 0x9E3779B1
+"""Spreads neighbouring states apart (Knuth's multiplicative hash); a bare CRC is linear."""
+
+
+def state_of(text: bytes, state: int = 0) -> int:
+    """The state behind `text`; the same whether it is read at once or in pieces."""
+    return crc32(text, state)
+
+
+def _mixed(state: int, purpose: int) -> int:
+    mixed = (state ^ purpose * 0x85EBCA6B) * _MIX & 0xFFFFFFFF
+    return (mixed ^ mixed >> 15) * _MIX & 0xFFFFFFFF
+
+
+def next_piece(state: int) -> str:
+    """Four characters: the beginning of a word or its continuation."""
+    bits = _mixed(state, 1) >> 8
+    first, vowel, second, other = bits & 15, bits >> 4 & 3, bits >> 6 & 15, bits >> 10 & 3
+    stem = _CONSONANTS[first] + _VOWELS[vowel] + _CONSONANTS[second]
+    return f" {stem}" if bits >> 12 & 1 else stem + _VOWELS[other]
+
+
+def natural_tokens(state: int, shortest: int, longest: int) -> int:
+    """How long an answer that begins in this state would be if nobody cut it, in tokens."""
+    return shortest + _mixed(state, 2) % (longest - shortest + 1)
+
+
+def logprob(state: int) -> float:
+    """How sure the model was of the piece that it said in this state."""
+    return -4.0 * ((_mixed(state, 3) >> 8) / (1 << 24)) ** 3
+
+
+class Speech:
+    """One answer as it is being said, piece by piece; what was said stays known.
+
+    With `text` (ASCII: a tool call, a JSON object) it says that and no more.
+    """
+
+    __slots__ = ("_pieces", "_state", "_states", "length")
+
+    def __init__(self, state: int, text: str | None = None) -> None:
+        self._state = state
+        self._pieces: list[str] = []
+        self._states: list[int] = []
+        self.length: int | None = None
+        """Pieces in all, where that is fixed."""
+        if text is not None:
+            for start in range(0, len(text), BYTES_PER_TOKEN):
+                self._say(text[start : start + BYTES_PER_TOKEN])
+            self.length = len(self._pieces)
+
+    def _say(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self._states.append(self._state)
+        self._state = crc32(piece.encode(), self._state)
+
+    def _reach(self, count: int) -> None:
+        while len(self._pieces) < count:
+            self._say(next_piece(self._state))
+
+    def pieces(self, start: int, end: int) -> list[str]:
+        """The pieces [start, end)."""
+        self._reach(end)
+        return self._pieces[start:end]
+
+    def certainty(self, index: int) -> float:
+        """The log-probability of the piece with this number."""
+        self._reach(index + 1)
+        return logprob(self._states[index])

@@ -1,0 +1,53 @@
+"""How one simulated pod is set up: vLLM's flags, as far as anyone outside can tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from simulator.profile import Profile
+
+TASKS = frozenset({"generate", "pooling"})
+"""What a pod can serve; a real one serves one of them, and the other's paths are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One pod. `engines` are data-parallel ranks; `adapters` map a LoRA adapter's name to its path."""
+
+    profile: Profile = field(default_factory=Profile)
+    models: tuple[str, ...] = ("simulated",)
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    engines: int = 1
+    tasks: frozenset[str] = frozenset({"generate"})
+    max_model_len: int = 131_072
+    api_key: str | None = None
+    tells_cached_tokens: bool = True
+    """`--enable-prompt-tokens-details`."""
+    tells_request_id: bool = False
+    """`--enable-request-id-headers`."""
+    keeps_responses: bool = False
+    """`VLLM_ENABLE_RESPONSES_API_STORE=1`."""
+    sees_images: bool = False
+    max_num_queued_reqs: int | None = None
+    shortest_answer: int = 16
+    longest_answer: int = 256
+    """Tokens of an answer that nobody cuts; each prompt has a length of its own between these."""
+    load_s: float = 0.0
+    """Real seconds from the start until /health says 200."""
+    keep_alive_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ValueError("models: name at least one")
+        if self.engines < 1:
+            raise ValueError("engines: must be >= 1")
+        if not self.tasks or not self.tasks <= TASKS:
+            raise ValueError(f"tasks: some of {', '.join(sorted(TASKS))}")
+        if not 1 <= self.shortest_answer <= self.longest_answer:
+            raise ValueError("shortest_answer: must be from 1 to longest_answer")
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest prompt and answer together: no engine takes what its cache could never hold."""
+        return min(self.max_model_len, self.profile.kv_blocks * self.profile.block_size)

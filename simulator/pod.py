@@ -1,0 +1,235 @@
+"""A simulated vLLM pod: an HTTP server over simulated engines, for tests, demos and benches.
+
+In a test `async with SimulatedPod(Options(...)) as pod:` and `pod.url`; as a command `python -m simulator.pod`, which
+prints its URL on the first line and ends on SIGTERM. What is sent and when follows vLLM 0.32; what is said is made up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Self
+
+import uvloop
+from aiohttp import web
+
+from simulator.app import Door, Received, make_app
+from simulator.engine import Engine
+from simulator.faults import NO_FAULT, Fault, FaultKind, Trouble
+from simulator.options import TASKS, Options
+from simulator.profile import Profile
+from simulator.service import Service
+
+
+class SimulatedPod:
+    """One pod. It may be stopped and started again, on the same port, with cold engines."""
+
+    def __init__(self, options: Options | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.options = options or Options()
+        self.host = host
+        self.port = port
+        """Chosen at the first start when it is 0, and kept."""
+        self.died = asyncio.Event()
+        """A fault has ended it."""
+        self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._door: Door | None = None
+        self._loading: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<SimulatedPod {self.url} {'up' if self._server is not None else 'down'}, {self.fault.kind}>"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def service(self) -> Service:
+        """The pod behind the server; another one after each start."""
+        if self._door is None:
+            raise RuntimeError("the pod was never started")
+        return self._door.service
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Its data-parallel ranks."""
+        return tuple(rank.engine for rank in self.service.ranks)
+
+    @property
+    def received(self) -> Sequence[Received]:
+        """The last requests that reached it, oldest first."""
+        return () if self._door is None else tuple(self._door.received)
+
+    @property
+    def fault(self) -> Fault:
+        """What is wrong with it now."""
+        return NO_FAULT if self._door is None else self._door.trouble.fault
+
+    async def start(self) -> None:
+        """Listen, with cold engines and nothing wrong."""
+        if self._runner is not None:
+            await self.stop()
+        loop = asyncio.get_running_loop()
+        self.died.clear()
+        self._door = Door(Service(self.options), Trouble(), self.set_fault)
+        self._runner = web.AppRunner(
+            make_app(self._door),
+            # A client that goes away cancels its handler, whose generation is then aborted.
+            handler_cancellation=True,
+            keepalive_timeout=self.options.keep_alive_s,
+            access_log=None,
+            shutdown_timeout=0.0,
+        )
+        await self._runner.setup()
+        protocols = self._runner.server
+        if protocols is None:
+            raise RuntimeError("the runner has no server after its setup")
+        self._server = await loop.create_server(protocols, self.host, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        if self.options.load_s > 0:
+            self._loading = loop.call_later(self.options.load_s, self._finish_loading)
+        else:
+            self._finish_loading()
+
+    async def stop(self) -> None:
+        """Close everything at once."""
+        if self._runner is None:
+            return
+        self._close()
+        runner, self._runner = self._runner, None
+        await runner.cleanup()
+
+    def set_fault(self, fault: Fault) -> None:
+        """Let something go wrong from now on; `NO_FAULT` takes back whatever can be taken back."""
+        if self._door is None:
+            raise RuntimeError("the pod was never started")
+        service = self._door.service
+        self._door.trouble.begin(fault)
+        is_still = fault.kind in (FaultKind.HANG, FaultKind.FREEZE)
+        service.set_speed(0.0 if is_still else 1.0 / fault.factor)
+        service.is_unready = fault.kind is FaultKind.UNREADY
+        match fault.kind:
+            case FaultKind.DIE:
+                self._close()
+                self.died.set()
+            case FaultKind.FREEZE:
+                self._stop_listening()
+            case FaultKind.CRASH:
+                service.kill_engines()
+
+    def _finish_loading(self) -> None:
+        self.service.is_loaded = True
+
+    def _stop_listening(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _close(self) -> None:
+        """Stop listening, and cut every connection where it stands."""
+        self._stop_listening()
+        self.service.stop()
+        connections = self._runner.server.connections if self._runner is not None and self._runner.server else ()
+        for connection in connections:
+            if isinstance(connection.transport, asyncio.Transport):
+                connection.transport.abort()
+
+
+# --- As a command -----------------------------------------------------------------------------------------------------
+
+
+def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
+    """Options, host and port from the command line, in vLLM's words where it has them."""
+    options, profile = Options(), Profile()
+    parser = argparse.ArgumentParser(prog="python -m simulator.pod", description="A simulated vLLM pod.")
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
+    parser.add_argument("--model", action="append", metavar="NAME", help="a name it is served under; repeatable")
+    parser.add_argument("--lora", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("--engines", type=int, default=1, help="data-parallel ranks")
+    parser.add_argument("--task", action="append", choices=sorted(TASKS))
+    parser.add_argument("--max-model-len", type=int, default=options.max_model_len)
+    parser.add_argument("--api-key")
+    parser.add_argument("--no-prompt-tokens-details", action="store_true")
+    parser.add_argument("--max-num-queued-reqs", type=int)
+    parser.add_argument("--load-s", type=float, default=0.0, help="real seconds until /health says 200")
+    parser.add_argument("--shortest-answer", type=int, default=options.shortest_answer, metavar="TOKENS")
+    parser.add_argument("--longest-answer", type=int, default=options.longest_answer, metavar="TOKENS")
+    for name in ("time_scale", "prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(profile, name))
+    for name in ("kv_capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(profile, name))
+    parser.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
+    asked = parser.parse_args(arguments)
+    host, _, port = asked.listen.rpartition(":")
+    try:
+        return _options(asked), host, int(port)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _options(asked: argparse.Namespace) -> Options:
+    profile = Profile(
+        prefill_tokens_per_s=asked.prefill_tokens_per_s,
+        prefill_quadratic_tokens=asked.prefill_quadratic_tokens,
+        step_base_s=asked.step_base_s,
+        kv_capacity_tokens=asked.kv_capacity_tokens,
+        block_size=asked.block_size,
+        max_num_seqs=asked.max_num_seqs,
+        max_num_batched_tokens=asked.max_num_batched_tokens,
+        time_scale=asked.time_scale,
+        by_priority=asked.scheduling_policy == "priority",
+    )
+    return Options(
+        profile=profile,
+        models=tuple(asked.model or ("simulated",)),
+        adapters=dict(each.partition("=")[::2] for each in asked.lora),
+        engines=asked.engines,
+        tasks=frozenset(asked.task or ("generate",)),
+        max_model_len=asked.max_model_len,
+        api_key=asked.api_key,
+        tells_cached_tokens=not asked.no_prompt_tokens_details,
+        max_num_queued_reqs=asked.max_num_queued_reqs,
+        shortest_answer=asked.shortest_answer,
+        longest_answer=asked.longest_answer,
+        load_s=asked.load_s,
+    )
+
+
+async def serve(pod: SimulatedPod) -> int:
+    """Serve until told to stop (exit status 0) or made to die (1)."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with pod:
+        print(pod.url, flush=True)
+        waits = [asyncio.create_task(event.wait()) for event in (stopped, pod.died)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+    return 1 if pod.died.is_set() else 0
+
+
+def main() -> int:
+    """Run one pod."""
+    options, host, port = parse_options(sys.argv[1:])
+    with suppress(KeyboardInterrupt):
+        return uvloop.run(serve(SimulatedPod(options, host=host, port=port)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

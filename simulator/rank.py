@@ -1,0 +1,193 @@
+"""One engine in real time: an event-loop timer plays its steps, and whoever waits for tokens is woken.
+
+Knows the event loop and the engine; must not know of HTTP or of what the tokens say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from simulator.books import Books
+from simulator.engine import ABORTED, Engine
+from simulator.profile import Profile
+from simulator.sequence import Milestone, MilestoneKind, Sequence
+
+
+class Bell:
+    """Wakes one waiter; rings that nobody heard are not lost, several count as one."""
+
+    __slots__ = ("_loop", "_rung", "_waiter")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rung = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        """Wake the waiter, now or when it comes."""
+        self._rung = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Until it has rung since the last wait."""
+        if not self._rung:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+            self._waiter = None
+        self._rung = False
+
+
+class Progress:
+    """How far one sequence has come, as its consumer sees it."""
+
+    __slots__ = ("bell", "end", "first", "has_failed", "produced", "sequence", "submitted_at")
+
+    def __init__(self, sequence: Sequence, bell: Bell, submitted_at: float) -> None:
+        self.sequence = sequence
+        self.bell = bell
+        self.submitted_at = submitted_at
+        self.produced = 0
+        self.first: Milestone | None = None
+        self.end: Milestone | None = None
+        self.has_failed = False
+        """The engine died under it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will come."""
+        return self.end is not None or self.has_failed
+
+
+class Pace:
+    """Engine seconds against the event loop's: so and so much faster, and it can change or stand still."""
+
+    __slots__ = ("_engine_s", "_loop", "_since", "speed")
+
+    def __init__(self, speed: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._engine_s = 0.0
+        self.speed = speed
+
+    def now(self) -> float:
+        """Engine seconds now."""
+        return self._engine_s + (self._loop.time() - self._since) * self.speed
+
+    def loop_time(self, engine_s: float) -> float:
+        """When the loop's clock will show this engine second; the speed must not be 0."""
+        return self._since + (engine_s - self._engine_s) / self.speed
+
+    def change(self, speed: float) -> None:
+        """From now on `speed` engine seconds a second; 0 stands still."""
+        self._engine_s, self._since = self.now(), self._loop.time()
+        self.speed = speed
+
+
+class Rank:
+    """One data-parallel rank of a pod."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.engine = Engine(profile)
+        self.books = Books(profile.time_scale)
+        self._speed = profile.time_scale
+        self._pace = Pace(self._speed)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._live: dict[str, Progress] = {}
+        self._is_dead = False
+        self.idle = asyncio.Event()
+        """Set while the engine has nothing to do."""
+        self.idle.set()
+
+    @property
+    def load(self) -> int:
+        """What vLLM's own balancer compares ranks by."""
+        books = self.engine.statistics()
+        return 4 * books.waiting + books.running
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences submitted and not over."""
+        return len(self._live)
+
+    def submit(self, sequence: Sequence, bell: Bell) -> Progress:
+        """Give the engine a sequence; the bell rings whenever it has come further."""
+        now = self._catch_up()
+        progress = Progress(sequence, bell, now)
+        if self._is_dead:
+            progress.has_failed = True
+            bell.ring()
+            return progress
+        self.engine.submit(sequence, now)
+        self._live[sequence.sequence_id] = progress
+        self._set_timer()
+        return progress
+
+    def abort(self, sequence_id: str) -> None:
+        """Take a sequence out by the next step; nothing when it has ended already."""
+        if self._live.pop(sequence_id, None) is not None:
+            self.engine.abort(sequence_id, self._catch_up())
+            self._set_timer()
+
+    def set_speed(self, factor: float) -> None:
+        """Run at `factor` of the normal speed; 0 hangs."""
+        self._catch_up()
+        self._pace.change(self._speed * factor)
+        self._set_timer()
+
+    def kill(self) -> None:
+        """The engine is dead: whatever it was doing fails."""
+        self.stop()
+        self._is_dead = True
+        for progress in self._live.values():
+            progress.has_failed = True
+            progress.bell.ring()
+        self._live.clear()
+
+    def stop(self) -> None:
+        """Play no more steps."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        self.stop()
+        due = self.engine.next_step_at()
+        if due is None:
+            self.idle.set()
+            return
+        self.idle.clear()
+        if self._pace.speed > 0 and not self._is_dead:
+            self._timer = self._loop.call_at(self._pace.loop_time(due), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._catch_up()
+        self._set_timer()
+
+    def _catch_up(self) -> float:
+        """Play all steps that have ended by now. A busy loop falls behind: then several tokens come at once."""
+        now = self._pace.now()
+        live = self._live
+        while report := self.engine.step(now):
+            for sequence_id in report.tokens:
+                if (progress := live.get(sequence_id)) is not None:
+                    progress.produced += 1
+                    progress.bell.ring()
+            for milestone in report.milestones:
+                self._reach(milestone)
+        return now
+
+    def _reach(self, milestone: Milestone) -> None:
+        progress = self._live.get(milestone.sequence_id)
+        if progress is None:
+            return
+        if milestone.kind is MilestoneKind.FIRST_TOKEN:
+            progress.first = milestone
+        else:
+            progress.end = milestone
+            del self._live[milestone.sequence_id]
+            progress.bell.ring()
+            if milestone.reason != ABORTED:
+                self.books.enter(progress.sequence, progress.submitted_at, progress.first, milestone)

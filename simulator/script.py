@@ -1,0 +1,89 @@
+"""What an answer will be, settled before the engine computes its first token. Must not know of time or HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.language import Speech
+from simulator.tokens import BYTES_PER_TOKEN, MESSAGE_END, encode
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a client wants answers to end. `max_tokens` is already bounded by the model's context."""
+
+    max_tokens: int
+    min_tokens: int = 0
+    ignores_end: bool = False
+    stop: tuple[str, ...] = ()
+    shows_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One answer. `tokens` counts the end-of-sequence token, which has no text; `shown` is how many characters show."""
+
+    speech: Speech
+    tokens: int
+    spoken: int
+    finish_reason: str
+    stop_reason: str | None = None
+    shown: int | None = None
+
+    def text(self, start: int, end: int) -> str:
+        """The visible text of the tokens [start, end)."""
+        text = "".join(self.speech.pieces(start, min(end, self.spoken)))
+        if self.shown is None:
+            return text
+        return text[: max(self.shown - start * BYTES_PER_TOKEN, 0)]
+
+    def token_texts(self, start: int, end: int) -> list[str]:
+        """The tokens [start, end) one by one, the end-of-sequence token included."""
+        texts = self.speech.pieces(start, min(end, self.spoken))
+        return texts + [""] * (end - start - len(texts))
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        """Their ids."""
+        return [encode(text.encode())[0] if text else MESSAGE_END for text in self.token_texts(start, end)]
+
+
+def write_script(speech: Speech, natural_tokens: int | None, wish: Wish) -> Script:
+    """Where the answer ends: by itself, by a stop string, or because it has grown long enough.
+
+    `natural_tokens` is None for an answer that would never end by itself.
+    """
+    length = speech.length if speech.length is not None else natural_tokens
+    if length is not None and wish.ignores_end and speech.length is None:
+        length = None
+    if length is not None and speech.length is None:
+        length = max(length, wish.min_tokens)
+    tokens = wish.max_tokens if length is None else min(length + 1, wish.max_tokens)
+    spoken = tokens if length is None else min(length, tokens)
+    if wish.stop:
+        stopped = _stopped(speech, spoken, wish)
+        if stopped is not None:
+            return stopped
+    ends_itself = length is not None and tokens == length + 1
+    return Script(speech, tokens, spoken, "stop" if ends_itself else "length")
+
+
+def _stopped(speech: Speech, spoken: int, wish: Wish) -> Script | None:
+    """The script as the first stop string to be completed cuts it, if one is said at all."""
+    text = "".join(speech.pieces(0, spoken))
+    begin = wish.min_tokens * BYTES_PER_TOKEN
+    found = _first_stop(text, begin, wish.stop)
+    if found is None:
+        return None
+    at, stop = found
+    end = at + len(stop)
+    tokens = -(-end // BYTES_PER_TOKEN)
+    return Script(speech, tokens, tokens, "stop", stop, end if wish.shows_stop else at)
+
+
+def _first_stop(text: str, begin: int, stops: Sequence[str]) -> tuple[int, str] | None:
+    found = [(text.find(stop, begin) + len(stop), stop) for stop in stops if stop and stop in text[begin:]]
+    if not found:
+        return None
+    end, stop = min(found)
+    return end - len(stop), stop

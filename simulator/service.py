@@ -1,0 +1,280 @@
+"""A simulated pod without its HTTP: models, ranks, answers under way. Knows the event loop only through its ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from simulator.exposition import Subject, render_metrics
+from simulator.language import Speech, natural_tokens, state_of
+from simulator.options import Options
+from simulator.prompts import Chain, Prompt, seed_of
+from simulator.rank import Bell, Progress, Rank
+from simulator.script import Script, Wish, write_script
+from simulator.sequence import Sequence as EngineSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one request asks of the engine, whichever API it came by."""
+
+    model: str
+    prompts: Sequence[Prompt]
+    wish: Wish
+    request_id: str
+    copies: int = 1
+    recital: str | None = None
+    """A fixed answer (JSON, a tool call) instead of free speech."""
+    salt: str = ""
+    priority: int = 0
+    rank: int | None = None
+    pools: bool = False
+    """The prompt is only read: nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What came since the last look: the tokens [start, end) of a choice."""
+
+    start: int
+    end: int
+    text: str
+    is_last: bool
+
+
+class Choice:
+    """One answer of a generation."""
+
+    __slots__ = ("index", "progress", "prompt", "script", "sequence_id", "taken", "told_end")
+
+    def __init__(self, index: int, prompt: Prompt, script: Script, sequence_id: str, progress: Progress) -> None:
+        self.index = index
+        self.prompt = prompt
+        self.script = script
+        self.sequence_id = sequence_id
+        self.progress = progress
+        self.taken = 0
+        self.told_end = False
+
+    def take(self) -> Portion | None:
+        """What is new, if anything is."""
+        start, end = self.taken, self.progress.produced
+        if self.told_end or end == start:
+            return None
+        self.taken = end
+        self.told_end = end == self.script.tokens
+        return Portion(start, end, self.script.text(start, end), self.told_end)
+
+    @property
+    def text(self) -> str:
+        """All it has said so far."""
+        return self.script.text(0, self.progress.produced)
+
+    @property
+    def cached_tokens(self) -> int:
+        """What the prefix cache gave; 0 until it is known."""
+        milestone = self.progress.end or self.progress.first
+        return milestone.cached_tokens if milestone else 0
+
+
+class Generation:
+    """All answers to one request."""
+
+    def __init__(self, rank: Rank, choices: list[Choice], bell: Bell, block_size: int, copies: int) -> None:
+        self.choices = choices
+        self.copies = copies
+        self._rank = rank
+        self._bell = bell
+        self._block_size = block_size
+
+    def abort(self) -> None:
+        """Take whatever still runs out of the engine."""
+        for choice in self.choices:
+            if not choice.progress.is_over:
+                self._rank.abort(choice.sequence_id)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will come."""
+        return all(choice.progress.is_over for choice in self.choices)
+
+    @property
+    def has_failed(self) -> bool:
+        """The engine died under it."""
+        return any(choice.progress.has_failed for choice in self.choices)
+
+    async def more(self) -> None:
+        """Until something is new."""
+        await self._bell.wait()
+
+    async def completed(self) -> None:
+        """Until all is said."""
+        while not self.is_over:
+            await self._bell.wait()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Each prompt counted once, however many answers it gets."""
+        return sum(len(choice.prompt.tokens) for choice in self.choices[:: self.copies])
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens produced so far, over all answers."""
+        return sum(choice.progress.produced for choice in self.choices)
+
+    @property
+    def cached_tokens(self) -> int:
+        """What the prefix cache gave to the first answer of each prompt."""
+        return sum(choice.cached_tokens for choice in self.choices[:: self.copies])
+
+    @property
+    def created_cache_tokens(self) -> int:
+        """What the prompts added to the prefix cache, in whole blocks."""
+        size = self._block_size
+        full = sum(len(choice.prompt.tokens) // size * size for choice in self.choices[:: self.copies])
+        return max(full - self.cached_tokens, 0)
+
+
+class ResponseStore:
+    """The conversations behind the last responses, for `previous_response_id`."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self._most = most
+        self._kept: dict[str, list[dict[str, Any]]] = {}
+
+    def keep(self, response_id: str, messages: list[dict[str, Any]]) -> None:
+        """Remember a conversation; the oldest one is forgotten for it."""
+        self._kept[response_id] = messages
+        if len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
+
+    def get(self, response_id: str) -> list[dict[str, Any]] | None:
+        """The conversation that ended with this response."""
+        return self._kept.get(response_id)
+
+
+class Service:
+    """One pod's models and engines."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.ranks = [Rank(options.profile) for _ in range(options.engines)]
+        self.is_dead = False
+        self.is_loaded = False
+        self.is_unready = False
+        """Says that it is not ready, though it answers."""
+        self.rejected = 0
+        """Requests refused at the door, as --max-num-queued-reqs counts them."""
+        self.responses = ResponseStore()
+        self._adapters: Counter[str] = Counter()
+
+    @property
+    def is_healthy(self) -> bool:
+        """What /health says."""
+        return self.is_loaded and not self.is_unready and not self.is_dead
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences somewhere in an engine."""
+        return sum(rank.in_flight for rank in self.ranks)
+
+    def has_model(self, name: str) -> bool:
+        """Served under this name, base or adapter?"""
+        return name in self.options.models or name in self.options.adapters
+
+    def seed(self, model: str) -> int:
+        """Where the model's speech begins: every name of the base model says the same, an adapter speaks otherwise."""
+        spoken = model if model in self.options.adapters else self.options.models[0]
+        return state_of(spoken.encode())
+
+    def set_speed(self, factor: float) -> None:
+        """Run all engines at `factor` of their speed; 0 hangs them."""
+        for rank in self.ranks:
+            rank.set_speed(factor)
+
+    async def idle(self) -> None:
+        """Until no engine has anything to do."""
+        for rank in self.ranks:
+            await rank.idle.wait()
+
+    def stop(self) -> None:
+        """Play no more steps."""
+        for rank in self.ranks:
+            rank.stop()
+
+    def kill_engines(self) -> None:
+        """The engines are dead; the server is not."""
+        self.is_dead = True
+        for rank in self.ranks:
+            rank.kill()
+
+    def metrics(self) -> bytes:
+        """The /metrics page."""
+        in_use = sorted(adapter for adapter, requests in self._adapters.items() if requests)
+        return render_metrics(Subject(self.options, self.ranks, self.rejected, in_use))
+
+    @contextmanager
+    def generate(self, order: Order) -> Iterator[Generation]:
+        """Run what an order asks for; what still runs when the block is left is aborted by the next step."""
+        generation = self._submit(order)
+        adapters = [order.model] if order.model in self.options.adapters else []
+        self._adapters.update(adapters)
+        try:
+            yield generation
+        finally:
+            self._adapters.subtract(adapters)
+            generation.abort()
+
+    def _submit(self, order: Order) -> Generation:
+        rank = self.ranks[order.rank] if order.rank is not None else min(self.ranks, key=lambda rank: rank.load)
+        adapter = order.model if order.model in self.options.adapters else ""
+        chain_seed = seed_of(self.options.models[0], adapter, order.salt)
+        bell = Bell()
+        choices: list[Choice] = []
+        for prompt in order.prompts:
+            for copy in range(order.copies):
+                script = self._script(order, prompt, copy)
+                sequence = self._sequence(order, prompt, script, chain_seed)
+                progress = rank.submit(sequence, bell)
+                choices.append(Choice(len(choices), prompt, script, sequence.sequence_id, progress))
+        return Generation(rank, choices, bell, self.options.profile.block_size, order.copies)
+
+    def _script(self, order: Order, prompt: Prompt, copy: int) -> Script:
+        if order.recital is not None:
+            rest = order.recital.removeprefix(prompt.text) if prompt.answered else order.recital
+            return write_script(Speech(prompt.state, rest), None, order.wish)
+        speech = Speech(prompt.state ^ copy)
+        if not prompt.is_chat:
+            return write_script(speech, None, order.wish)
+        whole = natural_tokens(prompt.answer_state, self.options.shortest_answer, self.options.longest_answer)
+        return write_script(speech, max(whole - prompt.answered, 0), order.wish)
+
+    def _sequence(self, order: Order, prompt: Prompt, script: Script, chain_seed: int) -> EngineSequence:
+        chain = Chain(chain_seed, prompt.tokens, self.options.profile.block_size)
+        return EngineSequence(
+            sequence_id=f"{order.request_id}-{uuid4().hex[:8]}",
+            prompt_tokens=len(prompt.tokens),
+            output_tokens=0 if order.pools else script.tokens,
+            blocks=tuple(chain.blocks),
+            priority=order.priority,
+            finish_reason=script.finish_reason,
+            answer_blocks=_answer_blocks(chain, script, len(prompt.tokens), self.options.profile.block_size),
+        )
+
+
+def _answer_blocks(
+    chain: Chain, script: Script, prompt_tokens: int, block_size: int
+) -> Callable[[int], tuple[int, ...]]:
+    """Ids of a sequence's first blocks, hashed on into its answer as far as they are asked for."""
+
+    def first_blocks(count: int) -> tuple[int, ...]:
+        wanted = count * block_size
+        if wanted > chain.tokens:
+            chain.extend(script.token_ids(chain.tokens - prompt_tokens, wanted - prompt_tokens))
+        return tuple(chain.blocks[:count])
+
+    return first_blocks

@@ -1,0 +1,172 @@
+"""What chat and completions let a client ask for beyond the prompt itself, checked the way vLLM checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from aiohttp import web
+
+from simulator.options import Options
+from simulator.prompts import Prompt
+from simulator.script import Wish
+from simulator.service import Order, Service
+from simulator.surface.fields import Body
+from simulator.surface.wire import ApiError, malformed
+
+MOST_COPIES = 16_384
+MOST_STOPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request's wishes, apart from its prompt."""
+
+    model: str
+    request_id: str
+    rank: int | None
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    copies: int
+    max_tokens: int | None
+    wish: Wish
+    """Its `max_tokens` is not settled before the prompt is known."""
+    salt: str
+    priority: int
+    returns_token_ids: bool
+
+    def order(self, options: Options, prompts: Sequence[Prompt], recital: str | None = None) -> Order:
+        """The order for these prompts, once they are known to fit."""
+        longest = max(len(prompt.tokens) for prompt in prompts)
+        most = settle_max_tokens(options, longest, self.max_tokens)
+        wish = Wish(most, min(self.wish.min_tokens, most), self.wish.ignores_end, self.wish.stop, self.wish.shows_stop)
+        return Order(
+            model=self.model,
+            prompts=prompts,
+            wish=wish,
+            request_id=self.request_id,
+            copies=self.copies,
+            recital=recital,
+            salt=self.salt,
+            priority=self.priority,
+            rank=self.rank,
+        )
+
+
+def read_asked(service: Service, request: web.Request, body: Body, default_max_tokens: int | None) -> Asked:
+    """Everything but the prompt."""
+    options = body.object("stream_options")
+    stream = body.flag("stream")
+    if body.get("stream_options") is not None and not stream:
+        raise ApiError(
+            "Stream options can only be defined when `stream=True`.", "Bad Request", "stream_options", is_format=True
+        )
+    body.number("temperature", 0.0, float("inf"))
+    body.number("top_p", 0.0, 1.0)
+    _check_ignored(body)
+    max_tokens = body.integer("max_completion_tokens")
+    max_tokens = body.integer("max_tokens", default_max_tokens) if max_tokens is None else max_tokens
+    include_usage = options.flag("include_usage")
+    return Asked(
+        model=known_model(service, body),
+        request_id=request_id_of(request, body),
+        rank=rank_of(service, request),
+        stream=stream,
+        include_usage=include_usage,
+        continuous_usage=include_usage and options.flag("continuous_usage_stats"),
+        copies=_copies(body),
+        max_tokens=max_tokens,
+        wish=Wish(
+            max_tokens=0,
+            min_tokens=body.integer("min_tokens", 0, low=0) or 0,
+            ignores_end=body.flag("ignore_eos"),
+            stop=_stops(body),
+            shows_stop=body.flag("include_stop_str_in_output"),
+        ),
+        salt=salt_of(body),
+        priority=body.integer("priority", 0) or 0,
+        returns_token_ids=body.flag("return_token_ids"),
+    )
+
+
+def _check_ignored(body: Body) -> None:
+    """Fields that change nothing here, but must be what vLLM wants them to be."""
+    body.integer("seed")
+    for name in ("kv_transfer_params", "vllm_xargs", "logit_bias"):
+        body.object(name)
+
+
+def _copies(body: Body) -> int:
+    copies = body.integer("n", 1, low=1) or 1
+    if copies > MOST_COPIES:
+        raise ApiError(f"n must be at most {MOST_COPIES}, got {copies}.", param="n")
+    return copies
+
+
+def _stops(body: Body) -> tuple[str, ...]:
+    stop = body.get("stop")
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
+        raise malformed("stop", "string_type", "Input should be a valid string", stop)
+    if len(stops) > MOST_STOPS:
+        raise ApiError(f"stop must have at most {MOST_STOPS} items.", param="stop")
+    return tuple(stops)
+
+
+def salt_of(body: Body) -> str:
+    """The cache salt, which must say something if it is there."""
+    salt = body.text("cache_salt")
+    if salt == "":
+        raise ApiError("Parameter 'cache_salt' must be a non-empty string if provided.", param="cache_salt")
+    return salt or ""
+
+
+def known_model(service: Service, body: Body) -> str:
+    """The model asked for; without a name it is the pod's own."""
+    name = body.text("model")
+    if not name:
+        return service.options.models[0]
+    if not service.has_model(name):
+        aliases = ", ".join((*service.options.models, *service.options.adapters))
+        raise ApiError(f"The model `{name}` does not exist. Valid aliases: {aliases}.", "NotFoundError", "model", 404)
+    return name
+
+
+def request_id_of(request: web.Request, body: Body) -> str:
+    """The body's id, the header's, or one of our own; without the API's prefix."""
+    return body.text("request_id") or request.headers.get("X-Request-Id") or uuid4().hex
+
+
+def rank_of(service: Service, request: web.Request) -> int | None:
+    """The data-parallel rank that the header names; what is no number counts as absent."""
+    try:
+        rank = int(request.headers.get("X-data-parallel-rank", ""))
+    except ValueError:
+        return None
+    if not 0 <= rank < len(service.ranks):
+        raise ApiError(f"data_parallel_rank {rank} is out of range [0, {len(service.ranks)}).")
+    return rank
+
+
+def settle_max_tokens(options: Options, prompt_tokens: int, asked: int | None) -> int:
+    """How long an answer may get behind a prompt of this length."""
+    room = options.context_tokens - prompt_tokens
+    if room < 1:
+        raise ApiError(
+            f"This model's maximum context length is {options.context_tokens} tokens. However, your prompt contains at "
+            f"least {prompt_tokens} input tokens. Please reduce the length of the input prompt.",
+            param="input_tokens",
+        )
+    if asked is None:
+        return room
+    if asked < 1:
+        raise ApiError(f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
+    if asked > room:
+        raise ApiError(
+            f"'max_tokens' is too large: {asked}. This model's maximum context length is {options.context_tokens} "
+            f"tokens and your request has {prompt_tokens} input tokens.",
+            param="max_tokens",
+        )
+    return asked

@@ -1,0 +1,200 @@
+"""/v1/chat/completions: the answer, at once or piece by piece."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from uuid import uuid4
+
+from aiohttp import web
+
+from simulator.options import Options
+from simulator.service import Choice, Generation, Portion
+from simulator.surface.chat_request import Chat, read_chat
+from simulator.surface.fields import read_body
+from simulator.surface.logprobs import chat_logprobs
+from simulator.surface.usage import counts, fingerprint, last_usage, whole_usage
+from simulator.surface.wire import SERVICE, compact, engine_issue, json_answer, open_stream
+
+
+async def complete_chat(request: web.Request) -> web.StreamResponse:
+    """POST /v1/chat/completions."""
+    service = request.app[SERVICE]
+    chat = read_chat(service, request, await read_body(request))
+    order = chat.asked.order(service.options, [chat.prompt], chat.recital)
+    with service.generate(order) as generation:
+        if chat.asked.stream:
+            return await _stream(request, service.options, chat, generation)
+        await generation.completed()
+        if generation.has_failed:
+            raise engine_issue()
+        return json_answer(_whole(service.options, chat, generation))
+
+
+# --- An answer at once ------------------------------------------------------------------------------------------------
+
+
+def _whole(options: Options, chat: Chat, generation: Generation) -> dict[str, Any]:
+    asked = chat.asked
+    return {
+        "id": f"chatcmpl-{asked.request_id}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": asked.model,
+        "choices": [_whole_choice(chat, choice) for choice in generation.choices],
+        "service_tier": None,
+        "system_fingerprint": fingerprint(options),
+        "usage": whole_usage(options, generation, tells_created=True),
+        "prompt_logprobs": None,
+        "prompt_token_ids": list(chat.prompt.tokens) if asked.returns_token_ids else None,
+        "prompt_text": None,
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
+    }
+
+
+def _whole_choice(chat: Chat, choice: Choice) -> dict[str, Any]:
+    text = (chat.prompt.text if chat.echoes else "") + choice.text
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": text if chat.tool is None else "",
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+    }
+    if chat.tool is not None:
+        message["tool_calls"] = [
+            {"id": _call_id(), "type": "function", "function": {"name": chat.tool, "arguments": choice.text}}
+        ]
+    tokens = choice.script.tokens
+    return {
+        "index": choice.index,
+        "message": {**message, "reasoning": None},
+        "logprobs": _logprobs(chat, choice, 0, tokens),
+        "finish_reason": _finish_reason(chat, choice),
+        "stop_reason": choice.script.stop_reason,
+        "token_ids": choice.script.token_ids(0, tokens) if chat.asked.returns_token_ids else None,
+        "routed_experts": None,
+    }
+
+
+def _call_id() -> str:
+    return f"chatcmpl-tool-{uuid4().hex}"
+
+
+def _finish_reason(chat: Chat, choice: Choice) -> str:
+    reason = choice.script.finish_reason
+    return chat.tool_finish if chat.tool is not None and reason == "stop" else reason
+
+
+def _logprobs(chat: Chat, choice: Choice, start: int, end: int) -> dict[str, Any] | None:
+    return None if chat.top_logprobs is None else chat_logprobs(choice.script, start, end, chat.top_logprobs)
+
+
+# --- An answer piece by piece -----------------------------------------------------------------------------------------
+
+
+async def _stream(request: web.Request, options: Options, chat: Chat, generation: Generation) -> web.StreamResponse:
+    stream = await open_stream(request)
+    writer = _ChunkWriter(options, chat, generation)
+    has_begun = False
+    while not all(choice.told_end for choice in generation.choices):
+        await generation.more()
+        if generation.has_failed:
+            return await stream.fail()
+        for choice in generation.choices:
+            portion = choice.take()
+            if portion is None:
+                continue
+            if not has_begun:
+                has_begun = True
+                for each in generation.choices:
+                    await stream.send(writer.opening(each))
+            for chunk in writer.chunks(choice, portion):
+                await stream.send(chunk)
+    if chat.asked.include_usage:
+        await stream.send(writer.usage())
+    await stream.send("[DONE]")
+    return await stream.close()
+
+
+class _ChunkWriter:
+    """Chunks of one stream. What is the same in all of them is written once."""
+
+    def __init__(self, options: Options, chat: Chat, generation: Generation) -> None:
+        self._options = options
+        self._chat = chat
+        self._generation = generation
+        asked = chat.asked
+        head = {
+            "id": f"chatcmpl-{asked.request_id}",
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": asked.model,
+        }
+        self._head = compact(head)[:-1] + ',"choices":['
+        self._is_plain = chat.tool is None and chat.top_logprobs is None and not asked.returns_token_ids
+        self._prompt_tokens = generation.prompt_tokens
+
+    def opening(self, choice: Choice) -> str:
+        """The role; it comes with the first token."""
+        asked = self._chat.asked
+        text = self._chat.prompt.text if self._chat.echoes else ""
+        delta = {"role": "assistant", "content": text}
+        first = compact({"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None})
+        ids = compact(list(self._chat.prompt.tokens)) if asked.returns_token_ids else "null"
+        return f'{self._head}{first}],"prompt_token_ids":{ids},"prompt_text":null{self._running_usage(0)}}}'
+
+    def chunks(self, choice: Choice, portion: Portion) -> list[str]:
+        """The chunks for what came since the last ones."""
+        if self._is_plain and not portion.is_last:
+            body = (
+                f'{{"index":{choice.index},"delta":{{"content":{compact(portion.text)}}},"logprobs":null,'
+                '"finish_reason":null,"token_ids":null}'
+            )
+            return [f"{self._head}{body}]{self._running_usage(portion.end)}}}"]
+        deltas = [self._delta(portion)]
+        if self._chat.tool is not None and portion.start == 0:
+            deltas.insert(0, self._call())
+        return [self._chunk(choice, portion, delta, is_last=delta is deltas[-1]) for delta in deltas]
+
+    def _call(self) -> dict[str, Any]:
+        function = {"name": self._chat.tool, "arguments": ""}
+        return {"tool_calls": [{"id": _call_id(), "type": "function", "index": 0, "function": function}]}
+
+    def _delta(self, portion: Portion) -> dict[str, Any]:
+        if self._chat.tool is None:
+            return {"content": portion.text}
+        return {"tool_calls": [{"index": 0, "function": {"arguments": portion.text}}]} if portion.text else {}
+
+    def _chunk(self, choice: Choice, portion: Portion, delta: dict[str, Any], *, is_last: bool) -> str:
+        start, end = portion.start, portion.end
+        body: dict[str, Any] = {
+            "index": choice.index,
+            "delta": delta,
+            "logprobs": _logprobs(self._chat, choice, start, end) if is_last else None,
+            "finish_reason": None,
+        }
+        ends = is_last and portion.is_last
+        if ends:
+            body["finish_reason"] = _finish_reason(self._chat, choice)
+            body["stop_reason"] = choice.script.stop_reason
+        ids = is_last and self._chat.asked.returns_token_ids
+        body["token_ids"] = choice.script.token_ids(start, end) if ids else None
+        mark = ""
+        if ends and not self._chat.asked.include_usage:
+            mark = f',"system_fingerprint":{compact(fingerprint(self._options))}'
+        return f"{self._head}{compact(body)}]{mark}{self._running_usage(end)}}}"
+
+    def _running_usage(self, completion_tokens: int) -> str:
+        if not self._chat.asked.continuous_usage:
+            return ""
+        usage = {**counts(self._prompt_tokens, completion_tokens), "completion_tokens_details": None}
+        return f',"usage":{compact(usage)}'
+
+    def usage(self) -> str:
+        """The chunk without choices that ends a stream whose client asked for it."""
+        usage = compact(last_usage(self._options, self._generation, tells_created=True))
+        return f'{self._head}],"usage":{usage},"system_fingerprint":{compact(fingerprint(self._options))}}}'

@@ -1,0 +1,271 @@
+"""/v1/responses."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from aiohttp import web
+
+from simulator.json_instance import instance_of
+from simulator.prompts import Prompt
+from simulator.script import Wish
+from simulator.service import Choice, Generation, Service
+from simulator.surface.asking import Asked, known_model, request_id_of, salt_of
+from simulator.surface.chat_request import chat_prompt, chosen_tool
+from simulator.surface.fields import Body, read_body
+from simulator.surface.wire import SERVICE, ApiError, EventStream, compact, engine_issue, json_answer, open_stream
+
+Messages = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One responses request, checked."""
+
+    body: Body
+    asked: Asked
+    messages: Messages
+    prompt: Prompt
+    tool: str | None
+    recital: str | None
+    created_at: int
+    item_id: str
+
+    @property
+    def response_id(self) -> str:
+        return f"resp_{self.asked.request_id}"
+
+
+async def create_response(request: web.Request) -> web.StreamResponse:
+    """POST /v1/responses."""
+    service = request.app[SERVICE]
+    response = _read(service, request, await read_body(request))
+    order = response.asked.order(service.options, [response.prompt], response.recital)
+    with service.generate(order) as generation:
+        if response.asked.stream:
+            answer = await _stream(request, response, generation)
+        else:
+            await generation.completed()
+            if generation.has_failed:
+                raise engine_issue()
+            answer = json_answer(_whole(response, generation, is_over=True))
+        if service.options.keeps_responses and not generation.has_failed:
+            said = {"role": "assistant", "content": generation.choices[0].text}
+            service.responses.keep(response.response_id, [*response.messages, said])
+        return answer
+
+
+def _read(service: Service, request: web.Request, body: Body) -> Response:
+    model = known_model(service, body)
+    messages = _messages(service, body)
+    tools = body.objects("tools")
+    tool = chosen_tool(body.get("tool_choice"), tools)
+    schemas = [each.get("parameters") for each in tools if each.get("name") == tool]
+    asked = Asked(
+        model=model,
+        request_id=request_id_of(request, body).removeprefix("resp_"),
+        rank=None,
+        stream=body.flag("stream"),
+        include_usage=True,
+        continuous_usage=False,
+        copies=1,
+        max_tokens=body.integer("max_output_tokens"),
+        wish=Wish(0),
+        salt=salt_of(body),
+        priority=body.integer("priority", 0) or 0,
+        returns_token_ids=False,
+    )
+    return Response(
+        body=body,
+        asked=asked,
+        messages=messages,
+        prompt=chat_prompt(service, model, messages, Body({}), tools),
+        tool=tool,
+        recital=json.dumps(instance_of(schemas[0])) if schemas else _structured(body),
+        created_at=int(time.time()),
+        item_id=f"{'msg' if tool is None else 'fc'}_{uuid4().hex}",
+    )
+
+
+def _structured(body: Body) -> str | None:
+    wanted = body.object("text").object("format")
+    if wanted.get("type") == "json_schema":
+        return json.dumps(instance_of(wanted.get("schema")))
+    return json.dumps({"answer": "lorem"}) if wanted.get("type") == "json_object" else None
+
+
+def _messages(service: Service, body: Body) -> Messages:
+    """The conversation: what came before, instructions, and the new input."""
+    before: Messages | None = []
+    if (previous := body.text("previous_response_id")) is not None:
+        before = service.responses.get(previous)
+    if before is None:
+        raise ApiError(f"Response with id '{previous}' not found.", "invalid_request_error", "response_id", 404)
+    instructions = body.text("instructions")
+    openers: Messages = [{"role": "system", "content": instructions}] if instructions else []
+    given = body.required("input")
+    turns = [{"role": "user", "content": given}] if isinstance(given, str) else body.objects("input")
+    kept = [turn for turn in before if turn.get("role") != "system" or not openers]
+    return [*openers, *kept, *map(_turn, turns)]
+
+
+def _turn(item: dict[str, Any]) -> dict[str, Any]:
+    """An input item as a chat message."""
+    match item.get("type"):
+        case "function_call":
+            call = {key: item.get(key) for key in ("call_id", "name", "arguments")}
+            return {"role": "assistant", "content": None, "tool_calls": [call]}
+        case "function_call_output":
+            return {"role": "tool", "content": str(item.get("output", "")), "tool_call_id": item.get("call_id")}
+        case _:
+            return item
+
+
+# --- The answer -------------------------------------------------------------------------------------------------------
+
+
+def _whole(response: Response, generation: Generation | None, *, is_over: bool) -> dict[str, Any]:
+    choice = generation.choices[0] if generation is not None else None
+    is_cut = is_over and choice is not None and choice.script.finish_reason == "length"
+    body = response.body
+    return {
+        "id": response.response_id,
+        "created_at": response.created_at,
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "instructions": body.get("instructions"),
+        "metadata": body.get("metadata"),
+        "model": response.asked.model,
+        "object": "response",
+        "output": [_item(response, choice)] if is_over and choice is not None else [],
+        "parallel_tool_calls": True,
+        "temperature": body.get("temperature") or 1.0,
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.objects("tools"),
+        "top_p": body.get("top_p") or 1.0,
+        "background": False,
+        "max_output_tokens": response.asked.max_tokens,
+        "max_tool_calls": None,
+        "previous_response_id": body.get("previous_response_id"),
+        "prompt": None,
+        "reasoning": None,
+        "service_tier": "auto",
+        "status": "in_progress" if not is_over else "incomplete" if is_cut else "completed",
+        "text": body.get("text"),
+        "top_logprobs": None,
+        "truncation": "disabled",
+        "usage": _usage(generation) if is_over and generation is not None else None,
+        "user": body.get("user"),
+        "kv_transfer_params": None,
+        "input_messages": None,
+        "output_messages": None,
+    }
+
+
+def _usage(generation: Generation) -> dict[str, Any]:
+    """Told whether or not the pod tells cached tokens elsewhere."""
+    prompt, output = generation.prompt_tokens, generation.completion_tokens
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {
+            "cached_tokens": generation.cached_tokens,
+            "cache_write_tokens": generation.created_cache_tokens,
+            "input_tokens_per_turn": [],
+            "cached_tokens_per_turn": [],
+        },
+        "output_tokens": output,
+        "output_tokens_details": {
+            "reasoning_tokens": 0,
+            "tool_output_tokens": 0,
+            "output_tokens_per_turn": [],
+            "tool_output_tokens_per_turn": [],
+        },
+        "total_tokens": prompt + output,
+    }
+
+
+def _item(response: Response, choice: Choice, *, is_over: bool = True) -> dict[str, Any]:
+    """The one output item: a message, or a call of a function."""
+    status = "completed" if is_over else "in_progress"
+    if response.tool is not None:
+        return {
+            "arguments": choice.text if is_over else "",
+            "call_id": f"call_{response.asked.request_id}",
+            "name": response.tool,
+            "type": "function_call",
+            "id": response.item_id,
+            "status": status,
+        }
+    content = [_text_part(choice.text)] if is_over else []
+    return {"id": response.item_id, "content": content, "role": "assistant", "status": status, "type": "message"}
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
+
+
+# --- The answer as events ---------------------------------------------------------------------------------------------
+
+
+class _Events:
+    """Numbered events of one response."""
+
+    def __init__(self, stream: EventStream, response: Response) -> None:
+        self.stream = stream
+        self._item_id = response.item_id
+        self._number = 0
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        await self.stream.send_named(kind, compact({**fields, "sequence_number": self._number, "type": kind}))
+        self._number += 1
+
+    async def send_of_item(self, kind: str, **fields: Any) -> None:
+        """An event about the one item."""
+        await self.send(kind, item_id=self._item_id, output_index=0, **fields)
+
+
+async def _stream(request: web.Request, response: Response, generation: Generation) -> web.StreamResponse:
+    events = _Events(await open_stream(request), response)
+    [choice] = generation.choices
+    for kind in ("response.created", "response.in_progress"):
+        await events.send(kind, response=_whole(response, None, is_over=False))
+    while not choice.told_end:
+        await generation.more()
+        if generation.has_failed:
+            return await events.stream.fail()
+        portion = choice.take()
+        if portion is None:
+            continue
+        if portion.start == 0:
+            await _begin_item(events, response, choice)
+        if portion.text:
+            await _send_delta(events, response, portion.text)
+    await _end_item(events, response, choice)
+    await events.send("response.completed", response=_whole(response, generation, is_over=True))
+    return await events.stream.close()
+
+
+async def _begin_item(events: _Events, response: Response, choice: Choice) -> None:
+    await events.send("response.output_item.added", output_index=0, item=_item(response, choice, is_over=False))
+    if response.tool is None:
+        await events.send_of_item("response.content_part.added", content_index=0, part=_text_part(""))
+
+
+async def _send_delta(events: _Events, response: Response, text: str) -> None:
+    if response.tool is None:
+        await events.send_of_item("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+    else:
+        await events.send_of_item("response.function_call_arguments.delta", delta=text)
+
+
+async def _end_item(events: _Events, response: Response, choice: Choice) -> None:
+    text = choice.text
+    if response.tool is None:
+        await events.send_of_item("response.output_text.done", content_index=0, text=text, logprobs=[])
+        await events.send_of_item("response.content_part.done", content_index=0, part=_text_part(text))
+    else:
+        await events.send_of_item("response.function_call_arguments.done", arguments=text, name=response.tool)
+    await events.send("response.output_item.done", output_index=0, item=_item(response, choice))

@@ -1,0 +1,50 @@
+"""What a generation cost, in the words of chat and completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.options import Options
+from simulator.service import Generation
+
+
+def counts(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+    """The three numbers, in vLLM's order."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+    }
+
+
+def whole_usage(options: Options, generation: Generation, *, tells_created: bool) -> dict[str, Any]:
+    """`usage` of an answer that is no stream; completions never tell what they added to the cache."""
+    details = None
+    if options.tells_cached_tokens:
+        details = {
+            "cached_tokens": generation.cached_tokens,
+            "created_cache_tokens": generation.created_cache_tokens if tells_created else None,
+            "multimodal_tokens": None,
+        }
+    usage = counts(generation.prompt_tokens, generation.completion_tokens)
+    return {**usage, "prompt_tokens_details": details, "completion_tokens_details": None}
+
+
+def last_usage(options: Options, generation: Generation, *, tells_created: bool) -> dict[str, Any]:
+    """`usage` of a stream's last chunk, which leaves out what is null."""
+    usage = counts(generation.prompt_tokens, generation.completion_tokens)
+    if options.tells_cached_tokens:
+        details = {"cached_tokens": generation.cached_tokens}
+        if tells_created:
+            details["created_cache_tokens"] = generation.created_cache_tokens
+        usage["prompt_tokens_details"] = details
+    return usage
+
+
+def fingerprint(options: Options) -> str:
+    """`system_fingerprint`: the engine's version and something that stands for its configuration."""
+    return f"vllm-{VERSION}-{sum(options.models[0].encode()) & 0xFFFFFFFF:08x}"
+
+
+VERSION = "0.32.0"
+"""The vLLM whose surface this is."""

@@ -1,0 +1,146 @@
+"""What all APIs share on the wire: error bodies, JSON answers, event streams. Must not know of prompts or steps.
+
+vLLM has three shapes of errors: OpenAI's, Anthropic's (for what is wrong with a message's meaning), and a bare `detail`
+(for bytes that are no JSON and paths that are not there).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from simulator.service import Service
+
+SERVICE = web.AppKey("service", Service)
+
+ENGINE_ISSUE = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+
+JSON_TYPE = "application/json"
+
+
+class ApiError(Exception):
+    """An answer that is an error. `is_format`: what is wrong is the form, and every API says so in OpenAI's shape."""
+
+    def __init__(
+        self,
+        message: str,
+        kind: str = "BadRequestError",
+        param: str | None = None,
+        status: int = 400,
+        *,
+        is_format: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.status = status
+        self.is_format = is_format
+
+    def body(self, path: str) -> dict[str, Any]:
+        """As the API at this path says it."""
+        if path.startswith("/v1/messages") and not self.is_format:
+            return {"type": "error", "error": {"type": self.kind, "message": self.message}}
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
+
+
+class BadBytesError(Exception):
+    """A body that is no JSON at all, down to its bytes."""
+
+
+def malformed(name: str, kind: str, message: str, value: object = None) -> ApiError:
+    """A field of the wrong type, in the words of vLLM's validation."""
+    at = f"body.{name}" if name else "body"
+    shown = (
+        f"1 validation error:\n  {{'type': '{kind}', 'loc': '{at}', 'msg': '{message}', 'input': {str(value)[:200]!r}}}"
+    )
+    return ApiError(shown, "Bad Request", at, is_format=True)
+
+
+def engine_issue() -> ApiError:
+    """The engine died."""
+    return ApiError(ENGINE_ISSUE, "InternalServerError", status=500)
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
+def compact(value: object) -> str:
+    """JSON as vLLM writes it."""
+    return _ENCODER.encode(value)
+
+
+def json_answer(value: object, status: int = 200) -> web.Response:
+    """A whole answer."""
+    return web.Response(body=compact(value).encode(), status=status, headers={"Content-Type": JSON_TYPE})
+
+
+CUT_AFTER = "cut_after"
+"""Where a request keeps how many events its stream may have before it is cut, if it is to be."""
+
+
+class CutError(Exception):
+    """The stream's connection was closed on purpose."""
+
+    def __init__(self, response: web.StreamResponse) -> None:
+        super().__init__("cut")
+        self.response = response
+
+
+async def open_stream(request: web.Request) -> EventStream:
+    """A stream whose head is out: vLLM sends it before the engine has done anything."""
+    stream = EventStream(request, request.get(CUT_AFTER))
+    await stream.open()
+    return stream
+
+
+class EventStream:
+    """A stream of server-sent events, one HTTP chunk each. The head goes out before there is anything to say."""
+
+    def __init__(self, request: web.Request, cut_after: int | None) -> None:
+        self._request = request
+        self._cut_after = cut_after
+        self._sent = 0
+        self.response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream; charset=utf-8", "Vary": "Origin"},
+        )
+        self.response.enable_chunked_encoding()
+
+    async def open(self) -> None:
+        """Send the head."""
+        await self.response.prepare(self._request)
+        await self._cut_if_due()
+
+    async def send(self, data: str) -> None:
+        """An event without a name."""
+        await self._write(f"data: {data}\n\n".encode())
+
+    async def send_named(self, name: str, data: str) -> None:
+        """An event with a name."""
+        await self._write(f"event: {name}\ndata: {data}\n\n".encode())
+
+    async def close(self) -> web.StreamResponse:
+        """End well."""
+        await self.response.write_eof()
+        return self.response
+
+    async def fail(self) -> web.StreamResponse:
+        """The engine died: say so, and end as if all were well, as vLLM does."""
+        await self.send(json.dumps(engine_issue().body("")))
+        await self.send("[DONE]")
+        return await self.close()
+
+    async def _write(self, event: bytes) -> None:
+        await self.response.write(event)
+        self._sent += 1
+        await self._cut_if_due()
+
+    async def _cut_if_due(self) -> None:
+        if self._cut_after is None or self._sent < self._cut_after:
+            return
+        if self._request.transport is not None:
+            self._request.transport.close()
+        raise CutError(self.response)

@@ -1,0 +1,53 @@
+"""A tokenizer that needs no vocabulary: four UTF-8 bytes are one token. Must not know of messages or answers.
+
+A token's id is its bytes, so any list of ids can be read back. Texts are cut from where they begin, one by one, and
+special tokens stand between them: what is appended to a conversation changes no token before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+BYTES_PER_TOKEN = 4
+
+_LENGTH_SHIFT = 32
+"""Ids below 2^32 are four bytes; a shorter rest carries its length above them; specials lie beyond all of these."""
+
+_FIRST_SPECIAL = BYTES_PER_TOKEN + 1 << _LENGTH_SHIFT
+
+MESSAGE_START = _FIRST_SPECIAL
+MESSAGE_END = _FIRST_SPECIAL + 1
+"""Ends a message, and an answer: the model's end-of-sequence token."""
+
+_SPECIALS = {MESSAGE_START: b"<|im_start|>", MESSAGE_END: b"<|im_end|>"}
+
+LARGEST_ID = (1 << 63) - 1
+"""What vLLM takes at most for a token id."""
+
+
+def encode(text: bytes) -> list[int]:
+    """The tokens of one text; the last one may be shorter than the others."""
+    whole = len(text) // BYTES_PER_TOKEN
+    tokens = list(struct.unpack_from(f"<{whole}I", text))
+    if rest := text[whole * BYTES_PER_TOKEN :]:
+        tokens.append(len(rest) << _LENGTH_SHIFT | int.from_bytes(rest, "little"))
+    return tokens
+
+
+def bytes_of(token: int) -> bytes:
+    """What a token stands for; ids that no text has are taken for four bytes."""
+    if token in _SPECIALS:
+        return _SPECIALS[token]
+    length = token >> _LENGTH_SHIFT
+    return (token & 0xFFFFFFFF).to_bytes(4, "little")[: length if 0 < length < BYTES_PER_TOKEN else BYTES_PER_TOKEN]
+
+
+def decode(tokens: Iterable[int]) -> str:
+    """The text of a list of tokens; bytes that are no UTF-8 turn into replacement marks, as in any tokenizer."""
+    return b"".join(map(bytes_of, tokens)).decode("utf-8", "replace")
+
+
+def pack(tokens: Sequence[int]) -> bytes:
+    """Eight bytes a token, for hashing."""
+    return struct.pack(f"<{len(tokens)}Q", *tokens)
