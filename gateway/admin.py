@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.config.values import Secret
+from gateway.config.values import Address, Secret
 from gateway.config.words import pod_url
 from gateway.fleet_view import show_fleet
 from gateway.ports import answer_json
@@ -44,7 +44,7 @@ class _Named(msgspec.Struct, forbid_unknown_fields=True):
 
 def admin_app(admin: Admin) -> web.Application:
     """The application of the admin port."""
-    app = web.Application(middlewares=[_errors_as_json, *([_guard(admin.token)] if admin.token else [])])
+    app = web.Application(middlewares=[_errors_as_json, _guard(admin.token) if admin.token else _only_by_hand])
     app.add_routes(
         [
             web.get("/receipts", _bound(admin, _receipts)),
@@ -80,6 +80,14 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         answer = answer_json({"error": error.text or error.reason}, error.status)
         answer.headers.update(headers)
         return answer
+
+
+@web.middleware
+async def _only_by_hand(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Without a token only who is on this machine may ask, and a web page in a browser there is somebody else."""
+    if "origin" in request.headers or not Address(request.url.host or "", 0).is_loopback:
+        raise web.HTTPForbidden(text="not for web pages; ask by the loopback address")
+    return await handler(request)
 
 
 def _guard(token: Secret) -> Middleware:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -88,9 +89,9 @@ def build(settings: Settings, variables: Mapping[str, str]) -> Gateway:
 
     stdout = LineWriter(STDOUT)
     say = EventLog(stdout, settings.log_level)
-    logs = {"requests": OutcomeLog(stdout, request_line)}
+    logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: say.level))}
     if settings.usage_log:
-        logs["usage"] = OutcomeLog(LineWriter(settings.usage_log), partial(usage_line, prices=prices))
+        logs["usage"] = OutcomeLog(_usage_writer(settings.usage_log), partial(usage_line, prices=prices))
 
     router = Router(settings.routing.scorers)
     receipts = Receipts()
@@ -154,6 +155,13 @@ def build(settings: Settings, variables: Mapping[str, str]) -> Gateway:
         front=front,
         registry=make_registry(tallies, gauges),
     )
+
+
+def _usage_writer(path: Path) -> LineWriter:
+    try:
+        return LineWriter(path)
+    except OSError as error:
+        raise Invalid([Fault("usage_log", f"cannot write `{path}`: {error.strerror}")]) from None
 
 
 def load_policy(settings: Settings, variables: Mapping[str, str]) -> Policy | None:

@@ -27,6 +27,7 @@ MOST_AT_ONCE = 200
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 Encode = Callable[[Outcome], bytes]
+"""One line, or nothing where nothing is to be said."""
 
 
 class OutcomeLog:
@@ -57,7 +58,8 @@ class OutcomeLog:
 
     def _hand_over(self) -> None:
         some, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
-        self.writer.put(b"".join(map(self._encode, some)), len(some))
+        if lines := b"".join(map(self._encode, some)):
+            self.writer.put(lines, len(some))
 
 
 class EventLog:
@@ -93,14 +95,17 @@ def stamp(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def request_line(outcome: Outcome) -> bytes:
-    """The log line of one request."""
+def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
+    """The log line of one request, if `level` lets it through."""
     usage, request = outcome.usage, outcome.request
+    own_level = "error" if outcome.status >= 500 else "info"
+    if LEVELS[own_level] < LEVELS[level()]:
+        return b""
     return (
         msgspec.json.encode(
             {
                 "timestamp": stamp(outcome.at_s),
-                "level": "error" if outcome.status >= 500 else "info",
+                "level": own_level,
                 "message": "request",
                 "trace_id": None,
                 "span_id": None,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from gateway.breaker import Breaker
 from gateway.carrier import LegEnd
 from gateway.config.values import ModelEntry
 from gateway.discovery.source import Found, Source
@@ -39,6 +40,8 @@ class Rhythm:
     settled_s: float = 5.0
     """Pods that are ready so soon after our own start were there before us: nothing is slow about them."""
     at_once: int = 32
+    crowd: int = 100
+    """Beyond so many pods all pauses grow with their number: looking must not take the loop from the relay."""
 
 
 class Watcher:
@@ -87,8 +90,9 @@ class Watcher:
         if pod is None or end is LegEnd.BUSY:
             return
         if end is LegEnd.ANSWERED:
-            if pod.breaker.failures or pod.breaker.state != "closed":
-                self._move_breaker(pod, pod.breaker.succeeded())
+            moved = pod.breaker.succeeded()
+            if moved is not pod.breaker:
+                self._move_breaker(pod, moved)
             return
         self._move_breaker(pod, pod.breaker.failed(self._clock()))
         pod.wake.set()
@@ -168,7 +172,7 @@ class Watcher:
     async def _pause(self, pod: WatchedPod) -> None:
         jitter = 1 + self._rhythm.jitter * (2 * self._draw() - 1)
         try:
-            async with asyncio.timeout(self._rhythm.probe_s * jitter):
+            async with asyncio.timeout(self._rhythm.probe_s * jitter * max(1.0, len(self._pods) / self._rhythm.crowd)):
                 await pod.wake.wait()
         except TimeoutError:
             return
@@ -244,9 +248,9 @@ class Watcher:
 
     # -- what the router is told -----------------------------------------------------------------------------------
 
-    def _move_breaker(self, pod: WatchedPod, moved: object) -> None:
+    def _move_breaker(self, pod: WatchedPod, moved: Breaker) -> None:
         opened = pod.breaker.opened
-        pod.breaker = moved  # type: ignore[assignment]
+        pod.breaker = moved
         self._say_if_opened(pod, opened)
         self._show(pod)
 

@@ -113,6 +113,7 @@ class Table:
         self.faults = faults
         self._asked: set[str] = set()
         self._entries: dict[str, object] = {}
+        self._is_mapping = isinstance(value, dict)
         if not isinstance(value, dict):
             faults.append(Fault(path, f"must be a mapping, not {_kind(value)}"))
             return
@@ -137,7 +138,7 @@ class Table:
 
     def need(self, key: str, parse: Parse[T], default: T) -> T:
         """The same for a key that must be there."""
-        if key not in self:
+        if key not in self and self._is_mapping:
             self.fault(key, "is missing")
         return self.get(key, parse, default)
 

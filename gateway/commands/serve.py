@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import sys
 from argparse import Namespace
@@ -26,6 +27,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
 
     try:
         settings = reread()
+        _keep_standard_streams()
         _raise_file_limit()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings, reread, variables))
@@ -51,6 +53,15 @@ def read(arguments: Namespace, variables: Mapping[str, str]) -> Settings:
             [Fault("--pod", "no pod is named: use --pod URL, --pod-file FILE, or discovery in a --config FILE")]
         )
     return settings
+
+
+def _keep_standard_streams() -> None:
+    """Who closed our standard output must not find its log lines in the next socket that takes its number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _raise_file_limit() -> None:

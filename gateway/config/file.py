@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gateway.config.values import ModelEntry, Routing, Settings, TlsFiles
+from gateway.config.values import ModelEntry, Routing, Secret, Settings, TlsFiles
 from gateway.config.words import (
     LOG_LEVELS,
     address,
@@ -43,11 +43,11 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
         listen=root.get("listen", address, usual.listen),
         metrics=root.get("metrics", address_or_off, usual.metrics),
         admin=root.get("admin", address_or_off, usual.admin),
-        admin_token=root.get("admin_token", secret, None) or root.get("admin_token_file", secret_file, None),
+        admin_token=_secret(root, "admin_token"),
         policy=root.get("policy", file, None),
         redis=root.get("redis", redis_url, None),
         trusted_proxies=root.each("trusted_proxies", network) or (),
-        pod_api_key=root.get("pod_api_key", secret, None) or root.get("pod_api_key_file", secret_file, None),
+        pod_api_key=_secret(root, "pod_api_key"),
         models=_models(root),
         routing=_routing(root),
         tls=_tls(root.table("tls")),
@@ -63,6 +63,14 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
         root.refuse(word, NOT_SUPPORTED)
     root.close()
     return settings, root
+
+
+def _secret(root: Table, key: str) -> Secret | None:
+    """`key`, or `key_file` with the name of the file that holds it."""
+    given, filed = root.get(key, secret, None), root.get(f"{key}_file", secret_file, None)
+    if given and filed:
+        root.fault(f"{key}_file", f"stands beside {key}: which one is meant?")
+    return given or filed
 
 
 def _discovered(table: Table | None, settings: Settings) -> Settings:

@@ -1,0 +1,27 @@
+"""The settings can be looked at, secrets excepted."""
+
+import json
+from pathlib import Path
+
+from gateway.config.show import show_settings
+from gateway.config.values import ModelEntry, Secret, Settings, TlsFiles
+
+
+def test_everything_shows_but_secrets() -> None:
+    """As JSON, with the scorers' parameters."""
+    settings = Settings(
+        admin_token=Secret("hunter2"),
+        redis=Secret("redis://:hunter2@h"),
+        pod_api_key=Secret("hunter2"),
+        models=(ModelEntry("a", 1e-6),),
+        tls=TlsFiles(Path("c.pem"), Path("k.pem")),
+    )
+    shown = json.dumps(show_settings(settings))
+    assert "hunter2" not in shown
+    found = json.loads(shown)
+    assert found["admin_token"] == found["redis"] == found["pod_api_key"] == "***"
+    assert found["listen"] == "127.0.0.1:8000"
+    assert found["routing"]["scorers"]["session"]["stay_s"] > 0
+    assert found["models"] == [{"name": "a", "input_cost_per_token": 1e-6, "output_cost_per_token": None, "pods": None}]
+    assert found["tls"] == {"cert": "c.pem", "key": "k.pem"}
+    assert found["timeouts"]["drain_s"] == 30.0

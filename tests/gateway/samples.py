@@ -1,0 +1,51 @@
+"""Values that the tests of the gateway begin from; each takes what a test wants different."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.outcome import Outcome
+from routing.placement import Usage
+from routing.receipt import Attempt, CandidateShown
+from routing.request import Api, Request
+
+AT_S = 1_795_186_398.25
+"""2026-11-20T14:53:18.250Z."""
+
+
+def an_attempt(**changes: Any) -> Attempt:
+    values: dict[str, Any] = {
+        "engine": "http://a:1",
+        "ended": "answered",
+        "candidates": (CandidateShown("http://a:1", True, 0.1, {"prefill": 0.1}, 64, 0, 1),),
+        "candidates_in_all": 1,
+        "predicted_prompt_tokens": 100,
+        "predicted_warm_tokens": 64,
+        "real_warm_tokens": 96,
+        "predicted_ttft_s": 0.1,
+        "real_ttft_s": 0.15,
+    }
+    return Attempt(**values | changes)
+
+
+def a_request(**changes: Any) -> Request:
+    values: dict[str, Any] = {"id": "r-1", "api": Api.CHAT, "model": "tiny", "stream": True}
+    return Request(**values | changes)
+
+
+def an_outcome(**changes: Any) -> Outcome:
+    values: dict[str, Any] = {
+        "request": a_request(),
+        "at_s": AT_S,
+        "tenant": "legal",
+        "status": 200,
+        "reason": None,
+        "detail": "",
+        "finish_reason": "stop",
+        "usage": Usage(100, 11, 96),
+        "attempts": (an_attempt(),),
+        "ttft_s": 0.25,
+        "duration_s": 1.25,
+        "decode_s": 1.0,
+    }
+    return Outcome(**values | changes)

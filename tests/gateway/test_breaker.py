@@ -1,0 +1,70 @@
+"""A breaker opens after failures in a row, tries again after a pause, and trusts again after successes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.breaker import Breaker, Rules, State
+
+RULES = Rules(failures=3, trial_successes=2, cooldown_s=1.0, longest_cooldown_s=4.0)
+
+
+def opened(now_s: float = 0.0) -> Breaker:
+    return Breaker(RULES).failed(now_s).failed(now_s).failed(now_s)
+
+
+def test_three_failures_in_a_row_open_it() -> None:
+    """Two and a success between leave it closed."""
+    breaker = Breaker(RULES).failed(0).failed(0).succeeded().failed(0).failed(0)
+    assert breaker.state is State.CLOSED
+    assert breaker.failed(0).state is State.OPEN
+
+
+def test_a_success_that_changes_nothing_gives_the_same_value() -> None:
+    """Who answers a request at a well pod learns by identity that there is nothing to do."""
+    breaker = Breaker(RULES)
+    assert breaker.succeeded() is breaker
+
+
+def test_it_opens_at_once_where_nobody_listens() -> None:
+    """A refused connection needs no second opinion."""
+    assert Breaker(RULES).tripped(0).is_open
+
+
+def test_a_probe_gives_it_a_trial_only_after_its_pause() -> None:
+    """Well again too early is not believed."""
+    breaker = opened(now_s=10)
+    assert breaker.probed(10.9).is_open
+    assert breaker.probed(11.0).state is State.TRIAL
+
+
+def test_a_trial_ends_in_trust_or_in_a_longer_pause() -> None:
+    """Successes close it and forget its past; one failure doubles the pause, up to a bound."""
+    trial = opened().probed(1)
+    closed = trial.succeeded().succeeded()
+    assert closed == Breaker(RULES, opened=1)
+    again = trial.succeeded().failed(1)
+    assert (again.state, again.open_until_s) == (State.OPEN, 3.0)
+    for now_s, pause_s in ((100, 4.0), (200, 4.0)):
+        again = again.probed(now_s).failed(now_s)
+        assert again.open_until_s == now_s + pause_s
+    assert again.opened == 4
+
+
+def test_what_began_before_it_opened_says_nothing() -> None:
+    """Requests still in flight neither close it nor prolong its pause."""
+    breaker = opened()
+    assert breaker.succeeded() is breaker
+    assert breaker.failed(0.5) is breaker
+    assert breaker.tripped(0.5) is breaker
+
+
+@given(st.lists(st.sampled_from(["failed", "succeeded", "tripped", "probed"]), max_size=60))
+def test_whatever_happens_a_well_pod_gets_its_trial(moves: list[str]) -> None:
+    """No history shuts a pod out for longer than the longest pause, and none opens it without a failure."""
+    breaker, now_s = Breaker(RULES), 0.0
+    for move in moves:
+        now_s += 0.5
+        breaker = breaker.succeeded() if move == "succeeded" else getattr(breaker, move)(now_s)
+    assert not breaker.probed(now_s + RULES.longest_cooldown_s).is_open
+    if not {"failed", "tripped"} & set(moves):
+        assert breaker == Breaker(RULES)

@@ -1,0 +1,69 @@
+"""Lines reach their file from another thread; whoever does not read them blocks nobody."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.lines import LineWriter
+
+
+def test_lines_are_appended_in_order(tmp_path: Path) -> None:
+    """What stood in the file stays before them."""
+    path = tmp_path / "log"
+    path.write_bytes(b"old\n")
+    writer = LineWriter(path)
+    writer.put(b"one\n")
+    writer.put(b"two\nthree\n", 2)
+    writer.close()
+    assert path.read_bytes() == b"old\none\ntwo\nthree\n"
+    assert writer.dropped_lines == 0
+
+
+def test_a_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
+    """As logrotate does it: lines before the signal in the old file, after it in the new one."""
+    path = tmp_path / "log"
+    writer = LineWriter(path)
+    writer.put(b"before\n")
+    path.rename(tmp_path / "log.1")
+    writer.reopen()
+    writer.put(b"after\n")
+    writer.close()
+    both = (tmp_path / "log.1").read_bytes() + path.read_bytes()
+    assert both == b"before\nafter\n"
+    assert path.read_bytes().endswith(b"after\n")
+
+
+def test_a_reader_that_hangs_costs_lines_and_not_the_loop() -> None:
+    """Beyond the bound lines are dropped and counted; what was taken is written when the reader comes back."""
+    read, write = os.pipe()
+    writer = LineWriter(write, most_waiting_bytes=1 << 20)
+    line = b"x" * 1023 + b"\n"
+    for _ in range(3000):
+        writer.put(line)
+    assert writer.dropped_lines >= 3000 - 1024 - 64 - 1  # the bound, what fits the pipe, and one in the thread's hand
+    taken = (3000 - writer.dropped_lines) * len(line)
+    seen = 0
+    while seen < taken:
+        seen += len(os.read(read, 1 << 16))
+    writer.close()
+    assert seen == taken
+    os.close(write)
+    os.close(read)
+
+
+def test_a_target_that_is_gone_drops_lines() -> None:
+    """A closed pipe is no error of ours."""
+    read, write = os.pipe()
+    os.close(read)
+    writer = LineWriter(write)
+    writer.put(b"a\nb\n", 2)
+    writer.close()
+    assert writer.dropped_lines == 2
+    os.close(write)
+
+
+def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
+    """At the start, not at the first line."""
+    with pytest.raises(OSError, match="No such file"):
+        LineWriter(tmp_path / "nowhere" / "log")

@@ -1,0 +1,56 @@
+"""Receipts are kept for the last requests, found by id, and tell no prompt."""
+
+import msgspec
+
+from gateway.receipts import Receipts, Wanted, make_receipt
+from routing.blocks import cut_prompt
+from tests.gateway.samples import a_request, an_attempt, an_outcome
+
+
+def test_a_receipt_is_found_by_its_id() -> None:
+    """What happened stands in it: predicted and real, per attempt."""
+    receipts = Receipts()
+    receipts.witness(an_outcome())
+    receipt = receipts.find("r-1")
+    assert receipt is not None
+    assert receipt.engine == "http://a:1"
+    assert (receipt.attempts[0].predicted_warm_tokens, receipt.attempts[0].real_warm_tokens) == (64, 96)
+    assert receipts.find("r-2") is None
+
+
+def test_the_oldest_are_forgotten() -> None:
+    """The ring is bounded."""
+    receipts = Receipts(most=2)
+    for name in ("a", "b", "c"):
+        receipts.witness(an_outcome(request=a_request(id=name)))
+    assert len(receipts) == 2
+    assert [receipt.id for receipt in receipts.latest(Wanted())] == ["c", "b"]
+    assert receipts.find("a") is None
+
+
+def test_receipts_are_filtered() -> None:
+    """By each fact, and by several; a pod is any engine of it in any attempt."""
+    receipts = Receipts()
+    receipts.witness(an_outcome(request=a_request(id="1", session="s"), status=502))
+    receipts.witness(an_outcome(request=a_request(id="2", model="big"), tenant=None))
+    retried = (an_attempt(engine="http://b:1#0", ended="lost"), an_attempt())
+    receipts.witness(an_outcome(request=a_request(id="3"), attempts=retried))
+    receipts.witness(an_outcome(request=a_request(id="4"), attempts=()))
+
+    def found(**wanted: object) -> list[str]:
+        return [receipt.id for receipt in receipts.latest(Wanted(**wanted))]  # type: ignore[arg-type]
+
+    assert found(model="big") == ["2"]
+    assert found(tenant="legal", status=200) == ["4", "3"]
+    assert found(session="s") == ["1"]
+    assert found(pod="http://b:1") == ["3"]
+    assert found(pod="http://a:1") == ["3", "2", "1"]
+
+
+def test_a_receipt_holds_nothing_of_the_prompt() -> None:
+    """Sizes only: neither the bytes behind the last block nor the hashes."""
+    prompt = cut_prompt(b"my secret " * 20, seed=1)
+    shown = msgspec.json.encode(make_receipt(an_outcome(request=a_request(prompt=prompt))))
+    assert b"secret" not in shown
+    assert str(prompt.blocks[0]).encode() not in shown
+    assert b'"prompt_bytes":200' in shown
