@@ -1,6 +1,6 @@
 """The pod that the contracts are tried on, be it a simulated one or real vLLM: what it is and how to ask it.
 
-Knows no contract, and nothing of what stands behind the URL.
+Knows no contract but by name, and nothing of what stands behind the URL.
 """
 
 import asyncio
@@ -15,6 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from tests.conformance.wire import Body, Exchange, cut, pieces, spell
+
+CONTRACTS = tuple(
+    f"tests.conformance.{name}" for name in ("answers", "busy", "measures", "refusals", "silence", "streams", "surface")
+)
+"""Modules that pytest must be told of, for their assertions to say what they compared."""
 
 PATIENCE_S = 30.0
 """For one exchange; the longest prefill of the contracts takes a real pod 3 s on a busy small machine."""

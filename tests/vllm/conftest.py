@@ -7,15 +7,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.conformance.subject import Subject, acquaint
+from tests.conformance.subject import CONTRACTS, Subject, acquaint
 from tests.vllm.pods import Pod, PodPlan, running
 
-pytest.register_assert_rewrite(
-    *(
-        f"tests.conformance.{name}"
-        for name in ("answers", "busy", "measures", "refusals", "silence", "streams", "surface")
-    )
-)
+pytest.register_assert_rewrite(*CONTRACTS)
 
 HERE = Path(__file__).parent
 
