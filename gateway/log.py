@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -101,14 +102,15 @@ def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
     own_level = "error" if outcome.status >= 500 else "info"
     if LEVELS[own_level] < LEVELS[level()]:
         return b""
+    trace_id, span_id = _trace(outcome.trace)
     return (
         msgspec.json.encode(
             {
                 "timestamp": stamp(outcome.at_s),
                 "level": own_level,
                 "message": "request",
-                "trace_id": None,
-                "span_id": None,
+                "trace_id": trace_id,
+                "span_id": span_id,
                 "request_id": request.id,
                 "tenant": outcome.tenant,
                 "model": request.model,
@@ -123,6 +125,15 @@ def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
         )
         + b"\n"
     )
+
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
+
+
+def _trace(parent: str | None) -> tuple[str | None, str | None]:
+    """Trace and span of the caller: we make no spans of our own yet."""
+    match = _TRACEPARENT.fullmatch(parent) if parent else None
+    return (match[1], match[2]) if match else (None, None)
 
 
 def _error_type(outcome: Outcome) -> str | None:

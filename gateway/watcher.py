@@ -58,7 +58,9 @@ class Watcher:
         draw: Callable[[], float],
         models: Mapping[str, ModelEntry] | None = None,
         rhythm: Rhythm | None = None,
+        gone: Callable[[str], object] = lambda _: None,
     ) -> None:
+        """`gone` is told, probe for probe, of a pod that was well and where now nobody listens."""
         self._router = router
         self._sources = list(sources)
         self._prober = prober
@@ -67,6 +69,7 @@ class Watcher:
         self._draw = draw
         self._models = dict(models or {})
         self._rhythm = rhythm or Rhythm()
+        self._gone = gone
         self._pods: dict[str, WatchedPod] = {}
         self._told: dict[Source, tuple[Found, ...]] = {}
         self._following: dict[Source, asyncio.Task[None]] = {}
@@ -189,6 +192,8 @@ class Watcher:
         if health is Health.WELL:
             await self._ask(pod)
         self._show(pod)
+        if health is Health.GONE and pod.was_well:
+            self._gone(pod.url)
 
     async def _ask(self, pod: WatchedPod) -> None:
         """Its models and its metrics, where those we have are old."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.outcome import Outcome
+from routing.ballot import CandidateShown
 from routing.placement import Usage
-from routing.receipt import Attempt, CandidateShown
+from routing.receipt import Attempt
 from routing.request import Api, Request
 
 AT_S = 1_795_186_398.25
@@ -38,6 +39,7 @@ def an_outcome(**changes: Any) -> Outcome:
         "request": a_request(),
         "at_s": AT_S,
         "tenant": "legal",
+        "trace": None,
         "status": 200,
         "reason": None,
         "detail": "",

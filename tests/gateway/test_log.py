@@ -60,6 +60,13 @@ def test_what_went_wrong_is_named(changes: dict[str, Any], error_type: str, leve
     assert shown["ttft_ms"] is shown["input_tokens"] is shown["cached_tokens"] is shown["output_tokens"] is None
 
 
+def test_the_callers_trace_is_named() -> None:
+    """Both ids of a traceparent; what is none is left out."""
+    shown = line(an_outcome(trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
+    assert (shown["trace_id"], shown["span_id"]) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    assert line(an_outcome(trace="nonsense"))["trace_id"] is None
+
+
 def test_the_level_keeps_lines_back() -> None:
     """At warning only requests that failed on our side are logged."""
     assert request_line(an_outcome(), lambda: "warning") == b""

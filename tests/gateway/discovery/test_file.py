@@ -1,0 +1,143 @@
+"""A watched file's pods are told when they change; a bad file costs nothing but a line in the log."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.discovery.file import WatchedFile, read_pods
+from gateway.discovery.source import Found
+from tenancy.document import Wrong
+from tests.gateway.fake_pod import Pulse
+
+
+class Follower:
+    """Hears what a watched file tells and says."""
+
+    def __init__(self, path: Path, poll_s: float = 0.005) -> None:
+        self.told: list[list[str]] = []
+        self.said: list[str] = []
+        self.pulse = Pulse()
+        self.file = WatchedFile(path, self.say, poll_s=poll_s)
+
+    def say(self, level: str, message: str, *, error: str, **_: object) -> None:
+        self.said.append(error)
+        self.pulse.beat()
+
+    def tell(self, found: tuple[Found, ...]) -> None:
+        self.told.append([pod.url for pod in found])
+        self.pulse.beat()
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.file.follow(self.tell))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def hears(self, *urls: str) -> None:
+        await self.pulse.until(lambda: bool(self.told) and self.told[-1] == list(urls))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pods: [http://a:1, http://b:2]",
+        "[http://a:1, http://b:2, http://a:1/]",
+        "- http://a:1\n- url: http://b:2\n",
+        "http://a:1\nhttp://b:2\n",
+        "# ours\nhttp://a:1\n\nhttp://b:2\n",
+    ],
+)
+def test_pods_may_be_listed_as_people_like(text: str) -> None:
+    """A mapping, a list, or one a line; each pod once."""
+    assert read_pods(text) == (Found("http://a:1"), Found("http://b:2"))
+
+
+def test_an_empty_list_is_written() -> None:
+    """An empty text is what a half-written file looks like."""
+    assert read_pods("[]") == read_pods("pods: []") == ()
+    for text in ("", "# nothing\n", "pods:"):
+        with pytest.raises(Wrong, match="lists nothing"):
+            read_pods(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("pods: [http://a:1", "not YAML"),
+        ("pod: [http://a:1]", "pod: unknown key"),
+        ("[{uri: http://a:1}]", r"pods\[0\]: uri: unknown key"),
+        ("[http://a:1, a]", r"pods\[1\]: must be a URL"),
+        ("[5]", r"pods\[0\]: must be a text"),
+        ("5", "must be a list of pods"),
+    ],
+)
+def test_a_bad_list_is_refused_with_its_place(text: str, words: str) -> None:
+    """So that the line in the log helps."""
+    with pytest.raises(Wrong, match=words):
+        read_pods(text)
+
+
+async def test_changes_are_told(tmp_path: Path) -> None:
+    """Edited in place, replaced by another file, and what does not change is told once."""
+    path = tmp_path / "pods.yaml"
+    path.write_text("[http://a:1]")
+    follower = Follower(path)
+    async with follower.following():
+        await follower.hears("http://a:1")
+        path.write_text("[http://a:1, http://b:1]")
+        await follower.hears("http://a:1", "http://b:1")
+        (tmp_path / "new").write_text("[http://c:1]")
+        (tmp_path / "new").rename(path)
+        await follower.hears("http://c:1")
+    assert len(follower.told) == 3
+
+
+async def test_a_bad_file_keeps_the_last_good_list(tmp_path: Path) -> None:
+    """It is told in the log once per change, and mended it counts again."""
+    path = tmp_path / "pods.yaml"
+    path.write_text("[http://a:1]")
+    follower = Follower(path)
+    async with follower.following():
+        await follower.hears("http://a:1")
+        path.write_text("")
+        await follower.pulse.until(lambda: len(follower.said) == 1)
+        path.unlink()
+        await follower.pulse.until(lambda: len(follower.said) == 2)
+        path.write_bytes(b"\xff")
+        await follower.pulse.until(lambda: len(follower.said) == 3)
+        assert follower.told == [["http://a:1"]]
+        path.write_text("[http://b:1]")
+        await follower.hears("http://b:1")
+    assert "No such file" in follower.said[1]
+
+
+async def test_a_config_map_is_followed_through_its_links(tmp_path: Path) -> None:
+    """Kubernetes swaps a link two levels up; the path we were given never changes."""
+    for number, url in ((1, "http://a:1"), (2, "http://b:1")):
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}" / "pods.yaml").write_text(f"[{url}]")
+    (tmp_path / "..current").symlink_to("..1")
+    (tmp_path / "pods.yaml").symlink_to("..current/pods.yaml")
+    follower = Follower(tmp_path / "pods.yaml")
+    async with follower.following():
+        await follower.hears("http://a:1")
+        (tmp_path / "..next").symlink_to("..2")
+        (tmp_path / "..next").rename(tmp_path / "..current")
+        await follower.hears("http://b:1")
+
+
+async def test_it_can_be_told_to_look_at_once(tmp_path: Path) -> None:
+    """A reload does not wait for the next poll, and hears the list again though it is the same."""
+    path = tmp_path / "pods.yaml"
+    path.write_text("[http://a:1]")
+    follower = Follower(path, poll_s=3600)
+    async with follower.following():
+        await follower.hears("http://a:1")
+        follower.file.look_now()
+        await follower.pulse.until(lambda: len(follower.told) == 2)

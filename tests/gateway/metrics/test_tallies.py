@@ -1,0 +1,88 @@
+"""Every outcome is counted once, under bounded names."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.metrics.tallies import OTHER, Histogram, Tallies
+from routing.placement import Usage
+from routing.refusal import Reason
+from tests.gateway.samples import a_request, an_attempt, an_outcome
+
+
+def tallies(**bounds: int) -> Tallies:
+    return Tallies(lambda model: model != "invented", **bounds)
+
+
+def test_a_request_is_counted() -> None:
+    """Status, tokens, times, and how good the prediction was."""
+    counts = tallies()
+    counts.witness(an_outcome())
+    tally = counts.models["tiny"]
+    assert tally.requests == {(200, ""): 1}
+    assert (tally.prompt_tokens, tally.cached_tokens, tally.output_tokens) == (100, 96, 11)
+    assert (sum(tally.ttft_s.counts), sum(tally.duration_s.counts)) == (1, 1)
+    assert tally.tpot_s.total == pytest.approx(0.1)
+    assert (tally.judged_requests, tally.predicted_warm_tokens, tally.real_warm_tokens) == (1, 64, 96)
+    assert tally.missed_warm_tokens == 32
+    assert (tally.predicted_ttft_s, tally.real_ttft_s) == (0.1, 0.15)
+
+
+def test_refusals_and_retries_are_counted() -> None:
+    """A refusal by its reason; each attempt but the last is a retry, by how it ended."""
+    counts = tallies()
+    attempts = (an_attempt(ended="unreachable"), an_attempt(ended="lost"), an_attempt(real_warm_tokens=None))
+    counts.witness(an_outcome(status=502, reason=Reason.POD_LOST, attempts=attempts, usage=None, ttft_s=None))
+    tally = counts.models["tiny"]
+    assert tally.requests == {(502, "pod_lost"): 1}
+    assert tally.retries == {"unreachable": 1, "lost": 1}
+    assert (tally.judged_requests, sum(tally.ttft_s.counts)) == (0, 0)
+    counts.count_early(Reason.BAD_JSON)
+    assert counts.early == {Reason.BAD_JSON: 1}
+
+
+def test_a_pod_that_does_not_tell_is_not_judged() -> None:
+    """Unknown is not zero: a prediction that cannot be checked is neither right nor wrong."""
+    counts = tallies()
+    counts.witness(an_outcome(usage=Usage(100, 5, None), attempts=(an_attempt(real_warm_tokens=None),)))
+    tally = counts.models["tiny"]
+    assert (tally.cached_tokens, tally.judged_requests, tally.predicted_warm_tokens) == (0, 0, 0)
+
+
+def test_time_per_token_is_of_streams_only() -> None:
+    """An answer in one piece has no pace, nor has one of a single token."""
+    counts = tallies()
+    counts.witness(an_outcome(request=a_request(stream=False)))
+    counts.witness(an_outcome(usage=Usage(100, 1)))
+    assert sum(counts.models["tiny"].tpot_s.counts) == 0
+
+
+def test_names_are_bounded() -> None:
+    """Invented models and tenants beyond the cap are `other`; who was counted under a name keeps it."""
+    counts = tallies(most_models=2, most_tenants=1)
+    for model in ("a", "invented", "b", "c", "a"):
+        counts.witness(an_outcome(request=a_request(model=model), tenant=model))
+    assert {name: sum(tally.requests.values()) for name, tally in counts.models.items()} == {"a": 2, OTHER: 3}
+    assert {name: tally.requests for name, tally in counts.tenants.items()} == {"a": 2, OTHER: 3}
+
+
+def test_anonymous_callers_are_no_tenant() -> None:
+    """Without a policy there is nobody to tell apart."""
+    counts = tallies()
+    counts.witness(an_outcome(tenant=None))
+    assert counts.tenants == {}
+
+
+@given(st.lists(st.floats(0, 100), max_size=50))
+def test_a_histogram_loses_nothing(values: list[float]) -> None:
+    """Each value is in exactly one bucket, the one whose bound is the first not below it."""
+    histogram = Histogram((0.5, 1.0, 10.0))
+    for value in values:
+        histogram.observe(value)
+    assert histogram.counts == [
+        sum(value <= 0.5 for value in values),
+        sum(0.5 < value <= 1.0 for value in values),
+        sum(1.0 < value <= 10.0 for value in values),
+        sum(value > 10.0 for value in values),
+    ]
+    assert histogram.total == pytest.approx(sum(values))

@@ -1,0 +1,76 @@
+"""A probe turns whatever a pod answers, or does not, into a value."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.probe import Health, Prober, probe_session
+from routing.fleet import ModelCard
+from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
+
+
+@pytest.fixture
+async def pod() -> AsyncIterator[FakePod]:
+    pod = FakePod()
+    async with fake_pods(pod):
+        yield pod
+
+
+@pytest.fixture
+async def prober() -> AsyncIterator[Prober]:
+    async with probe_session() as session:
+        yield Prober(session, lambda _: "sk-pods", timeout_s=0.2)
+
+
+async def test_health_has_four_answers(pod: FakePod, prober: Prober) -> None:
+    """Well, not ready, silent, gone."""
+    assert await prober.health(pod.url) is Health.WELL
+    pod.health = 503
+    assert await prober.health(pod.url) is Health.NOT_READY
+    pod.hangs = True
+    assert await prober.health(pod.url) is Health.SILENT
+    await pod.stop()
+    assert await prober.health(pod.url) is Health.GONE
+
+
+async def test_a_pod_that_breaks_off_is_silent(prober: Prober) -> None:
+    """Something listens there, but what it says is no answer."""
+
+    async def break_off(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(break_off, "127.0.0.1", 0)
+    async with server:
+        assert await prober.health(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") is Health.SILENT
+
+
+async def test_models_are_listed_with_our_key(pod: FakePod, prober: Prober) -> None:
+    """Adapters name their parent; fields we do not know are skipped."""
+    pod.models.append({"id": "ad", "parent": "tiny", "root": "/x", "max_model_len": None, "permission": [{}]})
+    listing = await prober.models(pod.url)
+    assert listing.cards == (ModelCard("tiny"), ModelCard("ad", "/x", "tiny"))
+    assert pod.keys_seen == {"Bearer sk-pods"}
+
+
+async def test_what_is_no_list_is_told(pod: FakePod, prober: Prober) -> None:
+    """Each case in words for an operator."""
+    pod.models_status = 401
+    assert (await prober.models(pod.url)).trouble == "refuses our key (pod_api_key)"
+    pod.models_status = 500
+    assert (await prober.models(pod.url)).trouble == "does not list its models (500)"
+    pod.models_status, pod.models = 200, [{"name": "tiny"}]
+    assert "in a way we do not know" in (await prober.models(pod.url)).trouble
+    await pod.stop()
+    assert (await prober.models(pod.url)).trouble == "does not list its models (no answer)"
+
+
+async def test_metrics_may_be_missing(pod: FakePod, prober: Prober) -> None:
+    """None where there is no page."""
+    assert await prober.page(pod.url) is None
+    pod.page = metrics_page(running=3)
+    page = await prober.page(pod.url)
+    assert page is not None
+    assert page.engines[0].running == 3
+    await pod.stop()
+    assert await prober.page(pod.url) is None

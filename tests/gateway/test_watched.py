@@ -1,0 +1,119 @@
+"""Where a pod stands follows from what its probes and requests have shown."""
+
+from gateway.discovery.source import Found
+from gateway.probe import Health, Listing
+from gateway.scrape import EngineReading, Page
+from gateway.watched import SILENCES, WatchedPod
+from routing.fleet import EngineShape, ModelCard, Standing
+
+LISTED = Listing((ModelCard("tiny"),))
+
+
+def a_pod(*, ready: bool = True) -> WatchedPod:
+    pod = WatchedPod(Found("http://a:1"))
+    if ready:
+        pod.take_health(Health.WELL, 0)
+        pod.take_listing(LISTED, 0)
+    return pod
+
+
+def test_a_pod_is_starting_until_it_is_well_and_has_named_its_models() -> None:
+    """Both are needed; failures before that are no news."""
+    pod = a_pod(ready=False)
+    assert pod.standing() is Standing.STARTING
+    for health in (Health.GONE, Health.SILENT, Health.NOT_READY, Health.WELL):
+        pod.take_health(health, 0)
+        assert pod.standing() is Standing.STARTING
+    pod.take_listing(Listing(None, "refuses our key"), 0)
+    assert (pod.standing(), pod.trouble) == (Standing.STARTING, "refuses our key")
+    pod.take_listing(LISTED, 0)
+    assert (pod.standing(), pod.trouble) == (Standing.READY, "")
+
+
+def test_a_pod_that_says_it_is_not_ready_is_not_used() -> None:
+    """And is used again as soon as it says it is."""
+    pod = a_pod()
+    pod.take_health(Health.NOT_READY, 1)
+    assert pod.standing() is Standing.UNREADY
+    pod.take_health(Health.WELL, 2)
+    assert pod.standing() is Standing.READY
+
+
+def test_one_silent_probe_changes_nothing_and_several_in_a_row_do() -> None:
+    """A long pause of a busy pod is not its death."""
+    pod = a_pod()
+    for _ in range(SILENCES - 1):
+        pod.take_health(Health.SILENT, 1)
+    assert pod.standing() is Standing.READY
+    pod.take_health(Health.WELL, 1)
+    for _ in range(SILENCES):
+        pod.take_health(Health.SILENT, 1)
+    assert pod.standing() is Standing.BROKEN
+
+
+def test_a_pod_that_is_gone_is_broken_at_once_and_comes_back_by_a_probe() -> None:
+    """Not before its pause is over."""
+    pod = a_pod()
+    pod.take_health(Health.GONE, 1)
+    assert pod.standing() is Standing.BROKEN
+    pod.take_health(Health.WELL, 1.5)
+    assert pod.standing() is Standing.BROKEN
+    pod.take_health(Health.WELL, 2)
+    assert pod.standing() is Standing.READY
+
+
+def test_a_pod_that_was_away_is_asked_again_before_it_is_used() -> None:
+    """Its models and its metrics may be another's."""
+    pod = a_pod()
+    pod.take_page(Page(), 0)
+    pod.take_health(Health.SILENT, 1)
+    assert pod.listed_s == pod.scraped_s == float("-inf")
+
+
+def test_drained_stands_above_everything() -> None:
+    """Until it is undrained."""
+    pod = a_pod()
+    pod.is_drained = True
+    pod.take_health(Health.GONE, 1)
+    assert pod.standing() is Standing.DRAINING
+    pod.is_drained = False
+    assert pod.standing() is Standing.BROKEN
+
+
+def test_a_restart_is_seen_by_its_start_time_or_a_falling_counter() -> None:
+    """And by absence, where the pod tells neither."""
+    pod = a_pod()
+    assert not pod.take_page(Page(started_s=100.0), 0)
+    assert not pod.take_page(Page(started_s=100.0), 0)
+    assert pod.take_page(Page(started_s=160.0), 0)
+
+    pod = a_pod()
+    assert not pod.take_page(Page({0: EngineReading(prompt_tokens=50.0)}), 0)
+    assert not pod.take_page(Page({0: EngineReading(prompt_tokens=60.0)}), 0)
+    assert pod.take_page(Page({0: EngineReading(prompt_tokens=10.0)}), 0)
+
+    pod = a_pod()
+    assert not pod.take_page(None, 0)
+    pod.take_health(Health.GONE, 1)
+    pod.take_health(Health.WELL, 2)
+    assert pod.take_page(None, 2)
+    assert not pod.take_page(None, 3)
+
+
+def test_a_pod_that_was_gone_for_a_moment_but_did_not_restart_keeps_its_warmth() -> None:
+    """Its process is the same, so its cache is."""
+    pod = a_pod()
+    pod.take_page(Page(started_s=100.0), 0)
+    pod.take_health(Health.GONE, 1)
+    pod.take_health(Health.WELL, 2)
+    assert not pod.take_page(Page(started_s=100.0), 2)
+
+
+def test_engines_are_told_by_rank_only_where_there_are_several() -> None:
+    """One engine is addressed without a rank."""
+    pod = a_pod()
+    assert pod.shapes() == ()
+    pod.take_page(Page({0: EngineReading(kv_capacity_tokens=1600, block_tokens=16)}), 0)
+    assert pod.shapes() == (EngineShape(None, kv_tokens=1600, block_tokens=16),)
+    pod.take_page(Page({0: EngineReading(), 1: EngineReading()}), 0)
+    assert [shape.rank for shape in pod.shapes()] == [0, 1]

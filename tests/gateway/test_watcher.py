@@ -1,0 +1,276 @@
+"""The watcher keeps the fleet as the pods are: it finds them, probes them, and hears from requests how they behave."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from math import inf
+
+import pytest
+
+from gateway.carrier import LegEnd
+from gateway.config.values import ModelEntry
+from gateway.discovery.source import Source
+from gateway.discovery.static import Static
+from gateway.probe import Prober, probe_session
+from gateway.watcher import Rhythm, Watcher
+from routing.fleet import Pod, Standing
+from routing.ledger import Foreign
+from routing.request import Api, Request
+from routing.router import Router
+from scorers.registry import routings
+from tests.gateway.fake_pod import FakePod, Pulse, fake_pods, metrics_page
+
+FAST = Rhythm(probe_s=0.02, scrape_s=0.02, list_s=0.02, least_s=0.0)
+
+
+@dataclass
+class Heard:
+    """What the watcher said, and a way to wait until something is so."""
+
+    events: list[tuple[str, str | None]] = field(default_factory=list)
+
+    def __call__(self, level: str, message: str, *, pod: str | None = None, **_: object) -> None:
+        self.events.append((message, pod))
+
+
+class TellingRouter(Router):
+    """Beats whenever the watcher tells it something."""
+
+    def __init__(self) -> None:
+        super().__init__(routings()["warm"])
+        self.pulse = Pulse()
+
+    def put_pod(self, pod: Pod) -> None:
+        super().put_pod(pod)
+        self.pulse.beat()
+
+    def remove_pod(self, url: str) -> None:
+        super().remove_pod(url)
+        self.pulse.beat()
+
+    def observe_load(self, slot: int, foreign: Foreign) -> None:
+        super().observe_load(slot, foreign)
+        self.pulse.beat()
+
+
+@dataclass
+class Watch:
+    router: TellingRouter
+    watcher: Watcher
+    heard: Heard
+    gone: list[str]
+
+    def pod(self, url: str) -> Pod:
+        pod = self.router.fleet.pod(url)
+        assert pod is not None
+        return pod
+
+    async def stands(self, url: str, standing: Standing) -> Pod:
+        await self.until(lambda: (pod := self.router.fleet.pod(url)) is not None and pod.standing is standing)
+        return self.pod(url)
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until something that the router is told of is so."""
+        await self.router.pulse.until(is_so)
+
+
+@asynccontextmanager
+async def watching(
+    *sources: Source, rhythm: Rhythm = FAST, models: dict[str, ModelEntry] | None = None
+) -> AsyncIterator[Watch]:
+    router, heard, gone = TellingRouter(), Heard(), list[str]()
+    async with probe_session() as session:
+        watcher = Watcher(
+            router,
+            sources,
+            Prober(session, lambda _: None, timeout_s=0.2),
+            say=heard,
+            clock=asyncio.get_running_loop().time,
+            draw=lambda: 0.5,
+            models=models,
+            rhythm=rhythm,
+            gone=gone.append,
+        )
+        task = asyncio.create_task(watcher.run())
+        try:
+            yield Watch(router, watcher, heard, gone)
+        finally:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+
+async def test_pods_that_stand_at_the_start_are_ready_without_slow_start() -> None:
+    """With their models, adapters and engines as they tell them."""
+    pod = FakePod(page=metrics_page(ranks=2))
+    pod.models.append({"id": "ad", "parent": "tiny"})
+    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+        assert not watch.watcher.is_ready()
+        known = await watch.stands(pod.url, Standing.READY)
+        assert watch.watcher.is_ready()
+        assert known.ready_since_s == -inf
+        assert (sorted(known.models), sorted(known.adapters)) == (["ad", "tiny"], ["ad"])
+        assert [(engine.rank, engine.kv_tokens, engine.block_tokens) for engine in known.engines] == [
+            (0, 1600, 16),
+            (1, 1600, 16),
+        ]
+
+
+async def test_a_pod_without_metrics_is_usable() -> None:
+    """One engine of unknown size."""
+    pod = FakePod()
+    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+        known = await watch.stands(pod.url, Standing.READY)
+        assert [(engine.rank, engine.kv_tokens) for engine in known.engines] == [(None, None)]
+
+
+async def test_a_pod_that_dies_is_broken_and_comes_back_slowly() -> None:
+    """Found by its probe, told to who holds its streams, warmth forgotten, slow start among those that went on."""
+    dying, other = FakePod(page=metrics_page(started=1e9)), FakePod()
+    rhythm = Rhythm(probe_s=0.02, scrape_s=0.02, list_s=0.02, least_s=0.0, settled_s=0.0)
+    async with fake_pods(dying, other), watching(Static([other.url, dying.url]), rhythm=rhythm) as watch:
+        await watch.stands(other.url, Standing.READY)
+        await watch.stands(dying.url, Standing.READY)
+        await watch.until(lambda: watch.watcher.pods[1].page is not None)
+        await dying.stop()
+        await watch.stands(dying.url, Standing.BROKEN)
+        assert watch.watcher.is_ready()
+        assert ("breaker opened", dying.url) in watch.heard.events
+        assert dying.url in watch.gone
+        dying.page = metrics_page(started=2e9)
+        await dying.start()
+        known = await watch.stands(dying.url, Standing.READY)
+        assert known.ready_since_s > 0
+        assert ("pod has restarted, its warmth is forgotten", dying.url) in watch.heard.events
+
+
+async def test_a_pod_that_says_it_is_not_ready_gets_nothing() -> None:
+    """Readiness of the gateway is that of its pods."""
+    pod = FakePod()
+    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+        await watch.stands(pod.url, Standing.READY)
+        pod.health = 503
+        await watch.stands(pod.url, Standing.UNREADY)
+        assert not watch.watcher.is_ready()
+
+
+async def test_failing_requests_open_the_breaker_though_the_probe_is_well() -> None:
+    """Three in a row; busy is not broken; an answer between them counts."""
+    pod = FakePod()
+    slow = Rhythm(probe_s=60)
+    async with fake_pods(pod), watching(Static([pod.url]), rhythm=slow) as watch:
+        await watch.stands(pod.url, Standing.READY)
+        for end in (LegEnd.LOST, LegEnd.BROKEN, LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.TIMEOUT, LegEnd.BUSY, LegEnd.LOST):
+            watch.watcher.take_end(pod.url, end)
+        assert watch.pod(pod.url).standing is Standing.READY
+        watch.watcher.take_end(pod.url, LegEnd.MALFORMED)
+        assert watch.pod(pod.url).standing is Standing.BROKEN
+        watch.watcher.take_end("http://unknown:1", LegEnd.LOST)
+
+
+async def test_a_refused_connection_is_looked_into_at_once() -> None:
+    """The next probe does not wait for its turn."""
+    pod = FakePod()
+    async with fake_pods(pod), watching(Static([pod.url]), rhythm=Rhythm(probe_s=60, least_s=0)) as watch:
+        await watch.stands(pod.url, Standing.READY)
+        await pod.stop()
+        watch.watcher.take_end(pod.url, LegEnd.UNREACHABLE)
+        await watch.stands(pod.url, Standing.BROKEN)
+
+
+async def test_drain_and_undrain() -> None:
+    """A drained pod stays known and gets nothing; undrained it goes on as before."""
+    pod = FakePod()
+    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+        await watch.stands(pod.url, Standing.READY)
+        assert watch.watcher.drain(pod.url, drained=True)
+        assert watch.pod(pod.url).standing is Standing.DRAINING
+        assert not watch.watcher.is_ready()
+        assert watch.watcher.drain(pod.url, drained=False)
+        assert watch.pod(pod.url).standing is Standing.READY
+        assert watch.pod(pod.url).ready_since_s == -inf
+        assert not watch.watcher.drain("http://unknown:1", drained=True)
+
+
+async def test_load_of_others_is_what_a_scrape_shows_beyond_ours() -> None:
+    """Requests and KV of others count; our own are not counted twice."""
+    pod = FakePod(page=metrics_page(running=3, waiting=2, usage=0.5))
+    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+        known = await watch.stands(pod.url, Standing.READY)
+        slot = known.engines[0].slot
+        ledger = watch.router.ledger
+        await watch.until(lambda: ledger.foreign[slot].running == 5)
+        assert (ledger.foreign[slot].waiting, ledger.foreign[slot].kv_tokens) == (2, 800)
+        request = Request("r", Api.CHAT, "tiny", sequences=4)
+        placement = watch.router.place(request, avoid=frozenset(), now_s=0, draw=0)
+        await watch.until(lambda: ledger.foreign[slot].running == 1)
+        placement.release(0)
+        pod.page = metrics_page()
+        await watch.until(lambda: ledger.foreign[slot].running == 0)
+
+
+async def test_a_model_list_says_which_pods_may_serve_a_model() -> None:
+    """Pods that are not named for it do not serve it, whatever they say; it can be changed while running."""
+    one, two = FakePod(), FakePod()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(fake_pods(one, two))
+        entry = {"tiny": ModelEntry("tiny", pods=(one.url,))}
+        watch = await stack.enter_async_context(watching(Static([one.url, two.url]), models=entry))
+        await watch.stands(one.url, Standing.READY)
+        await watch.stands(two.url, Standing.READY)
+        assert (list(watch.pod(one.url).models), list(watch.pod(two.url).models)) == (["tiny"], [])
+        watch.watcher.replace_models({})
+        assert watch.pod(two.url).models == {"tiny"}
+
+
+async def test_pods_come_and_go_with_their_source() -> None:
+    """Another list in the place of the first: who stays keeps its standing, who is gone is forgotten."""
+    one, two = FakePod(), FakePod()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(fake_pods(one, two))
+        first = Static([one.url])
+        watch = await stack.enter_async_context(watching(first))
+        await watch.stands(one.url, Standing.READY)
+        second = Static([one.url, two.url])
+        watch.watcher.replace_source(first, second)
+        assert watch.pod(one.url).standing is Standing.READY
+        await watch.until(lambda: watch.router.fleet.pod(two.url) is not None)
+        await watch.stands(two.url, Standing.READY)
+        watch.watcher.replace_source(second, Static([two.url]))
+        await watch.until(lambda: watch.router.fleet.pod(one.url) is None)
+        assert [pod.url for pod in watch.watcher.pods] == [two.url]
+        assert ("pod removed", one.url) in watch.heard.events
+
+
+async def test_a_pod_that_refuses_our_key_is_told_once() -> None:
+    """It is well but not usable, and the log is not filled with it."""
+    pod = FakePod(models_status=401)
+    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+        await pod.pulse.until(lambda: pod.asked.get("models", 0) > 5)
+        assert watch.pod(pod.url).standing is Standing.STARTING
+        assert watch.heard.events.count(("pod cannot be used", pod.url)) == 1
+
+
+async def test_quiet_pods_are_not_put_again() -> None:
+    """Every put empties the rosters that decisions read: no news, no put."""
+    pod = FakePod(page=metrics_page())
+    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+        await watch.stands(pod.url, Standing.READY)
+        asked = pod.asked["metrics"]
+        await pod.pulse.until(lambda: pod.asked["metrics"] > asked + 1)
+        known = watch.pod(pod.url)
+        asked = pod.asked["metrics"]
+        await pod.pulse.until(lambda: pod.asked["metrics"] > asked + 3)
+        assert watch.pod(pod.url) is known
+
+
+async def test_no_more_probes_at_once_than_allowed() -> None:
+    """Hundreds of pods are looked at a few at a time."""
+    pods = [FakePod() for _ in range(4)]
+    one_at_a_time = Rhythm(probe_s=60, at_once=1)
+    async with fake_pods(*pods), watching(Static([pod.url for pod in pods]), rhythm=one_at_a_time) as watch:
+        pods[0].hangs = True
+        for pod in pods[1:]:
+            await watch.stands(pod.url, Standing.READY)
+        assert watch.pod(pods[0].url).standing is Standing.STARTING
