@@ -12,6 +12,10 @@ CONTEXT_SCALE_TOKENS = 100_000.0
 """L0 in cold x (1 + context / L0): where attention costs as much as all else for a model of a few dozen layers. A prior
 only; what matters is that a million tokens are not priced like a hundred prompts of ten thousand."""
 
+FLEET_DECAY = 0.998
+"""The fleet's lines remember about 500 observations, ten times what an engine's do: the built-in prior, with the weight
+of four, then moves what a new engine starts from by a hundredth, not by a tenth."""
+
 
 @dataclass(slots=True)
 class Line:
@@ -98,6 +102,7 @@ class CostBook:
         self._step: list[Line] = []
         self._fleet_prefill = self._prefill_line(self.prior.prefill_overhead_s, self.prior.seconds_per_token)
         self._fleet_step = self._step_line(self.prior.step_base_s, self.prior.step_per_sequence_s)
+        self._fleet_prefill.decay = self._fleet_step.decay = FLEET_DECAY
 
     def reach(self, slots: int) -> None:
         """Have room for this many slots."""
