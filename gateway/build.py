@@ -126,6 +126,7 @@ def build(settings: Settings, variables: Mapping[str, str]) -> Gateway:
         settings.limits,
         settings.timeouts,
         lambda: not life.is_stopping and watcher.is_ready(),
+        on_refused=lambda refused: tallies.count_early(refused.reason),
     )
     gauges = Gauges(
         router=router,
