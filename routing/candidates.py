@@ -22,25 +22,29 @@ class Candidates:
     now_s: float
     prompt_tokens: float
     """Expected, from the prompt's size."""
-    warm_tokens: list[float]
+    warm_tokens: Sequence[float]
     """How many leading tokens each engine holds already."""
-    prefill_work: list[float]
+    prefill_work: Sequence[float]
     """Tokens each would still have to prefill, weighted by context (`routing.cost.prefill_work`)."""
-    ahead_tokens: list[float]
+    ahead_tokens: Sequence[float]
     """Prefill work queued before this request."""
-    running: list[float]
+    running: Sequence[float]
     """Sequences there now, ours and foreign."""
-    kv_tokens: list[float]
+    kv_tokens: Sequence[float]
     """KV tokens in use by them."""
-    prefill_overhead_s: list[float]
-    seconds_per_token: list[float]
-    step_base_s: list[float]
-    step_per_sequence_s: list[float]
-    residence_s: list[float]
-    last_turn: list[int]
+    kv_capacity: Sequence[float]
+    """KV tokens each engine can hold; infinite where it has not said so."""
+    least_kv_capacity: float
+    prefill_overhead_s: Sequence[float]
+    seconds_per_token: Sequence[float]
+    step_base_s: Sequence[float]
+    step_per_sequence_s: Sequence[float]
+    residence_s: Sequence[float]
+    last_turn: Sequence[int]
     ready_since_s: Sequence[float]
-    session_slot: int | None = None
-    """Where the request's session was last, or where the response it continues lives."""
+    newest_since_s: float
+    session_at: int | None = None
+    """Position of the engine where the request's session was last, or where the response it continues lives."""
     holds_adapter: Sequence[bool] = field(default_factory=list)
     """Which engines used the request's adapter lately; empty where the model is no adapter."""
 
@@ -52,5 +56,5 @@ class Scorer(Protocol):
     name: ClassVar[str]
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """One number per candidate, in order."""
+        """One number per candidate, in order; an empty list where it has nothing to say of any of them."""
         ...

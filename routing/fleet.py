@@ -6,9 +6,14 @@ written. Knows nothing of load or warmth, only of what exists and whether it may
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
+from operator import itemgetter
+from typing import Protocol, TypeVar
+
+V = TypeVar("V")
 
 
 class Role(StrEnum):
@@ -76,18 +81,38 @@ class Pod:
     ready_since_s: float = 0.0
 
 
+class Pick(Protocol):
+    """Takes the entries of some engines, in their order, out of a list that has one entry per slot."""
+
+    def __call__(self, column: Sequence[V], /) -> Sequence[V]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Roster:
     """The engines that may serve one model now, in a fixed order, with what a decision needs to index them."""
 
     engines: tuple[Engine, ...]
     slots: tuple[int, ...]
+    pick: Pick
     mask: int
     place_of: Mapping[int, int]
     """Slot to position in `engines`."""
     ready_since_s: tuple[float, ...]
+    kv_capacity: tuple[float, ...]
+    """Tokens each holds; without bound where an engine has not said so."""
+    least_kv_capacity: float
+    newest_since_s: float
+    block_tokens: int
+    """A prefix is reused in whole KV blocks; the largest of the engines' counts for all of them."""
     is_adapter: bool = False
     """Whether the model is a LoRA adapter on any of them."""
+
+    def places(self, mask: int) -> Iterator[int]:
+        """Positions of the engines in a mask."""
+        while mask:
+            lowest = mask & -mask
+            yield self.place_of[lowest.bit_length() - 1]
+            mask ^= lowest
 
     def without(self, pods: frozenset[str]) -> Roster:
         """The same roster less the engines of some pods."""
@@ -104,8 +129,29 @@ def make_roster(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) ->
     mask = 0
     for slot in slots:
         mask |= 1 << slot
-    place_of = {slot: place for place, slot in enumerate(slots)}
-    return Roster(engines, slots, mask, place_of, tuple(since for _, since in pairs), is_adapter)
+    ready_since_s = tuple(since for _, since in pairs)
+    kv_capacity = tuple(float(engine.kv_tokens or inf) for engine in engines)
+    return Roster(
+        engines,
+        slots,
+        _picking(slots),
+        mask,
+        place_of={slot: place for place, slot in enumerate(slots)},
+        ready_since_s=ready_since_s,
+        kv_capacity=kv_capacity,
+        least_kv_capacity=min(kv_capacity, default=inf),
+        newest_since_s=max(ready_since_s, default=-inf),
+        block_tokens=max((engine.block_tokens or 1 for engine in engines), default=1),
+        is_adapter=is_adapter,
+    )
+
+
+def _picking(slots: tuple[int, ...]) -> Pick:
+    """A list comprehension at the speed of C; slots that stand in one run are a slice."""
+    run = slice(slots[0], slots[0] + len(slots)) if slots else slice(0)
+    if slots == tuple(range(run.start or 0, run.stop)):
+        return itemgetter(run)
+    return itemgetter(*slots)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,28 +5,18 @@ The shell that carries the request tells the moments; time is an argument. Whate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from routing.blocks import Prompt
 
 if TYPE_CHECKING:
-    from routing.candidates import Candidates
+    from routing.ballot import Ballot, CandidateShown
     from routing.fleet import Engine
     from routing.ledger import Charge
     from routing.request import Request
     from routing.router import Router
     from routing.warmth import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """What each scorer said of each candidate: `terms[scorer][candidate]` seconds, and their sums."""
-
-    names: tuple[str, ...]
-    terms: tuple[Sequence[float], ...]
-    totals: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +44,17 @@ class Placement:
     """One request on one engine, from the choice to its end."""
 
     __slots__ = (
+        "_ballot",
         "_charge",
         "_router",
+        "_shown",
         "_trace",
-        "at",
-        "candidates",
+        "candidates_in_all",
         "engine",
         "first_token_s",
         "placed_s",
         "predicted",
         "request",
-        "scored",
     )
 
     def __init__(
@@ -74,18 +64,17 @@ class Placement:
         engine: Engine,
         charge: Charge,
         trace: Trace,
-        candidates: Candidates,
-        scored: Scored,
-        at: int,
+        ballot: Ballot,
     ) -> None:
+        candidates, at = ballot.candidates, ballot.at
         self._router = router
         self._charge = charge
         self._trace = trace
         self.request = request
         self.engine = engine
-        self.candidates = candidates
-        self.scored = scored
-        self.at = at
+        self._ballot: Ballot | None = ballot
+        self._shown: tuple[CandidateShown, ...] = ()
+        self.candidates_in_all = len(candidates.engines)
         self.placed_s = candidates.now_s
         self.first_token_s: float | None = None
         work = candidates.ahead_tokens[at] + candidates.prefill_work[at]
@@ -100,11 +89,19 @@ class Placement:
     def __repr__(self) -> str:
         return f"<Placement of {self.request.id} on {self.engine.name}>"
 
+    def shown(self) -> tuple[CandidateShown, ...]:
+        """The few candidates that a receipt shows. All others are let go: a stream may last, and engines are many."""
+        if self._ballot:
+            self._shown = self._ballot.best()
+            self._ballot = None
+        return self._shown
+
     def first_token(self, now_s: float) -> None:
         """The engine has begun to answer: its prefill is done."""
         if self.first_token_s is not None:
             return
         self.first_token_s = now_s
+        self.shown()
         router = self._router
         router.ledger.prefill_done(self._charge, now_s)
         router.index.computed(self._trace)

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from operator import add
 
 from routing.affinity import LastSeen
+from routing.ballot import Ballot, Scored
 from routing.candidates import Candidates, Scorer
 from routing.cost import CostBook, prefill_work
 from routing.fleet import EngineShape, Fleet, Pod, Roster
-from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
-from routing.placement import Placement, Scored
+from routing.ledger import Foreign, Ledger
+from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.tokens import USUAL_BYTES_PER_TOKEN, Ruler, TokenCounter
@@ -27,9 +28,6 @@ UNKNOWN_KV_TOKENS = 200_000
 """An engine that does not say how much it holds is taken to be small, so that it is not believed warm for long."""
 
 REMEMBERED_SESSIONS = 1 << 17
-
-FOREIGN_MEMORY_S = 60.0
-"""Load of others counts as last seen for this long when scrapes stop: stale is uncertain, not gone."""
 
 
 class Router:
@@ -103,6 +101,7 @@ class Router:
         charge = self.ledger.charge(
             engine.slot,
             prefill_tokens=candidates.prefill_work[at],
+            prefill_s=candidates.prefill_work[at] * candidates.seconds_per_token[at],
             kv_tokens=candidates.prompt_tokens - candidates.warm_tokens[at] + request.expected_output_tokens,
             sequences=request.sequences,
             now_s=now_s,
@@ -112,7 +111,7 @@ class Router:
             self.sessions.put(request.session, engine.slot)
         if candidates.holds_adapter:
             self.adapters.put((request.model, engine.slot), True)
-        return Placement(self, request, engine, charge, trace, candidates, scored, at)
+        return Placement(self, request, engine, charge, trace, Ballot(candidates, scored, at))
 
     def counter(self, model: str) -> TokenCounter:
         """The token counter of a model that the fleet knows."""
@@ -140,65 +139,78 @@ class Router:
         )
 
     def _candidates(self, request: Request, roster: Roster, ruler: Ruler, now_s: float) -> Candidates:
-        slots, ledger, costs = roster.slots, self.ledger, self.costs
+        pick, ledger, costs = roster.pick, self.ledger, self.costs
         prompt_tokens = ruler.tokens(request.prompt.size)
-        cold_work = prefill_work(prompt_tokens, prompt_tokens)
-        warm_tokens = [0.0] * len(slots)
-        work = [cold_work] * len(slots)
-        for place, tokens in self._warm(request, roster, ruler, prompt_tokens):
-            warm_tokens[place] = tokens
-            work[place] = prefill_work(prompt_tokens - tokens, prompt_tokens)
-        foreign = [_fresh(ledger.foreign[slot], now_s) for slot in slots]
-        seconds_per_token = [costs.seconds_per_token[slot] for slot in slots]
+        warm_tokens, work = self._warmth(request, roster, ruler, prompt_tokens)
+        seconds_per_token = pick(costs.seconds_per_token)
+        ledger.forget_stale(now_s)
         return Candidates(
             engines=roster.engines,
             now_s=now_s,
             prompt_tokens=prompt_tokens,
             warm_tokens=warm_tokens,
             prefill_work=work,
-            ahead_tokens=[
-                ledger.ahead_tokens(slot, now_s, pace) for slot, pace in zip(slots, seconds_per_token, strict=True)
-            ],
-            running=[ledger.running[slot] + other.running for slot, other in zip(slots, foreign, strict=True)],
-            kv_tokens=[ledger.kv_tokens[slot] + other.kv_tokens for slot, other in zip(slots, foreign, strict=True)],
-            prefill_overhead_s=[costs.prefill_overhead_s[slot] for slot in slots],
+            ahead_tokens=ledger.ahead_tokens(pick, now_s, seconds_per_token),
+            running=pick(ledger.all_running),
+            kv_tokens=pick(ledger.all_kv_tokens),
+            kv_capacity=roster.kv_capacity,
+            least_kv_capacity=roster.least_kv_capacity,
+            prefill_overhead_s=pick(costs.prefill_overhead_s),
             seconds_per_token=seconds_per_token,
-            step_base_s=[costs.step_base_s[slot] for slot in slots],
-            step_per_sequence_s=[costs.step_per_sequence_s[slot] for slot in slots],
-            residence_s=[costs.residence_s[slot] for slot in slots],
-            last_turn=[ledger.last_turn[slot] for slot in slots],
+            step_base_s=pick(costs.step_base_s),
+            step_per_sequence_s=pick(costs.step_per_sequence_s),
+            residence_s=pick(costs.residence_s),
+            last_turn=pick(ledger.last_turn),
             ready_since_s=roster.ready_since_s,
-            session_slot=self._session_slot(request),
+            newest_since_s=roster.newest_since_s,
+            session_at=self._session_at(request, roster),
             holds_adapter=self._holds_adapter(request, roster),
         )
 
-    def _warm(
+    def _warmth(
         self, request: Request, roster: Roster, ruler: Ruler, prompt_tokens: float
-    ) -> Iterable[tuple[int, float]]:
-        """(position, warm tokens) of the engines that hold some of the prompt. The last token is always computed."""
-        for mask, size in self.index.walk(request.prompt, roster.mask):
-            tokens = min(ruler.tokens(size), prompt_tokens - 1)
-            left = mask
-            while left:
-                lowest = left & -left
-                place = roster.place_of[lowest.bit_length() - 1]
-                block = roster.engines[place].block_tokens
-                yield place, max(0.0, tokens - tokens % block if block else tokens)
-                left ^= lowest
+    ) -> tuple[list[float], list[float]]:
+        """Warm tokens and prefill work of every engine. Engines that hold equally much are reckoned together."""
+        held = [(mask, ruler.tokens(size)) for mask, size in self.index.walk(request.prompt, roster.mask)]
+        cold = roster.mask ^ sum(mask for mask, _ in held)
+        if cold:
+            held.append((cold, 0.0))
+        # What most of them hold (nothing, or a common system prompt) is filled in for all, the rest one by one.
+        held.sort(key=_engines_in, reverse=True)
+        warm_tokens: list[float] = []
+        work: list[float] = []
+        for mask, tokens in held:
+            # The last token is always computed, and only whole KV blocks are reused.
+            warm = max(0.0, min(tokens, prompt_tokens - 1)) // roster.block_tokens * roster.block_tokens
+            cold_work = prefill_work(prompt_tokens - warm, prompt_tokens)
+            if not warm_tokens:
+                warm_tokens = [warm] * len(roster.engines)
+                work = [cold_work] * len(roster.engines)
+                continue
+            for place in roster.places(mask):
+                warm_tokens[place] = warm
+                work[place] = cold_work
+        return warm_tokens, work
 
     def _score(self, request: Request, candidates: Candidates) -> Scored:
-        totals = [0.0] * len(candidates.engines)
-        terms = []
+        names, terms = [], []
         for scorer in self.scorers:
             seconds = scorer.score(request, candidates)
-            terms.append(seconds)
-            totals = list(map(add, totals, seconds))
-        return Scored(tuple(scorer.name for scorer in self.scorers), tuple(terms), totals)
+            if seconds:
+                names.append(scorer.name)
+                terms.append(seconds)
+        totals: Iterable[float] = terms[0] if terms else [0.0] * len(candidates.engines)
+        for seconds in terms[1:]:
+            totals = map(add, totals, seconds)
+        return Scored(tuple(names), tuple(terms), list(totals))
 
-    def _session_slot(self, request: Request) -> int | None:
+    def _session_at(self, request: Request, roster: Roster) -> int | None:
+        slot = None
         if request.continues:
-            return self.responses.get(request.continues)
-        return self.sessions.get(request.session) if request.session else None
+            slot = self.responses.get(request.continues)
+        elif request.session:
+            slot = self.sessions.get(request.session)
+        return None if slot is None else roster.place_of.get(slot)
 
     def _holds_adapter(self, request: Request, roster: Roster) -> Sequence[bool]:
         if not roster.is_adapter:
@@ -231,8 +243,5 @@ def _best(totals: Sequence[float], last_turn: Sequence[int], draw: float) -> int
     return equals[int(draw * len(equals))]
 
 
-def _fresh(foreign: Foreign, now_s: float) -> Foreign:
-    age = now_s - foreign.at_s
-    if age >= FOREIGN_MEMORY_S:
-        return NOTHING_FOREIGN
-    return foreign
+def _engines_in(held: tuple[int, float]) -> int:
+    return held[0].bit_count()

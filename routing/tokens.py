@@ -17,6 +17,9 @@ USUAL_BYTES_PER_TOKEN = 4.0
 TEMPLATE_TOKENS = 8.0
 """What a chat template adds around a short prompt; a prior as well."""
 
+RATIO_DECAY = 0.999
+"""The ratio belongs to the model and to what its users write: it drifts over thousands of answers, not over fifty."""
+
 REMEMBERED_LEAVES = 1 << 16
 
 
@@ -26,13 +29,15 @@ class Leaf:
 
     tokens: int
     size: int
+    covered: int
+    """How much of `size` lies in full blocks."""
 
 
 class TokenCounter:
     """Expected tokens of prompts of one model, and exact ones where the same prefix was counted by an engine before."""
 
     def __init__(self, size_per_token: float) -> None:
-        self._line = Line(TEMPLATE_TOKENS, 1 / size_per_token, reach=4096.0 * size_per_token)
+        self._line = Line(TEMPLATE_TOKENS, 1 / size_per_token, reach=4096.0 * size_per_token, decay=RATIO_DECAY)
         self._leaves: OrderedDict[int, Leaf] = OrderedDict()
 
     @property
@@ -50,22 +55,20 @@ class TokenCounter:
         if not prompt.blocks:
             return
         last = prompt.blocks[-1]
-        self._leaves[last] = Leaf(tokens, prompt.size)
+        self._leaves[last] = Leaf(tokens, prompt.size, prompt.covered)
         self._leaves.move_to_end(last)
         if len(self._leaves) > REMEMBERED_LEAVES:
             self._leaves.popitem(last=False)
 
-    def known_leaf(self, prompt: Prompt) -> tuple[int, Leaf] | None:
-        """The deepest block of this prompt at which an earlier one ended, and that one's length.
+    def known_leaf(self, prompt: Prompt) -> Leaf | None:
+        """The longest earlier prompt that ended in one of this prompt's blocks.
 
         What stands after an earlier prompt's last full block is taken to be shared too: who goes on through exactly
         that block is nearly always its next turn. Where that is wrong, it is wrong by less than a block.
         """
-        leaves = self._leaves
-        for index in range(len(prompt.blocks) - 1, -1, -1):
-            leaf = leaves.get(prompt.blocks[index])
-            if leaf and leaf.size <= prompt.size:
-                return index, leaf
+        for leaf in filter(None, map(self._leaves.get, reversed(prompt.blocks))):
+            if leaf.size <= prompt.size:
+                return leaf
         return None
 
     def tokens(self, size: float) -> float:
@@ -76,21 +79,19 @@ class TokenCounter:
 class Ruler:
     """Measures one prompt in tokens: exactly up to a known leaf, by the learned ratio beyond and before it."""
 
-    __slots__ = ("_counter", "_leaf", "_leaf_end")
+    __slots__ = ("_counter", "_leaf")
 
     def __init__(self, counter: TokenCounter, prompt: Prompt) -> None:
-        known = counter.known_leaf(prompt)
         self._counter = counter
-        self._leaf = known[1] if known else None
-        self._leaf_end = prompt.ends[known[0]] if known else 0
+        self._leaf = counter.known_leaf(prompt)
 
     def tokens(self, size: float) -> float:
         """Tokens of the prompt's first `size` bytes."""
         leaf = self._leaf
         if leaf is None:
             return self._counter.tokens(size)
-        if size == self._leaf_end:
+        if size == leaf.covered:
             return leaf.tokens
-        if size < self._leaf_end:
+        if size < leaf.covered:
             return leaf.tokens * size / leaf.size
         return leaf.tokens + max(0.0, size - leaf.size) / self._counter.size_per_token

@@ -7,11 +7,12 @@ Knows nothing of load and makes no choice.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from routing.blocks import Prompt
+from routing.shadow import ShadowCache, Use
 
 SLACK = 0.1
 """A prefix counts as lost only when the engine reused this share less than predicted: bytes are not tokens."""
@@ -24,30 +25,21 @@ class Trace:
     slot: int
     turn: int
     prompt: Prompt
-    warm_blocks: int
-    earlier_turns: tuple[int, ...]
-    """For each block that was warm already: the turn that had last used it."""
+    found: Use
+    """What the engine held of it before."""
     unfinished_turns: frozenset[int]
     """Turns whose prefill had not ended when this one was put: what they share may honestly be still cold."""
 
 
-class ShadowCache:
-    """What one engine should be holding: block hash to the turn that last used it, least recently used first."""
+@dataclass(slots=True)
+class Believed:
+    """What we believe of one engine's cache."""
 
-    __slots__ = ("blocks", "capacity", "most_blocks", "nominal_capacity", "turn", "unfinished", "used", "weights")
-
-    def __init__(self, capacity: int, most_blocks: int) -> None:
-        self.blocks: OrderedDict[int, int] = OrderedDict()
-        self.weights: dict[int, int] = {}
-        self.used = 0
-        self.nominal_capacity = capacity
-        self.capacity = capacity
-        self.most_blocks = most_blocks
-        self.turn = 0
-        self.unfinished: set[int] = set()
-
-    def is_full(self) -> bool:
-        return self.used > self.capacity or len(self.blocks) > self.most_blocks
+    shadow: ShadowCache
+    nominal_capacity: int
+    turn: int = 0
+    """The last one in which it was given a prompt."""
+    unfinished: set[int] = field(default_factory=set)
 
 
 class WarmIndex:
@@ -55,157 +47,129 @@ class WarmIndex:
 
     def __init__(self, *, most_blocks_per_engine: int = 1 << 16) -> None:
         self._holders: dict[int, int] = {}
-        self._shadows: dict[int, ShadowCache] = {}
+        self._engines: dict[int, Believed] = {}
         self._most_blocks = most_blocks_per_engine
         self._turns = 0
 
     def __repr__(self) -> str:
-        return f"<WarmIndex {len(self._holders)} blocks on {len(self._shadows)} engines>"
+        return f"<WarmIndex {len(self._holders)} blocks on {len(self._engines)} engines>"
 
     def __len__(self) -> int:
         return len(self._holders)
 
     def resize(self, slot: int, capacity: int) -> None:
         """Say how much an engine's KV cache holds. A cache that became smaller forgets at once."""
-        shadow = self._shadows.get(slot)
-        if shadow is None:
-            self._shadows[slot] = ShadowCache(capacity, self._most_blocks)
-        elif capacity != shadow.nominal_capacity:
-            shadow.nominal_capacity = capacity
-            shadow.capacity = capacity
-            self._shrink(slot, shadow)
+        engine = self._engine(slot, capacity)
+        if capacity != engine.nominal_capacity:
+            engine.nominal_capacity = engine.shadow.capacity = capacity
+            self._drop(slot, engine.shadow.shrink())
 
     def size_of(self, slot: int) -> int:
         """How much we believe an engine holds."""
-        shadow = self._shadows.get(slot)
-        return shadow.used if shadow else 0
+        engine = self._engines.get(slot)
+        return engine.shadow.used if engine else 0
 
     def walk(self, prompt: Prompt, among: int) -> Iterator[tuple[int, int]]:
         """Yield (mask of engines, warm size) for the engines of `among` that hold some of the prompt's beginning.
 
-        One dictionary look-up a block; an engine leaves the walk at its first missing block.
+        Whoever holds a block holds all before it, so where engines leave the walk is found by bisection.
         """
-        holders, ends = self._holders, prompt.ends
+        holders, blocks, ends = self._holders, prompt.blocks, prompt.ends
         alive, depth = among, 0
-        for depth, block in enumerate(prompt.blocks):
-            still = holders.get(block, 0) & alive
-            if still != alive:
-                if depth:
-                    yield alive ^ still, ends[depth - 1]
-                alive = still
-                if not alive:
-                    return
-        if prompt.blocks:
-            yield alive, ends[depth]
+        while alive and depth < len(blocks):
+
+            def some_have_left(block: int, alive: int = alive) -> bool:
+                return holders.get(block, 0) & alive != alive
+
+            depth = bisect_left(blocks, True, depth, key=some_have_left)
+            still = holders.get(blocks[depth], 0) & alive if depth < len(blocks) else 0
+            if depth:
+                yield alive ^ still, ends[depth - 1]
+            alive = still
 
     def put(self, slot: int, prompt: Prompt) -> Trace:
-        """Record that an engine is given this prompt now, and will hold all of its full blocks."""
-        shadow = self._shadows.get(slot)
-        if shadow is None:
-            shadow = self._shadows[slot] = ShadowCache(0, self._most_blocks)
+        """Record that an engine is given this prompt now, and will hold all of its full blocks.
+
+        What they displace is forgotten when the engine has computed them: until then it still stands there.
+        """
+        engine = self._engine(slot, 0)
         self._turns += 1
-        shadow.turn = self._turns
-        unfinished = frozenset(shadow.unfinished)
-        shadow.unfinished.add(shadow.turn)
-        earlier = self._warm_turns(shadow, prompt)
-        self._touch(slot, shadow, prompt, shadow.turn)
-        self._shrink(slot, shadow)
-        return Trace(slot, shadow.turn, prompt, len(earlier), earlier, unfinished)
+        engine.turn = self._turns
+        unfinished = frozenset(engine.unfinished)
+        engine.unfinished.add(engine.turn)
+        return Trace(slot, engine.turn, prompt, self._use(slot, engine, prompt), unfinished)
 
     def computed(self, trace: Trace) -> None:
         """The engine has the whole prompt: its first token is out."""
-        shadow = self._shadows.get(trace.slot)
-        if shadow:
-            shadow.unfinished.discard(trace.turn)
+        engine = self._engines.get(trace.slot)
+        if engine:
+            engine.unfinished.discard(trace.turn)
+            self._drop(trace.slot, engine.shadow.shrink())
 
     def retract(self, trace: Trace) -> None:
         """The engine was never seen to compute this prompt: forget what only this turn had promised."""
-        shadow = self._shadows.get(trace.slot)
-        if shadow is None or trace.turn not in shadow.unfinished:
+        engine = self._engines.get(trace.slot)
+        if engine is None or trace.turn not in engine.unfinished:
             return
-        shadow.unfinished.discard(trace.turn)
-        for block in trace.prompt.blocks[trace.warm_blocks :]:
-            if shadow.blocks.get(block) == trace.turn:
-                self._drop(trace.slot, shadow, block)
+        engine.unfinished.discard(trace.turn)
+        self._drop(trace.slot, engine.shadow.retract(trace.prompt, trace.turn, trace.found.warm_blocks))
 
     def grow(self, trace: Trace, prompt: Prompt) -> None:
         """The engine has also decoded an answer: it holds `prompt`, which begins with the trace's own prompt."""
-        shadow = self._shadows.get(trace.slot)
-        if shadow and shadow.turn >= trace.turn:
-            self._touch(trace.slot, shadow, prompt, shadow.turn)
-            self._shrink(trace.slot, shadow)
+        engine = self._engines.get(trace.slot)
+        if engine and engine.turn >= trace.turn:
+            self._use(trace.slot, engine, prompt)
+            self._drop(trace.slot, engine.shadow.shrink())
 
     def correct(self, trace: Trace, real_size: float) -> bool:
-        """Learn from how much of the prompt the engine really reused. True where it had forgotten some of it.
+        """Learn from how much of a prompt the engine really reused. True where it had forgotten what we believed warm.
 
         Engines forget the least recently used first: if a block last used in turn t was gone, so is all that was last
         used before t. A shadow that was too large for its engine also becomes smaller, and recovers slowly.
         """
-        shadow = self._shadows.get(trace.slot)
-        if shadow is None or shadow.turn < trace.turn or not trace.warm_blocks:
+        engine, ends, warm_blocks = self._engines.get(trace.slot), trace.prompt.ends, trace.found.warm_blocks
+        if engine is None or engine.turn < trace.turn or not warm_blocks:
             return False
-        ends = trace.prompt.ends
-        promised = ends[trace.warm_blocks - 1]
-        if real_size >= promised * (1 - SLACK):
-            shadow.capacity = min(shadow.nominal_capacity, shadow.capacity + shadow.nominal_capacity // 100)
+        shadow = engine.shadow
+        if real_size >= ends[warm_blocks - 1] * (1 - SLACK):
+            shadow.capacity = min(engine.nominal_capacity, shadow.capacity + engine.nominal_capacity // 100)
             return False
-        lost = next(index for index in range(trace.warm_blocks) if ends[index] > real_size)
-        lost_turn = trace.earlier_turns[lost]
+        lost_turn = next(turn for end, turn in trace.found.earlier if ends[end - 1] > real_size)
         if lost_turn in trace.unfinished_turns:
             return False
-        self._forget_before(trace.slot, shadow, lost_turn)
+        self._drop(trace.slot, shadow.forget_before(lost_turn))
         shadow.capacity = (9 * shadow.capacity + min(shadow.used, shadow.capacity)) // 10
         return True
 
     def forget(self, slot: int) -> None:
         """An engine is gone or has lost its cache."""
-        shadow = self._shadows.pop(slot, None)
-        for block in shadow.blocks if shadow else ():
-            self._release(slot, block)
+        engine = self._engines.pop(slot, None)
+        self._drop(slot, engine.shadow if engine else ())
 
-    @staticmethod
-    def _warm_turns(shadow: ShadowCache, prompt: Prompt) -> tuple[int, ...]:
-        turns = []
-        for block in prompt.blocks:
-            turn = shadow.blocks.get(block)
-            if turn is None:
-                break
-            turns.append(turn)
-        return tuple(turns)
+    def _engine(self, slot: int, capacity: int) -> Believed:
+        engine = self._engines.get(slot)
+        if engine is None:
+            engine = self._engines[slot] = Believed(ShadowCache(capacity, self._most_blocks), capacity)
+        return engine
 
-    def _touch(self, slot: int, shadow: ShadowCache, prompt: Prompt, turn: int) -> None:
-        """Deepest first, so that the head of a chain is the last to be forgotten, as in the engine."""
-        bit, blocks, ends = 1 << slot, shadow.blocks, prompt.ends
-        for index in range(len(prompt.blocks) - 1, -1, -1):
-            block = prompt.blocks[index]
-            if block in blocks:
-                blocks.move_to_end(block)
+    def _use(self, slot: int, engine: Believed, prompt: Prompt) -> Use:
+        use = engine.shadow.use(prompt, engine.turn)
+        self._hold(slot, prompt.blocks[use.warm_blocks :])
+        return use
+
+    def _hold(self, slot: int, blocks: tuple[int, ...]) -> None:
+        bit, holders = 1 << slot, self._holders
+        # Nobody holds what stands behind a block that nobody holds.
+        known = bisect_left(blocks, True, key=lambda block: block not in holders)
+        for block in blocks[:known]:
+            holders[block] |= bit
+        holders.update(dict.fromkeys(blocks[known:], bit))
+
+    def _drop(self, slot: int, blocks: Iterable[int]) -> None:
+        bit, holders = 1 << slot, self._holders
+        for block in blocks:
+            left = holders[block] & ~bit
+            if left:
+                holders[block] = left
             else:
-                weight = ends[index] - (ends[index - 1] if index else 0)
-                shadow.weights[block] = weight
-                shadow.used += weight
-                self._holders[block] = self._holders.get(block, 0) | bit
-            blocks[block] = turn
-
-    def _shrink(self, slot: int, shadow: ShadowCache) -> None:
-        while shadow.blocks and shadow.is_full():
-            self._drop(slot, shadow, next(iter(shadow.blocks)))
-
-    def _forget_before(self, slot: int, shadow: ShadowCache, turn: int) -> None:
-        while shadow.blocks:
-            block = next(iter(shadow.blocks))
-            if shadow.blocks[block] >= turn:
-                return
-            self._drop(slot, shadow, block)
-
-    def _drop(self, slot: int, shadow: ShadowCache, block: int) -> None:
-        del shadow.blocks[block]
-        shadow.used -= shadow.weights.pop(block)
-        self._release(slot, block)
-
-    def _release(self, slot: int, block: int) -> None:
-        left = self._holders[block] & ~(1 << slot)
-        if left:
-            self._holders[block] = left
-        else:
-            del self._holders[block]
+                del holders[block]

@@ -22,7 +22,7 @@ class Interference:
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Seconds lost by others, weighted."""
-        weight, output = self.weight, request.expected_output_tokens
+        weight, output = self.weight, float(request.expected_output_tokens)
         return [
             weight * running * (own * pace + output * slower)
             for running, own, pace, slower in zip(

@@ -19,12 +19,14 @@ class KvRoom:
     name: ClassVar[str] = "kv_room"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Zero while there is room, or while an engine has not said how much it holds."""
+        """Zero where there is room, or where an engine has not said how much it holds."""
         needed = candidates.prompt_tokens + request.expected_output_tokens
+        if max(candidates.kv_tokens) + needed <= candidates.least_kv_capacity:
+            return []
         return [
-            self._wait_s(in_use, in_use + needed - engine.kv_tokens, residence) if engine.kv_tokens else 0.0
-            for engine, in_use, residence in zip(
-                candidates.engines, candidates.kv_tokens, candidates.residence_s, strict=True
+            self._wait_s(in_use, in_use + needed - capacity, residence)
+            for in_use, capacity, residence in zip(
+                candidates.kv_tokens, candidates.kv_capacity, candidates.residence_s, strict=True
             )
         ]
 

@@ -17,7 +17,7 @@ class Lora:
     load_s: float = 0.5
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Zero for engines that hold it, and for all where the model is no adapter."""
+        """Zero for engines that hold it; silent where the model is no adapter."""
         if not candidates.holds_adapter:
-            return [0.0] * len(candidates.engines)
+            return []
         return [0.0 if held else self.load_s for held in candidates.holds_adapter]

@@ -23,6 +23,8 @@ class Session:
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Negative for the engine of the session, zero for the others."""
-        worth = self.stored_s if request.continues else self.stay_s
-        slot = candidates.session_slot
-        return [-worth if engine.slot == slot else 0.0 for engine in candidates.engines]
+        if candidates.session_at is None:
+            return []
+        seconds = [0.0] * len(candidates.engines)
+        seconds[candidates.session_at] = -(self.stored_s if request.continues else self.stay_s)
+        return seconds

@@ -20,6 +20,8 @@ class SlowStart:
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Zero for pods that have stood for longer than the window."""
         now_s, window_s, each_s = candidates.now_s, self.window_s, self.each_s
+        if now_s - candidates.newest_since_s >= window_s:
+            return []
         return [
             each_s * running * (1 - (now_s - since) / window_s) if now_s - since < window_s else 0.0
             for since, running in zip(candidates.ready_since_s, candidates.running, strict=True)
