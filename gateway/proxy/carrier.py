@@ -1,0 +1,143 @@
+"""Carries a client's request to pods, over HTTP: what a pod is told, and what is done when its connection fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.carrier import Leg, LegEnd
+from gateway.proxy.asked import Asked
+from gateway.proxy.pool import Address, Pool, PoolIsFull
+from gateway.proxy.relay import Placed, Relay
+from gateway.proxy.reply import Reply
+from routing.fleet import Engine
+from routing.refusal import Refused
+
+PodKeys = Callable[[str], str | None]
+"""Pod URL to the API key it wants, None where it wants none."""
+
+TRACE_HEADERS = (b"traceparent", b"tracestate")
+LONGEST_TRACE = 512
+"""As W3C Trace Context has it."""
+
+
+class HttpCarrier:
+    """One request. `body_needed_no_more` is called when no other pod can be asked any more."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        reply: Reply,
+        *,
+        path: str,
+        body: bytes,
+        usage_added: bool,
+        pool: Pool,
+        key_of: PodKeys,
+        kept_bytes: int,
+        body_needed_no_more: Callable[[], None],
+    ) -> None:
+        self._asked = asked
+        self._reply = reply
+        self._path = path
+        self._body = body
+        self._usage_added = usage_added
+        self._pool = pool
+        self._key_of = key_of
+        self._kept_bytes = kept_bytes
+        self._body_needed_no_more = body_needed_no_more
+        self._attempts = 0
+
+    async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
+        self._attempts += 1
+        url = placement.engine.pod
+        question = self._question(placement.engine)
+        try:
+            relay = await self._ask(placement, question, first_byte_by_s, fresh=False)
+            if relay.was_stale:
+                relay = await self._ask(placement, question, first_byte_by_s, fresh=True)
+        except PoolIsFull:
+            return Leg(LegEnd.BUSY, detail=f"There are too many connections to {url}.")
+        except TimeoutError:
+            return Leg(LegEnd.UNREACHABLE, detail=f"{url} did not take a connection in time.")
+        except OSError as error:
+            return Leg(LegEnd.UNREACHABLE, detail=f"{url} took no connection: {error.strerror or error}.")
+        return relay.leg()
+
+    def refuse(self, refusal: Refused) -> None:
+        self._reply.refuse(refusal)
+
+    async def _ask(self, placement: Placed, question: list[bytes], first_byte_by_s: float, *, fresh: bool) -> Relay:
+        line = await self._pool.lease(placement.engine.pod, fresh=fresh)
+        relay = Relay(
+            self._reply,
+            placement,
+            self._path,
+            withholds_usage=self._usage_added,
+            kept_bytes=self._kept_bytes,
+            begun=self._begun,
+        )
+        line.ask(relay, question, first_byte_by_s)
+        try:
+            await relay.ended
+        except BaseException:
+            line.abort()  # The client has gone.
+            raise
+        return relay
+
+    def _begun(self) -> None:
+        self._body = b""
+        self._body_needed_no_more()
+
+    def _question(self, engine: Engine) -> list[bytes]:
+        address = self._pool.address(engine.pod)
+        head = question_head(
+            self._asked.method,
+            self._path,
+            address,
+            request_id=self._engine_id,
+            key=self._key_of(engine.pod),
+            rank=engine.rank,
+            asked=self._asked,
+            length=len(self._body),
+        )
+        return [head, self._body]
+
+    @property
+    def _engine_id(self) -> str:
+        """Ours, never the client's: engines match KV by it, and two clients may send the same."""
+        request_id = self._reply.request_id
+        return request_id if self._attempts == 1 else f"{request_id}-{self._attempts}"
+
+
+def question_head(
+    method: str,
+    path: str,
+    address: Address,
+    *,
+    request_id: str,
+    key: str | None,
+    rank: int | None,
+    asked: Asked,
+    length: int,
+) -> bytes:
+    """All that a pod is told beside the body. Of the client's headers only its trace gets through."""
+    lines = [
+        f"{method} {address.base}{path} HTTP/1.1",
+        f"host: {address.authority}",
+        f"x-request-id: {request_id}",
+        "accept: application/json, text/event-stream",
+    ]
+    if length:
+        lines.append("content-type: application/json")
+    if length or method == "POST":
+        lines.append(f"content-length: {length}")
+    if key is not None:
+        lines.append(f"authorization: Bearer {key}")
+    if rank is not None:
+        lines.append(f"x-data-parallel-rank: {rank}")
+    for name in TRACE_HEADERS:
+        value = asked.headers.get(name)
+        if value and len(value) <= LONGEST_TRACE:
+            lines.append(f"{name.decode()}: {value.decode('latin-1')}")
+    lines.append("\r\n")
+    return "\r\n".join(lines).encode("latin-1")

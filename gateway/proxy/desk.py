@@ -1,0 +1,223 @@
+"""Where a request goes once it is read: to a pod by way of `Passage`, to the pod that stored a response, or nowhere.
+
+A request that a pod has to answer is led in a task of its own; all else is answered at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gateway.carrier import LegEnd
+from gateway.limits import Limits
+from gateway.passage import REASON_OF_END, Passage
+from gateway.proxy.asked import Asked, Budget
+from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
+from gateway.proxy.endpoints import Endpoint, Local, find_endpoint
+from gateway.proxy.models import model_page, models_page, unknown_model
+from gateway.proxy.pool import Pool
+from gateway.proxy.reply import Reply
+from routing.fleet import Engine
+from routing.reading import read_request
+from routing.refusal import Reason, Refused
+from routing.request import Api, Request
+from routing.router import Router
+from tenancy.tenants import ANONYMOUS, Tenant
+
+Identify = Callable[[str | None], Tenant]
+"""The tenant of a key, None where no key was sent. Raises `Refused`."""
+
+SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
+LONGEST_SESSION = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A request for what one engine has stored: it is placed nowhere and charged to nobody."""
+
+    request: Request
+    engine: Engine
+
+    def first_token(self, now_s: float) -> None:
+        """Nothing was computed."""
+
+
+class Desk:
+    """One per front. `on_refused` is told of what was refused before it became a request of the fleet's."""
+
+    def __init__(
+        self,
+        passage: Passage,
+        router: Router,
+        identify: Identify,
+        key_of: PodKeys,
+        pool: Pool,
+        budget: Budget,
+        *,
+        limits: Limits,
+        readiness: Callable[[], bool],
+        on_refused: Callable[[Refused], None],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._passage = passage
+        self._router = router
+        self._identify = identify
+        self._key_of = key_of
+        self._pool = pool
+        self._budget = budget
+        self._limits = limits
+        self._readiness = readiness
+        self._on_refused = on_refused
+        self._wall_clock = wall_clock
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def route(self, asked: Asked) -> None:
+        """What can be said by the head alone, before a body is kept for anybody. Raises `Refused`."""
+        asked.endpoint = endpoint = find_endpoint(asked.target)
+        if asked.method not in endpoint.methods:
+            raise Refused(Reason.WRONG_METHOD, f"{endpoint.path} takes {endpoint.allow}.")
+        if endpoint.needs_key:
+            asked.tenant = self._identify(_key(asked))
+        if endpoint.api is not None:
+            _check_media_type(asked)
+
+    def serve(self, asked: Asked, reply: Reply) -> None:
+        """Answer, now or later."""
+        if asked.endpoint is not None:
+            reply.api, reply.is_anthropic = asked.endpoint.api, asked.endpoint.is_anthropic
+        try:
+            self._serve(asked, reply)
+        except Refused as refusal:
+            self._on_refused(refusal)
+            is_method = refusal.reason is Reason.WRONG_METHOD and asked.endpoint is not None
+            reply.refuse(refusal, fields=[("allow", asked.endpoint.allow)] if is_method and asked.endpoint else ())
+        except Exception as fault:  # noqa: BLE001 - whatever is wrong with us, the client gets an answer
+            self._report(fault, reply)
+
+    def _serve(self, asked: Asked, reply: Reply) -> None:
+        endpoint = asked.endpoint
+        if asked.refusal is not None:
+            raise asked.refusal
+        if endpoint is None:
+            raise Refused(Reason.GATEWAY_ERROR, "The request was not routed.")
+        if endpoint.api is not None:
+            self._lead(endpoint, endpoint.api, asked, reply)
+        elif endpoint.local is Local.STORED_RESPONSE:
+            self._fetch(endpoint, asked, reply)
+        else:
+            self._answer(endpoint, asked.tenant or ANONYMOUS, reply)
+
+    # -- what a pod answers ----------------------------------------------------------------------------------------
+
+    def _lead(self, endpoint: Endpoint, api: Api, asked: Asked, reply: Reply) -> None:
+        tenant = asked.tenant or ANONYMOUS
+        reading = read_request(api, asked.body(), request_id=reply.request_id, session=_session(asked, tenant))
+        request = reading.request
+        if not tenant.may_use(request.model):
+            raise unknown_model(request.model, Reason.MODEL_NOT_ALLOWED)
+        carrier = self._carrier(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
+        self._start(reply, lambda: self._passage.lead(request, carrier, tenant=tenant.name, trace=_trace(asked)))
+
+    def _fetch(self, endpoint: Endpoint, asked: Asked, reply: Reply) -> None:
+        engine = self._engine_of(endpoint.name)
+        request = Request(reply.request_id, Api.RESPONSES, model="")
+        carrier = self._carrier(endpoint, asked, reply, asked.body(), usage_added=False)
+        self._start(reply, lambda: self._run(Errand(request, engine), carrier))
+
+    async def _run(self, errand: Errand, carrier: HttpCarrier) -> None:
+        by_s = asyncio.get_running_loop().time() + self._pool.timeouts.first_byte_s
+        leg = await carrier.carry(errand, by_s)
+        if leg.end is not LegEnd.ANSWERED:
+            refusal = Refused(REASON_OF_END[leg.end], leg.detail, retry_after_s=1.0)
+            self._on_refused(refusal)
+            carrier.refuse(refusal)
+
+    def _engine_of(self, response_id: str) -> Engine:
+        slot = self._router.responses.get(response_id)
+        for pod in self._router.fleet.pods:
+            for engine in pod.engines:
+                if engine.slot == slot:
+                    return engine
+        raise Refused(Reason.UNKNOWN_PATH, f"No response `{response_id}` is known here.", param="response_id")
+
+    def _carrier(
+        self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool
+    ) -> HttpCarrier:
+        return HttpCarrier(
+            asked,
+            reply,
+            path=endpoint.path,
+            body=body,
+            usage_added=usage_added,
+            pool=self._pool,
+            key_of=self._key_of,
+            kept_bytes=self._limits.kept_answer_bytes,
+            body_needed_no_more=lambda: asked.drop_body(self._budget),
+        )
+
+    def _start(self, reply: Reply, lead: Callable[[], Awaitable[None]]) -> None:
+        reply.task = task = asyncio.get_running_loop().create_task(self._see_through(reply, lead))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _see_through(self, reply: Reply, lead: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await lead()
+        except Exception as fault:  # noqa: BLE001 - whatever is wrong with us, the client gets an answer
+            self._report(fault, reply)
+        finally:
+            if not reply.ended:
+                reply.cut()
+
+    def _report(self, fault: Exception, reply: Reply) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"serving request {reply.request_id} failed", "exception": fault}
+        )
+        reply.refuse(Refused(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+
+    # -- what we answer --------------------------------------------------------------------------------------------
+
+    def _answer(self, endpoint: Endpoint, tenant: Tenant, reply: Reply) -> None:
+        fleet, created_s = self._router.fleet, int(self._wall_clock())
+        match endpoint.local:
+            case Local.HEALTH:
+                reply.answer(200, b"", content_type="text/plain")
+            case Local.READY if self._readiness():
+                reply.answer(200, b"", content_type="text/plain")
+            case Local.READY:
+                reply.refuse(Refused(Reason.NO_POD_READY, "The gateway is not ready.", retry_after_s=1.0))
+            case Local.MODELS:
+                reply.answer(200, models_page(fleet, tenant, created_s))
+            case _:
+                reply.answer(200, model_page(fleet, tenant, endpoint.name, created_s))
+
+
+def _key(asked: Asked) -> str | None:
+    """The client's key, as OpenAI's clients send it or as Anthropic's do."""
+    scheme, _, token = asked.headers.get(b"authorization", b"").partition(b" ")
+    key = token.strip() if scheme.lower() == b"bearer" else asked.headers.get(b"x-api-key", b"")
+    return key.decode("utf-8", "surrogateescape") or None
+
+
+def _check_media_type(asked: Asked) -> None:
+    kind = asked.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body as `Content-Type: application/json`.")
+    if asked.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        # Engines would take the compressed bytes for the body.
+        raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body without a Content-Encoding.")
+
+
+def _trace(asked: Asked) -> str | None:
+    trace = asked.headers.get(b"traceparent")
+    return trace.decode("latin-1") if trace and len(trace) <= LONGEST_TRACE else None
+
+
+def _session(asked: Asked, tenant: Tenant) -> str | None:
+    """What the client calls the conversation, apart from what other tenants call theirs."""
+    for name in SESSION_HEADERS:
+        value = asked.headers.get(name)
+        if value and len(value) <= LONGEST_SESSION:
+            return f"{tenant.name or ''}/{value.decode('latin-1')}"
+    return None

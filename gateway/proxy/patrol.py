@@ -1,0 +1,63 @@
+"""One timer for all waiting: now and then it asks every connection whether it has waited too long.
+
+A timer of its own for every request would cost more than the rest of the request. The price: what is late is noticed
+up to one period late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields
+from typing import Protocol
+
+from gateway.limits import Timeouts
+
+FORBEARANCE = 8
+"""Looks within the shortest of all waits."""
+
+SHORTEST_PERIOD_S = 0.01
+LONGEST_PERIOD_S = 1.0
+
+
+class Watched(Protocol):
+    """Something that may wait too long."""
+
+    def check(self, now_s: float) -> None:
+        """End what is overdue at this loop time."""
+        ...
+
+
+class Patrol:
+    """Walks its rounds while there is anybody to look at."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        shortest = min(getattr(timeouts, field.name) for field in fields(timeouts))
+        self._period_s = min(LONGEST_PERIOD_S, max(SHORTEST_PERIOD_S, shortest / FORBEARANCE))
+        self._watched: set[Watched] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Patrol of {len(self._watched)} every {self._period_s} s>"
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def watch(self, one: Watched) -> None:
+        self._watched.add(one)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._period_s, self._walk)
+
+    def leave(self, one: Watched) -> None:
+        self._watched.discard(one)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _walk(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for one in tuple(self._watched):
+            one.check(now_s)
+        self._timer = loop.call_later(self._period_s, self._walk) if self._watched else None
