@@ -136,10 +136,13 @@ class Placement:
         router.recycle(self.engine.slot)
 
     def _learn_warmth(self, usage: Usage, answer: bytes) -> None:
+        if not usage.prompt_tokens or self.request.continues:
+            # Of a response that continues another we see the newest part only, and the engine counts the whole.
+            return
         index, prompt = self._router.index, self.request.prompt
         counter = self._router.counter(self.request.model)
         counter.learn(prompt, usage.prompt_tokens)
-        if usage.cached_tokens is not None and usage.prompt_tokens:
+        if usage.cached_tokens is not None:
             index.correct(self._trace, prompt.size * usage.cached_tokens / usage.prompt_tokens)
         if answer:
             grown: Prompt = prompt.extended(answer)

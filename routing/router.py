@@ -14,7 +14,7 @@ from routing.ballot import Ballot, Scored
 from routing.candidates import Candidates, Scorer
 from routing.cost import CostBook, prefill_work
 from routing.fleet import EngineShape, Fleet, Pod, Roster
-from routing.ledger import Foreign, Ledger
+from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request
@@ -28,6 +28,8 @@ UNKNOWN_KV_TOKENS = 200_000
 """An engine that does not say how much it holds is taken to be small, so that it is not believed warm for long."""
 
 REMEMBERED_SESSIONS = 1 << 17
+
+REMEMBERED_ADAPTERS = 1 << 12
 
 
 class Router:
@@ -48,7 +50,7 @@ class Router:
         self.costs = costs or CostBook()
         self.sessions: LastSeen[str, int] = LastSeen(REMEMBERED_SESSIONS)
         self.responses: LastSeen[str, int] = LastSeen(REMEMBERED_SESSIONS)
-        self.adapters: LastSeen[tuple[str, int], bool] = LastSeen(4096)
+        self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
         self._counters: dict[str, TokenCounter] = {}
         self._size_per_token = size_per_token
         self._retired: set[int] = set()
@@ -110,7 +112,7 @@ class Router:
         if request.session:
             self.sessions.put(request.session, engine.slot)
         if candidates.holds_adapter:
-            self.adapters.put((request.model, engine.slot), True)
+            self.adapters.put((request.model, engine.slot), engine.slot)
         return Placement(self, request, engine, charge, trace, Ballot(candidates, scored, at))
 
     def counter(self, model: str) -> TokenCounter:
@@ -121,10 +123,15 @@ class Router:
         return counter
 
     def recycle(self, slot: int) -> None:
-        """Give a retired slot out again once nothing is charged to it."""
-        if slot in self._retired and not self.ledger.running[slot]:
-            self._retired.discard(slot)
-            self.fleet.recycle(slot)
+        """Give a retired slot out again once nothing is charged to it, with nothing of its last engine left in it."""
+        if slot not in self._retired or self.ledger.running[slot]:
+            return
+        self._retired.discard(slot)
+        self.costs.forget(slot)
+        self.ledger.observe(slot, NOTHING_FOREIGN)
+        for table in (self.sessions, self.responses, self.adapters):
+            table.drop_value(slot)
+        self.fleet.recycle(slot)
 
     def _roster(self, request: Request, avoid: frozenset[str]) -> Roster:
         roster = self.fleet.roster(request.model)
@@ -215,7 +222,7 @@ class Router:
     def _holds_adapter(self, request: Request, roster: Roster) -> Sequence[bool]:
         if not roster.is_adapter:
             return ()
-        return [bool(self.adapters.get((request.model, slot))) for slot in roster.slots]
+        return [self.adapters.get((request.model, slot)) is not None for slot in roster.slots]
 
     def _pod_size_per_token(self, url: str) -> float:
         pod = self.fleet.pod(url)
@@ -225,9 +232,6 @@ class Router:
     def _retire(self, slots: Iterable[int]) -> None:
         for slot in slots:
             self.index.forget(slot)
-            self.costs.forget(slot)
-            self.sessions.drop_value(slot)
-            self.responses.drop_value(slot)
             self._retired.add(slot)
             self.recycle(slot)
 

@@ -37,6 +37,8 @@ class Believed:
 
     shadow: ShadowCache
     nominal_capacity: int
+    born: int
+    """The last turn of all before it was first known, or last forgotten: traces from then say nothing of it."""
     turn: int = 0
     """The last one in which it was given a prompt."""
     unfinished: set[int] = field(default_factory=set)
@@ -101,23 +103,26 @@ class WarmIndex:
 
     def computed(self, trace: Trace) -> None:
         """The engine has the whole prompt: its first token is out."""
-        engine = self._engines.get(trace.slot)
+        engine = self._engine_of(trace)
         if engine:
             engine.unfinished.discard(trace.turn)
             self._drop(trace.slot, engine.shadow.shrink())
 
     def retract(self, trace: Trace) -> None:
         """The engine was never seen to compute this prompt: forget what only this turn had promised."""
-        engine = self._engines.get(trace.slot)
+        engine = self._engine_of(trace)
         if engine is None or trace.turn not in engine.unfinished:
             return
         engine.unfinished.discard(trace.turn)
         self._drop(trace.slot, engine.shadow.retract(trace.prompt, trace.turn, trace.found.warm_blocks))
+        if not engine.unfinished:
+            # What nobody is computing any more, but later requests were told to be there, may have stayed.
+            self._drop(trace.slot, engine.shadow.shrink())
 
     def grow(self, trace: Trace, prompt: Prompt) -> None:
         """The engine has also decoded an answer: it holds `prompt`, which begins with the trace's own prompt."""
-        engine = self._engines.get(trace.slot)
-        if engine and engine.turn >= trace.turn:
+        engine = self._engine_of(trace)
+        if engine:
             self._use(trace.slot, engine, prompt)
             self._drop(trace.slot, engine.shadow.shrink())
 
@@ -127,8 +132,8 @@ class WarmIndex:
         Engines forget the least recently used first: if a block last used in turn t was gone, so is all that was last
         used before t. A shadow that was too large for its engine also becomes smaller, and recovers slowly.
         """
-        engine, ends, warm_blocks = self._engines.get(trace.slot), trace.prompt.ends, trace.found.warm_blocks
-        if engine is None or engine.turn < trace.turn or not warm_blocks:
+        engine, ends, warm_blocks = self._engine_of(trace), trace.prompt.ends, trace.found.warm_blocks
+        if engine is None or not warm_blocks:
             return False
         shadow = engine.shadow
         if real_size >= ends[warm_blocks - 1] * (1 - SLACK):
@@ -139,6 +144,7 @@ class WarmIndex:
             return False
         self._drop(trace.slot, shadow.forget_before(lost_turn))
         shadow.capacity = (9 * shadow.capacity + min(shadow.used, shadow.capacity)) // 10
+        self._drop(trace.slot, shadow.shrink())
         return True
 
     def forget(self, slot: int) -> None:
@@ -149,8 +155,13 @@ class WarmIndex:
     def _engine(self, slot: int, capacity: int) -> Believed:
         engine = self._engines.get(slot)
         if engine is None:
-            engine = self._engines[slot] = Believed(ShadowCache(capacity, self._most_blocks), capacity)
+            shadow = ShadowCache(capacity, self._most_blocks)
+            engine = self._engines[slot] = Believed(shadow, capacity, born=self._turns)
         return engine
+
+    def _engine_of(self, trace: Trace) -> Believed | None:
+        engine = self._engines.get(trace.slot)
+        return engine if engine and engine.born < trace.turn else None
 
     def _use(self, slot: int, engine: Believed, prompt: Prompt) -> Use:
         use = engine.shadow.use(prompt, engine.turn)

@@ -1,0 +1,164 @@
+"""Pods and engines: who exists, who may be chosen, and which slot is whose."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.fleet import EngineShape, Fleet, Pod, Standing
+
+
+def pod(url: str, *models: str, standing: Standing = Standing.READY, adapters: frozenset[str] = frozenset()) -> Pod:
+    return Pod(url, standing, models=frozenset(models), adapters=adapters, ready_since_s=float(len(url)))
+
+
+def fleet_of(*pods: Pod, ranks: int = 1) -> Fleet:
+    fleet = Fleet()
+    for each in pods:
+        fleet.put(each)
+        fleet.reshape(each.url, shapes(ranks))
+    return fleet
+
+
+def shapes(ranks: int, kv_tokens: int | None = 1000) -> list[EngineShape]:
+    return [EngineShape(None if ranks == 1 else rank, kv_tokens=kv_tokens) for rank in range(ranks)]
+
+
+def names(fleet: Fleet, model: str) -> list[str]:
+    return [engine.name for engine in fleet.roster(model).engines]
+
+
+@pytest.mark.parametrize("standing", list(Standing))
+def test_only_ready_pods_are_chosen(standing: Standing) -> None:
+    """Starting, unready, broken and draining pods are known, but serve nobody."""
+    fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m", standing=standing))
+    assert ("http://b" in names(fleet, "m")) == (standing is Standing.READY)
+    assert fleet.knows("m")
+
+
+def test_a_roster_is_of_those_that_serve_the_model() -> None:
+    """Each model has its own pods; adapters are models; an unknown model has none."""
+    fleet = fleet_of(
+        pod("http://a", "m"), pod("http://b", "m", "lora", adapters=frozenset({"lora"})), pod("http://c", "other")
+    )
+    assert names(fleet, "m") == ["http://a", "http://b"]
+    assert names(fleet, "lora") == ["http://b"]
+    assert fleet.roster("lora").is_adapter
+    assert not fleet.roster("m").is_adapter
+    assert names(fleet, "nope") == []
+    assert not fleet.knows("nope")
+    assert {model: len(pods) for model, pods in fleet.models().items()} == {"m": 2, "lora": 1, "other": 1}
+
+
+def test_changes_show_at_once() -> None:
+    """No decision sees a roster from before a change."""
+    fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m"))
+    assert len(names(fleet, "m")) == 2
+    known = fleet.pod("http://a")
+    assert known
+    fleet.put(replace(known, standing=Standing.BROKEN))
+    assert names(fleet, "m") == ["http://b"]
+    fleet.put(replace(known, models=frozenset({"m", "n"})))
+    assert names(fleet, "m") == ["http://a", "http://b"]
+    assert names(fleet, "n") == ["http://a"]
+    fleet.remove("http://b")
+    assert names(fleet, "m") == ["http://a"]
+    fleet.reshape("http://a", shapes(2))
+    assert names(fleet, "m") == ["http://a#0", "http://a#1"]
+
+
+def test_clients_cannot_fill_memory_with_models() -> None:
+    """Rosters are kept for models that exist only."""
+    fleet = fleet_of(pod("http://a", "m"))
+    for number in range(100):
+        fleet.roster(f"invented-{number}")
+    fleet.roster("m")
+    assert set(fleet._rosters) == {"m"}
+
+
+def test_engines_keep_their_slots() -> None:
+    """A rank that is still there keeps its slot when its pod says more of it, or gains and loses others."""
+    fleet = fleet_of(pod("http://a", "m"), ranks=3)
+    before = {engine.rank: engine.slot for engine in fleet.roster("m").engines}
+    freed = fleet.reshape("http://a", [EngineShape(2, kv_tokens=5), EngineShape(0), EngineShape(3)])
+    after = {engine.rank: engine.slot for engine in fleet.roster("m").engines}
+    assert freed == (before[1],)
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert after[3] not in before.values()
+    assert fleet.roster("m").engines[0].kv_tokens == 5
+
+
+def test_a_pod_without_ranks_is_one_engine_of_its_own_name() -> None:
+    """Names are what receipts show."""
+    fleet = fleet_of(pod("http://a", "m"))
+    fleet.put(pod("http://b", "m"))
+    fleet.reshape("http://b", shapes(2))
+    assert names(fleet, "m") == ["http://a", "http://b#0", "http://b#1"]
+
+
+def test_slots_are_given_out_again_only_when_recycled() -> None:
+    """A freed slot may still be charged: it waits until the caller says that nothing is left."""
+    fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m"))
+    (slot,) = fleet.remove("http://a")
+    fleet.put(pod("http://c", "m"))
+    fleet.reshape("http://c", shapes(1))
+    assert fleet.roster("m").slots == (1, 2)
+    fleet.recycle(slot)
+    fleet.put(pod("http://d", "m"))
+    fleet.reshape("http://d", shapes(1))
+    assert sorted(fleet.roster("m").slots) == [0, 1, 2]
+    assert fleet.slot_count == 3
+
+
+def test_removing_who_is_not_there_frees_nothing() -> None:
+    """Discovery may say it twice."""
+    fleet = fleet_of(pod("http://a", "m"))
+    assert fleet.remove("http://a") == (0,)
+    assert fleet.remove("http://a") == ()
+    assert fleet.pods == ()
+
+
+def test_the_roster_indexes_columns() -> None:
+    """Slots, mask, places and what is picked out of a column agree, also where slots have gaps and no order."""
+    fleet = fleet_of(*(pod(f"http://{name}", "m") for name in "abcd"))
+    fleet.remove("http://a")
+    fleet.recycle(0)
+    fleet.remove("http://c")
+    for name in "ef":
+        fleet.put(pod(f"http://{name}", "m"))
+        fleet.reshape(f"http://{name}", [EngineShape(kv_tokens=None, block_tokens=32)])
+    roster = fleet.roster("m")
+    assert roster.slots == (1, 3, 0, 4)
+    assert roster.mask == 0b11011
+    assert list(roster.pick("abcdefgh")) == ["b", "d", "a", "e"]
+    assert [roster.place_of[slot] for slot in roster.slots] == [0, 1, 2, 3]
+    assert sorted(roster.places(0b10001)) == [2, 3]
+    assert roster.ready_since_s == tuple(float(len("http://a")) for _ in range(4))
+    assert roster.kv_capacity == (1000.0, 1000.0, float("inf"), float("inf"))
+    assert roster.block_tokens == 32
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_a_roster_of_any_size_picks(count: int) -> None:
+    """One engine and none are no special case to who reads a column."""
+    fleet = fleet_of(*(pod(f"http://{number}", "m") for number in range(count)))
+    assert list(fleet.roster("m").pick(list(range(10)))) == list(range(count))
+    assert list(fleet_of(pod("http://x", "n"), pod("http://y", "m")).roster("m").pick([7, 8])) == [8]
+
+
+@given(st.sets(st.sampled_from("abcde")))
+def test_failed_pods_are_left_out(avoided: set[str]) -> None:
+    """A roster without some pods is the roster of the others, all their engines gone."""
+    fleet = fleet_of(*(pod(f"http://{name}", "m") for name in "abcde"), ranks=2)
+    roster = fleet.roster("m").without(frozenset(f"http://{name}" for name in avoided))
+    left = sorted(set("abcde") - avoided)
+    assert [engine.name for engine in roster.engines] == [f"http://{name}#{rank}" for name in left for rank in (0, 1)]
+    assert roster.mask.bit_count() == 2 * len(left)
+    assert len(roster.ready_since_s) == 2 * len(left)
+
+
+def test_who_is_ready_shows() -> None:
+    """For logs."""
+    fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m", standing=Standing.BROKEN))
+    assert repr(fleet) == "<Fleet 1 of 2 pods ready>"

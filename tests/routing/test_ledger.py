@@ -1,0 +1,166 @@
+"""What was put on each engine: every charge comes back exactly once, whatever happens in between."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.ledger import FOREIGN_MEMORY_S, NOTHING_FOREIGN, Charge, Foreign, Ledger
+
+SLOTS = 3
+PACE = 0.01
+"""Seconds per token."""
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return new_ledger()
+
+
+def new_ledger() -> Ledger:
+    ledger = Ledger()
+    ledger.reach(SLOTS)
+    return ledger
+
+
+def charge(ledger: Ledger, slot: int = 0, *, prefill: float = 100.0, now_s: float = 0.0) -> Charge:
+    return ledger.charge(
+        slot, prefill_tokens=prefill, prefill_s=prefill * PACE, kv_tokens=prefill + 10, sequences=1, now_s=now_s
+    )
+
+
+def every_slot(column: Sequence[float]) -> Sequence[float]:
+    return column
+
+
+def ahead(ledger: Ledger, now_s: float = 0.0) -> list[float]:
+    return ledger.ahead_tokens(every_slot, now_s, [PACE] * SLOTS)  # type: ignore[arg-type]
+
+
+amounts = st.floats(0, 1e7, allow_nan=False)
+charges = st.lists(st.tuples(st.integers(0, SLOTS - 1), amounts, amounts, st.integers(1, 4)), max_size=20)
+
+
+@given(charges, st.randoms(use_true_random=False))
+def test_the_ledger_is_empty_when_all_has_left(placed: list[tuple[int, float, float, int]], rng: object) -> None:
+    """In whatever order first tokens and ends come, and however often they are told: exactly nothing is left."""
+    ledger = new_ledger()
+    made = [
+        ledger.charge(slot, prefill_tokens=prefill, prefill_s=prefill, kv_tokens=kv, sequences=count, now_s=0)
+        for slot, prefill, kv, count in placed
+    ]
+    assert ledger.is_empty() == (not made)
+    ends = [*(("first", each) for each in made), *(("end", each) for each in made), *(("end", each) for each in made)]
+    rng.shuffle(ends)  # type: ignore[attr-defined]
+    for now_s, (what, each) in enumerate(ends):
+        (ledger.prefill_done if what == "first" else ledger.release)(each, now_s)
+    assert ledger.is_empty()
+    assert ledger.running == [0] * SLOTS
+    assert ledger.kv_tokens == ledger.prefill_tokens == ledger.all_running == ledger.all_kv_tokens == [0.0] * SLOTS
+    assert ahead(ledger, now_s=1000) == [0.0] * SLOTS
+
+
+@given(charges, st.integers(0, 20))
+def test_the_ledger_is_the_sum_of_what_is_there(placed: list[tuple[int, float, float, int]], left: int) -> None:
+    """At any moment each engine has the sum of its open charges, and nothing is negative."""
+    ledger = new_ledger()
+    made = [
+        ledger.charge(slot, prefill_tokens=prefill, prefill_s=prefill, kv_tokens=kv, sequences=count, now_s=0)
+        for slot, prefill, kv, count in placed
+    ]
+    for each in made[:left]:
+        ledger.release(each, 1)
+    for slot in range(SLOTS):
+        there = [each for each in made[left:] if each.slot == slot]
+        assert ledger.running[slot] == ledger.all_running[slot] == sum(each.sequences for each in there)
+        assert ledger.kv_tokens[slot] == pytest.approx(sum(each.kv_tokens for each in there), abs=1)
+        assert ledger.prefill_tokens[slot] == pytest.approx(sum(each.prefill_tokens for each in there), abs=1)
+        assert min(ledger.kv_tokens[slot], ledger.prefill_tokens[slot]) >= -1
+
+
+def test_a_first_token_frees_the_queue_but_not_the_place(ledger: Ledger) -> None:
+    """A request that decodes stands in nobody's way to prefill, but still runs and holds its KV."""
+    made = charge(ledger)
+    ledger.prefill_done(made, 1.0)
+    assert (ledger.prefill_tokens[0], ledger.kv_tokens[0], ledger.running[0]) == (0.0, 110.0, 1)
+    assert ahead(ledger)[0] == 0.0
+    assert not ledger.is_empty()
+
+
+def test_the_head_of_the_queue_is_worked_on(ledger: Ledger) -> None:
+    """What waits shrinks as time passes at the engine's pace, but never by more than the head's own work."""
+    charge(ledger, prefill=100.0, now_s=10.0)
+    charge(ledger, prefill=50.0, now_s=10.2)
+    assert ahead(ledger, now_s=10.0)[0] == pytest.approx(150)
+    assert ahead(ledger, now_s=10.5)[0] == pytest.approx(100)
+    assert ahead(ledger, now_s=99.0)[0] == pytest.approx(50)
+    assert ahead(ledger, now_s=99.0)[1:] == [0.0, 0.0]
+
+
+def test_the_next_in_line_begins_when_the_head_is_done(ledger: Ledger) -> None:
+    """Its own work counts from then."""
+    first, _ = charge(ledger, prefill=100.0), charge(ledger, prefill=50.0)
+    ledger.prefill_done(first, 3.0)
+    assert ahead(ledger, now_s=3.0)[0] == pytest.approx(50)
+    assert ahead(ledger, now_s=3.2)[0] == pytest.approx(30)
+
+
+@pytest.mark.parametrize("leaves", ["prefill_done", "release"])
+def test_one_who_leaves_the_queue_does_not_undo_the_heads_progress(ledger: Ledger, leaves: str) -> None:
+    """A client that goes away while it waits says nothing of the request that is being worked on."""
+    charge(ledger, prefill=100.0, now_s=0.0)
+    second = charge(ledger, prefill=50.0, now_s=0.0)
+    getattr(ledger, leaves)(second, 0.9)
+    assert ahead(ledger, now_s=0.9)[0] == pytest.approx(10)
+
+
+def test_a_queue_that_was_empty_begins_anew(ledger: Ledger) -> None:
+    """Time that passed with nothing to do is not work done."""
+    ledger.release(charge(ledger, now_s=0.0), 1.0)
+    charge(ledger, prefill=100.0, now_s=50.0)
+    assert ahead(ledger, now_s=50.0)[0] == pytest.approx(100)
+
+
+def test_choices_are_counted(ledger: Ledger) -> None:
+    """Who was chosen last, among all engines."""
+    for slot in (2, 0, 2):
+        charge(ledger, slot)
+    assert ledger.last_turn == [2, 0, 3]
+
+
+def test_foreign_load_stands_beside_our_own(ledger: Ledger) -> None:
+    """It counts in what decisions read, and never in what we have to give back."""
+    made = charge(ledger, 1)
+    ledger.observe(1, Foreign(running=5, waiting=2, kv_tokens=900, at_s=10.0))
+    assert (ledger.running[1], ledger.kv_tokens[1]) == (1, 110.0)
+    assert ledger.all_running[1] >= 6
+    assert ledger.all_kv_tokens[1] == 1010
+    ledger.release(made, 11.0)
+    assert ledger.is_empty()
+    assert ledger.all_kv_tokens[1] == 900
+
+
+def test_foreign_load_is_believed_for_a_while(ledger: Ledger) -> None:
+    """Without scrapes it counts as last seen, and after a minute no longer; a newer scrape is not lost with an old one."""
+    ledger.observe(0, Foreign(running=5, at_s=10.0))
+    ledger.observe(1, Foreign(running=7, at_s=30.0))
+    for now_s, expected in (
+        (10.0 + FOREIGN_MEMORY_S - 1, [5, 7, 0]),
+        (10.0 + FOREIGN_MEMORY_S, [0, 7, 0]),
+        (30.0 + FOREIGN_MEMORY_S, [0, 0, 0]),
+    ):
+        ledger.forget_stale(now_s)
+        assert list(ledger.all_running) == expected
+    assert ledger.foreign == [NOTHING_FOREIGN] * SLOTS
+
+
+def test_reaching_keeps_what_is_there(ledger: Ledger) -> None:
+    """New engines come while old ones work."""
+    made = charge(ledger, 2)
+    ledger.reach(5)
+    ledger.reach(1)
+    assert len(ledger.running) == len(ledger.last_turn) == len(ledger.all_running) == 5
+    ledger.release(made, 0)
+    assert ledger.is_empty()
+    assert repr(ledger) == "<Ledger 0 running, 0 prefill tokens>"
