@@ -32,6 +32,10 @@ from routing.router import Router
 from tenancy.document import Fault, Invalid
 from tenancy.policy import Policy, read_policy
 
+FROZEN_S = 5.0
+"""A stream of a pod that no longer listens is cut after so long without a byte: vLLM that was told to stop at once
+freezes what runs, for good; told to drain it goes on sending."""
+
 
 @dataclass(slots=True)
 class PodKeys:
@@ -108,6 +112,7 @@ def build(settings: Settings, variables: Mapping[str, str]) -> Gateway:
         clock=clock,
         draw=draw,
         models=prices,
+        gone=lambda url: front.cut_silent(url, FROZEN_S),
     )
     passage = Passage(
         router,

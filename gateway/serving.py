@@ -142,7 +142,9 @@ async def _drain(gateway: Gateway, server: asyncio.Server, signals: Signals) -> 
         for task in (draining, cut):
             task.cancel()
         await asyncio.gather(draining, cut, return_exceptions=True)
-    gateway.say("info", "stopped", requests_cut=gateway.front.open_requests)
+    for log in gateway.logs.values():
+        log.flush()
+    gateway.say("info", "stopped")
 
 
 @contextmanager

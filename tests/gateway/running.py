@@ -1,0 +1,80 @@
+"""`hearth serve` as its users run it: a command with flags and environment, three ports, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.sources import ROOT
+
+ANYWHERE = ("--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+
+
+@dataclass(slots=True)
+class Running:
+    """A gateway in a process of its own; `lines` is all that it has logged so far."""
+
+    running: asyncio.subprocess.Process
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    async def until(self, message: str, **fields: object) -> dict[str, Any]:
+        """The next line that says so; lines before it are kept and skipped."""
+        assert self.running.stdout is not None
+        wanted = {"message": message, **fields}
+        async with asyncio.timeout(30):
+            while True:
+                raw = await self.running.stdout.readline()
+                assert raw, f"ended before it said {wanted}: {self.lines}"
+                self.lines.append(line := json.loads(raw))
+                if wanted.items() <= line.items():
+                    return dict(line)
+
+    def at(self, port: str, path: str = "") -> str:
+        """A URL on one of its ports: traffic, metrics or admin."""
+        return f"http://{self.lines[0][port][0]}{path}"
+
+    async def end(self) -> int:
+        """Its exit status, once it has ended by itself."""
+        assert self.running.stdout is not None
+        async with asyncio.timeout(30):
+            async for raw in self.running.stdout:
+                self.lines.append(json.loads(raw))
+            return await self.running.wait()
+
+
+@asynccontextmanager
+async def serving(
+    *flags: str, variables: Mapping[str, str] | None = None, where: tuple[str, ...] = ANYWHERE
+) -> AsyncIterator[Running]:
+    """A gateway that listens; killed at the end if it still runs."""
+    async with serving_to(asyncio.subprocess.PIPE, *where, *flags, variables=variables) as started:
+        gateway = Running(started)
+        await gateway.until("listening")
+        yield gateway
+
+
+@asynccontextmanager
+async def serving_to(
+    stdout: int, *flags: str, variables: Mapping[str, str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The same as a bare process that writes its log to a descriptor."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEARTH_")}
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "gateway", "serve", *flags),
+        stdout=stdout,
+        cwd=ROOT,
+        env=environment | dict(variables or {}),
+    )
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()

@@ -1,0 +1,144 @@
+"""The command line: what it says of itself, of what is wrong, and which status it ends with."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.commands import simulate
+from tests.sources import ROOT
+
+POD = ("--pod", "http://127.0.0.1:9")
+
+
+def hearth(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEARTH_")}
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *map(str, words)],
+        cwd=ROOT,
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_it_names_its_version() -> None:
+    """Without loading what serves."""
+    told = hearth("--version")
+    assert (told.returncode, told.stdout.split()[0]) == (0, "hearth")
+
+
+def test_it_explains_itself() -> None:
+    """Alone and by --help; every flag of serve stands there."""
+    assert "serve" in hearth().stdout
+    shown = hearth("serve", "--help").stdout
+    for flag in ("--listen", "--pod", "--config", "--policy", "--redis", "--metrics", "--admin", "--routing"):
+        assert flag in shown
+
+
+@pytest.mark.parametrize(
+    "words", [["serv"], ["serve", "--lisen", "x"], ["serve", "--pod"], ["config"], ["config", "check"], ["--verbose"]]
+)
+def test_a_wrong_command_line_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the usage and what is wrong."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "usage: hearth" in capsys.readouterr().err
+
+
+def test_loading_the_command_loads_no_server() -> None:
+    """`hearth --version` is quick."""
+    probe = "import sys, gateway.cli; print(sorted({'aiohttp', 'uvloop', 'yaml', 'msgspec'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_right_configuration_is_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 0, and says so."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text("discovery: {static: {pods: [http://a:1]}}\n")
+    assert main(["config", "check", str(config)]) == 0
+    assert capsys.readouterr().out == f"{config}: ok\n"
+
+
+def test_every_fault_of_a_configuration_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own, and those of the policy that it names; status 1."""
+    policy, config = tmp_path / "policy.yaml", tmp_path / "hearth.yaml"
+    policy.write_text("tiers: {}\n")
+    config.write_text(f"policy: {policy}\n")
+    assert main(["config", "check", str(config)]) == 1
+    assert capsys.readouterr().out == (
+        f"{policy}: tiers: not enforced by this version\n"
+        f"{policy}: auth: is missing: without keys nobody can be told apart\n"
+    )
+    config.write_text("model_list: [{model_name: a}, {model_name: b, kv_connector: NixlConnector}]\nlisten: 1\n")
+    assert main(["config", "check", str(config)]) == 1
+    assert capsys.readouterr().out == (
+        "listen: must be a text, not a number (quote it)\nmodel_list[1].kv_connector: not supported by this version\n"
+    )
+    assert main(["config", "check", str(tmp_path / "nowhere")]) == 1
+    assert "No such file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "told"),
+    [
+        ((), {}, "hearth: --pod: no pod is named"),
+        (("--pod", "here"), {}, "hearth: --pod: must be a URL"),
+        ((*POD, "--listen", "8000"), {}, "hearth: --listen: must be HOST:PORT"),
+        ((*POD, "--routing", "warn"), {}, "hearth: --routing: `warn` is none of warm, round-robin, least-loaded"),
+        ((*POD, "--admin", "0.0.0.0:9091"), {}, "hearth: admin: 0.0.0.0:9091 can be reached from outside"),
+        ((*POD, "--policy", "/nowhere"), {}, "hearth: --policy: there is no file `/nowhere`"),
+        ((*POD, "--redis", "http://user:hunter2@h"), {}, "hearth: --redis: must be a URL beginning with redis://"),
+        (POD, {"HEARTH_METRICS": "x"}, "hearth: HEARTH_METRICS: must be HOST:PORT"),
+        (("--config", "/nowhere"), {}, "hearth: /nowhere: No such file or directory"),
+        ((*POD, "--listen", "192.0.2.1:0"), {}, "hearth: listen: cannot listen on 192.0.2.1:0"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_told(words: tuple[str, ...], variables: dict[str, str], told: str) -> None:
+    """In one line each, with status 1, without a traceback and without secrets."""
+    done = hearth("serve", "--admin", "off", *words, **variables)
+    assert done.returncode == 1
+    assert done.stderr.startswith(told)
+    assert "Traceback" not in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("port", ["listen", "metrics", "admin"])
+def test_a_port_in_use_is_told(port: str) -> None:
+    """Which one, and where."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        flags = {"--listen": "127.0.0.1:0", "--metrics": "off", "--admin": "off"} | {f"--{port}": where}
+        done = hearth("serve", *POD, *(word for pair in flags.items() for word in pair))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"hearth: {port}: cannot listen on {where}: ")
+    assert "in use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_simulate_hands_over_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its flags are the simulator's own, and so is its status."""
+
+    class Found:
+        @staticmethod
+        def load() -> object:
+            return len
+
+    monkeypatch.setattr(simulate, "entry_points", lambda **_: [Found])
+    assert main(["simulate", "--trace", "x", "--help"]) == 3
+
+
+def test_without_a_simulator_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1."""
+    monkeypatch.setattr(simulate, "entry_points", lambda **_: [])
+    assert main(["simulate"]) == 1
+    assert "no simulator is installed" in capsys.readouterr().err
