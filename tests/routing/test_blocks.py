@@ -94,7 +94,7 @@ def test_a_million_tokens_are_a_thousand_blocks() -> None:
 
 def test_nothing_has_no_blocks() -> None:
     """The empty prompt covers nothing and can be gone on from."""
-    assert EMPTY_PROMPT == cut_prompt(b"", 0)
+    assert cut_prompt(b"", 0) == EMPTY_PROMPT
     assert EMPTY_PROMPT.covered == 0
     assert EMPTY_PROMPT.extended(b"x" * 64).blocks == cut_prompt(b"x" * 64, 0).blocks
 

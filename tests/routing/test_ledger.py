@@ -142,7 +142,7 @@ def test_foreign_load_stands_beside_our_own(ledger: Ledger) -> None:
 
 
 def test_foreign_load_is_believed_for_a_while(ledger: Ledger) -> None:
-    """Without scrapes it counts as last seen, and after a minute no longer; a newer scrape is not lost with an old one."""
+    """Without scrapes it counts as last seen, and after a minute no longer; a newer scrape outlives an older one."""
     ledger.observe(0, Foreign(running=5, at_s=10.0))
     ledger.observe(1, Foreign(running=7, at_s=30.0))
     for now_s, expected in (

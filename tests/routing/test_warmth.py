@@ -1,8 +1,7 @@
 """The warm index: who holds which prefix, kept by what was sent, corrected by what engines tell."""
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 

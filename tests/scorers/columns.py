@@ -1,0 +1,33 @@
+"""Candidates for the tests of scorers: idle engines, all alike, but for the columns a test names."""
+
+from typing import Any
+
+from routing.candidates import Candidates
+from routing.fleet import Engine
+
+
+def candidates_of(count: int, **columns: Any) -> Candidates:
+    """`count` engines; every column that is not given is the usual for all of them."""
+    usual: dict[str, Any] = {
+        "engines": [Engine(slot, f"http://pod-{slot}") for slot in range(count)],
+        "now_s": 1000.0,
+        "prompt_tokens": 1000.0,
+        "warm_tokens": [0.0] * count,
+        "prefill_work": [1000.0] * count,
+        "ahead_tokens": [0.0] * count,
+        "running": [0.0] * count,
+        "kv_tokens": [0.0] * count,
+        "kv_capacity": [100_000.0] * count,
+        "prefill_overhead_s": [0.01] * count,
+        "seconds_per_token": [0.0001] * count,
+        "step_base_s": [0.02] * count,
+        "step_per_sequence_s": [0.001] * count,
+        "residence_s": [5.0] * count,
+        "last_turn": [0] * count,
+        "ready_since_s": [0.0] * count,
+    }
+    assert all(len(column) == count for column in columns.values() if isinstance(column, list) and column)
+    usual |= columns
+    usual.setdefault("least_kv_capacity", min(usual["kv_capacity"]))
+    usual.setdefault("newest_since_s", max(usual["ready_since_s"]))
+    return Candidates(**usual)

@@ -1,0 +1,23 @@
+"""A pod that has just become ready is not given everything at once."""
+
+import pytest
+
+from routing.request import Api, Request
+from scorers.slow_start import SlowStart
+from tests.scorers.columns import candidates_of
+
+REQUEST = Request("r", Api.CHAT, "m")
+
+
+def test_what_a_new_pod_has_already_counts_against_it() -> None:
+    """The first request is welcome; each further one costs, less and less as the window passes."""
+    seen = candidates_of(
+        5, now_s=100.0, ready_since_s=[100.0, 100.0, 95.0, 90.0, 0.0], running=[0.0, 4.0, 4.0, 4.0, 4.0]
+    )
+    assert SlowStart(window_s=10.0, each_s=0.5).score(REQUEST, seen) == [0.0, 2.0, pytest.approx(1.0), 0.0, 0.0]
+
+
+def test_when_all_have_stood_for_long_it_says_nothing() -> None:
+    """From the end of the newest pod's window on."""
+    assert SlowStart(window_s=10.0).score(REQUEST, candidates_of(2, now_s=100.0, ready_since_s=[0.0, 90.0])) == []
+    assert SlowStart(window_s=10.0).score(REQUEST, candidates_of(2, now_s=99.0, ready_since_s=[0.0, 90.0])) != []
