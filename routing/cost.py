@@ -42,8 +42,8 @@ class Line:
         self.slope = self.prior_slope
 
     def observe(self, x: float, y: float) -> None:
-        """Learn one point. A point far above the line (a paused engine, a lost packet) counts as four times it."""
-        y = min(y, 4.0 * max(self.at(x), self.prior_intercept)) if self.n >= self.weight else y
+        """Learn one point. A point far above the line (a pause, an engine's first step) counts as four times it."""
+        y = min(y, 4.0 * max(self.at(x), self.prior_intercept))
         keep = self.decay
         self.n = self.n * keep + 1.0
         self.x = self.x * keep + x

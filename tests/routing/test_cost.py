@@ -64,6 +64,23 @@ def test_an_outlier_is_bounded(tokens: float, times_as_long: float) -> None:
     assert disturbed.at(8_000) <= steady.at(8_000) * 1.001
 
 
+def test_a_very_first_step_that_compiles_is_no_measure() -> None:
+    """An engine's first request may take a minute: it is not priced by that, or it would never get another one."""
+    book = CostBook()
+    book.reach(1)
+    book.observe_first_token(0, 2_000, 60.0)
+    assert book.prefill_overhead_s[0] + 2_000 * book.seconds_per_token[0] < 0.5
+
+
+def test_a_machine_a_hundred_times_slower_is_believed_in_time() -> None:
+    """The bound on single points does not keep a slow fleet from being seen as it is."""
+    book = CostBook()
+    book.reach(1)
+    for _ in range(30):
+        book.observe_first_token(0, 2_000, 20.0)
+    assert book.prefill_overhead_s[0] + 2_000 * book.seconds_per_token[0] == pytest.approx(20.0, rel=0.2)
+
+
 def test_an_engine_that_becomes_slower_is_noticed() -> None:
     """Old times fade: what an engine shows now outweighs what it and its siblings showed before."""
     book = CostBook()
