@@ -16,13 +16,14 @@ from simulator.faults import Fault, FaultKind, Trouble, parse_fault
 from simulator.service import Service
 from simulator.surface import chat, completions, messages, pooling, responses, state, tokenizing
 from simulator.surface.wire import (
-    BUSY,
-    CUT_AFTER,
+    BEFALLEN,
     SERVICE,
     ApiError,
     BadBytesError,
     CutError,
+    busy,
     engine_issue,
+    fault_error,
     json_answer,
 )
 
@@ -179,23 +180,27 @@ class _Guard:
             case FaultKind.DROP:
                 raise _dropped(request)
             case FaultKind.CUT:
-                request[CUT_AFTER] = fault.after_chunks
-            case FaultKind.REFUSE:
-                raise _busy()
-            case FaultKind.ERROR:
-                raise engine_issue()
+                request[BEFALLEN] = fault
+            case FaultKind.REFUSE | FaultKind.ERROR:
+                if not (fault.is_late and _wants_stream(await request.read())):
+                    raise fault_error(fault)
+                request[BEFALLEN] = fault
         if service.is_dead:
             raise engine_issue()
         if not service.is_loaded:
-            raise _busy()
+            raise busy()
         most = service.options.max_num_queued_reqs
         if most is not None and service.in_flight >= most:
             service.rejected += 1
-            raise _busy()
+            raise busy()
 
 
-def _busy() -> ApiError:
-    return ApiError(BUSY, "Service Unavailable", status=503)
+def _wants_stream(body: bytes) -> bool:
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(asked, dict) and asked.get("stream") is True
 
 
 def _dropped(request: web.Request) -> CutError:

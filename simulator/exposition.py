@@ -135,7 +135,7 @@ class _Page(Collector):
             "cache_dtype": "auto",
             "enable_prefix_caching": "True",
             "hash_block_size": str(profile.block_size),
-            "kv_cache_max_concurrency": str(capacity / self._options.context_tokens),
+            "kv_cache_max_concurrency": str(capacity / self._options.window_tokens),
             "kv_cache_size_tokens": str(capacity),
             "num_gpu_blocks": str(profile.kv_blocks),
             "prefix_caching_hash_algo": "sha256",

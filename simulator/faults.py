@@ -47,6 +47,8 @@ class Fault:
     factor: float = 1.0
     after_chunks: int = 0
     requests: int | None = None
+    is_late: bool = False
+    """A stream is refused, or hears of an error, only after its head, as its first event."""
 
     def __post_init__(self) -> None:
         if self.factor <= 0:
@@ -95,7 +97,9 @@ def parse_fault(order: Any) -> Fault:
         raise ValueError(f"{min(unknown)}: unknown")
     if order.get("kind") not in set(FaultKind):
         raise ValueError(f"kind: must be one of {', '.join(FaultKind)}")
-    for name in order.keys() - {"kind"}:
+    if not isinstance(order.get("is_late", False), bool):
+        raise TypeError("is_late: must be true or false")
+    for name in order.keys() - {"kind", "is_late"}:
         is_number = isinstance(order[name], int) or (name == "factor" and isinstance(order[name], float))
         if not is_number or isinstance(order[name], bool):
             raise TypeError(f"{name}: must be a number")

@@ -33,6 +33,9 @@ class Options:
     shortest_answer: int = 16
     longest_answer: int = 256
     """Tokens of an answer that nobody cuts; each prompt has a length of its own between these."""
+    tokens_per_event: int = 1
+    """Of a stream that has fallen behind; vLLM lets it catch up in one event, but events that can be counted are
+    better to test with."""
     load_s: float = 0.0
     """Real seconds from the start until /health says 200."""
     keep_alive_s: float = 5.0
@@ -44,10 +47,12 @@ class Options:
             raise ValueError("engines: must be >= 1")
         if not self.tasks or not self.tasks <= TASKS:
             raise ValueError(f"tasks: some of {', '.join(sorted(TASKS))}")
+        if self.tokens_per_event < 1:
+            raise ValueError("tokens_per_event: must be >= 1")
         if not 1 <= self.shortest_answer <= self.longest_answer:
             raise ValueError("shortest_answer: must be from 1 to longest_answer")
 
     @property
-    def context_tokens(self) -> int:
-        """The longest prompt and answer together: no engine takes what its cache could never hold."""
+    def window_tokens(self) -> int:
+        """The longest a prompt and its answer may get together: no engine takes what its cache could never hold."""
         return min(self.max_model_len, self.profile.kv_blocks * self.profile.block_size)

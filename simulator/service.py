@@ -60,9 +60,9 @@ class Choice:
         self.taken = 0
         self.told_end = False
 
-    def take(self) -> Portion | None:
-        """What is new, if anything is."""
-        start, end = self.taken, self.progress.produced
+    def take(self, most: int) -> Portion | None:
+        """What is new, `most` tokens at most, if anything is."""
+        start, end = self.taken, min(self.progress.produced, self.taken + most)
         if self.told_end or end == start:
             return None
         self.taken = end
@@ -84,12 +84,13 @@ class Choice:
 class Generation:
     """All answers to one request."""
 
-    def __init__(self, rank: Rank, choices: list[Choice], bell: Bell, block_size: int, copies: int) -> None:
+    def __init__(self, rank: Rank, choices: list[Choice], bell: Bell, options: Options, copies: int) -> None:
         self.choices = choices
         self.copies = copies
         self._rank = rank
         self._bell = bell
-        self._block_size = block_size
+        self._block_size = options.profile.block_size
+        self._most = options.tokens_per_event
 
     def abort(self) -> None:
         """Take whatever still runs out of the engine."""
@@ -107,9 +108,19 @@ class Generation:
         """The engine died under it."""
         return any(choice.progress.has_failed for choice in self.choices)
 
-    async def more(self) -> None:
-        """Until something is new."""
+    @property
+    def is_told(self) -> bool:
+        """All has been taken."""
+        return all(choice.told_end for choice in self.choices)
+
+    async def more(self) -> list[tuple[Choice, Portion]]:
+        """Wait for what is new; nothing when the engine has died."""
         await self._bell.wait()
+        portions: list[tuple[Choice, Portion]] = []
+        for choice in self.choices:
+            while portion := choice.take(self._most):
+                portions.append((choice, portion))
+        return portions
 
     async def completed(self) -> None:
         """Until all is said."""
@@ -241,7 +252,7 @@ class Service:
                 sequence = self._sequence(order, prompt, script, chain_seed)
                 progress = rank.submit(sequence, bell)
                 choices.append(Choice(len(choices), prompt, script, sequence.sequence_id, progress))
-        return Generation(rank, choices, bell, self.options.profile.block_size, order.copies)
+        return Generation(rank, choices, bell, self.options, order.copies)
 
     def _script(self, order: Order, prompt: Prompt, copy: int) -> Script:
         if order.recital is not None:

@@ -60,12 +60,8 @@ def read_asked(service: Service, request: web.Request, body: Body, default_max_t
     options = body.object("stream_options")
     stream = body.flag("stream")
     if body.get("stream_options") is not None and not stream:
-        raise ApiError(
-            "Stream options can only be defined when `stream=True`.", "Bad Request", "stream_options", is_format=True
-        )
-    body.number("temperature", 0.0, float("inf"))
-    body.number("top_p", 0.0, 1.0)
-    _check_ignored(body)
+        raise ApiError("Stream options can only be defined when `stream=True`.", param="stream_options")
+    check_ignored(body)
     max_tokens = body.integer("max_completion_tokens")
     max_tokens = body.integer("max_tokens", default_max_tokens) if max_tokens is None else max_tokens
     include_usage = options.flag("include_usage")
@@ -91,17 +87,19 @@ def read_asked(service: Service, request: web.Request, body: Body, default_max_t
     )
 
 
-def _check_ignored(body: Body) -> None:
+def check_ignored(body: Body) -> None:
     """Fields that change nothing here, but must be what vLLM wants them to be."""
+    body.number("temperature", 0.0, float("inf"))
+    body.number("top_p", 0.0, 1.0)
     body.integer("seed")
     for name in ("kv_transfer_params", "vllm_xargs", "logit_bias"):
         body.object(name)
 
 
 def _copies(body: Body) -> int:
-    copies = body.integer("n", 1, low=1) or 1
-    if copies > MOST_COPIES:
-        raise ApiError(f"n must be at most {MOST_COPIES}, got {copies}.", param="n")
+    copies = body.integer("n", 1)
+    if copies is None or not 1 <= copies <= MOST_COPIES:
+        raise ApiError(f"n must be from 1 to {MOST_COPIES}, got {copies}.")
     return copies
 
 
@@ -152,10 +150,10 @@ def rank_of(service: Service, request: web.Request) -> int | None:
 
 def settle_max_tokens(options: Options, prompt_tokens: int, asked: int | None) -> int:
     """How long an answer may get behind a prompt of this length."""
-    room = options.context_tokens - prompt_tokens
+    room = options.window_tokens - prompt_tokens
     if room < 1:
         raise ApiError(
-            f"This model's maximum context length is {options.context_tokens} tokens. However, your prompt contains at "
+            f"This model's maximum context length is {options.window_tokens} tokens. However, your prompt contains at "
             f"least {prompt_tokens} input tokens. Please reduce the length of the input prompt.",
             param="input_tokens",
         )
@@ -165,7 +163,7 @@ def settle_max_tokens(options: Options, prompt_tokens: int, asked: int | None) -
         raise ApiError(f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
     if asked > room:
         raise ApiError(
-            f"'max_tokens' is too large: {asked}. This model's maximum context length is {options.context_tokens} "
+            f"'max_tokens' is too large: {asked}. This model's maximum context length is {options.window_tokens} "
             f"tokens and your request has {prompt_tokens} input tokens.",
             param="max_tokens",
         )

@@ -100,20 +100,16 @@ async def _stream(request: web.Request, options: Options, chat: Chat, generation
     stream = await open_stream(request)
     writer = _ChunkWriter(options, chat, generation)
     has_begun = False
-    while not all(choice.told_end for choice in generation.choices):
-        await generation.more()
-        if generation.has_failed:
-            return await stream.fail()
-        for choice in generation.choices:
-            portion = choice.take()
-            if portion is None:
-                continue
+    while not generation.is_told:
+        for choice, portion in await generation.more():
             if not has_begun:
                 has_begun = True
                 for each in generation.choices:
                     await stream.send(writer.opening(each))
             for chunk in writer.chunks(choice, portion):
                 await stream.send(chunk)
+        if generation.has_failed:
+            return await stream.fail()
     if chat.asked.include_usage:
         await stream.send(writer.usage())
     await stream.send("[DONE]")

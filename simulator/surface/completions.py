@@ -139,16 +139,14 @@ async def _stream(
     }
     opening = compact(head)[:-1] + ',"choices":['
     mark = compact(fingerprint(options))
-    while not all(choice.told_end for choice in generation.choices):
-        await generation.more()
+    while not generation.is_told:
+        for choice, portion in await generation.more():
+            tail = _running_usage(completion, choice, portion)
+            if portion.is_last and not asked.include_usage:
+                tail = f',"system_fingerprint":{mark}{tail}'
+            await stream.send(f"{opening}{compact(_piece(completion, choice, portion))}]{tail}}}")
         if generation.has_failed:
             return await stream.fail()
-        for choice in generation.choices:
-            if portion := choice.take():
-                tail = _running_usage(completion, choice, portion)
-                if portion.is_last and not asked.include_usage:
-                    tail = f',"system_fingerprint":{mark}{tail}'
-                await stream.send(f"{opening}{compact(_piece(completion, choice, portion))}]{tail}}}")
     if asked.include_usage:
         usage = compact(last_usage(options, generation, tells_created=False))
         await stream.send(f'{opening}],"usage":{usage},"system_fingerprint":{mark}}}')

@@ -14,7 +14,7 @@ from simulator.options import Options
 from simulator.prompts import Prompt
 from simulator.script import Wish
 from simulator.service import Choice, Generation, Service
-from simulator.surface.asking import Asked, known_model, rank_of, request_id_of, salt_of
+from simulator.surface.asking import Asked, check_ignored, known_model, rank_of, request_id_of, salt_of
 from simulator.surface.chat_request import chat_prompt
 from simulator.surface.fields import Body, read_body
 from simulator.surface.wire import (
@@ -70,7 +70,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Message:
     max_tokens = body.integer("max_tokens")
     if max_tokens is not None and max_tokens < 1:
         raise malformed("max_tokens", "value_error", "max_tokens must be positive", max_tokens)
-    body.number("temperature", 0.0, float("inf"))
+    check_ignored(body)
     model = known_model(service, body)
     stops = body.get("stop_sequences") or []
     if not isinstance(stops, list):
@@ -197,18 +197,15 @@ async def _stream(
     stream = await open_stream(request)
     [choice] = generation.choices
     block = {"type": "text", "text": ""} if message.tool is None else _tool_block(message)
-    while not choice.told_end:
-        await generation.more()
+    while not generation.is_told:
+        for _, portion in await generation.more():
+            if portion.start == 0:
+                await _send(stream, "message_start", message=_opening(message, generation))
+                await _send(stream, "content_block_start", index=0, content_block=block)
+            if portion.text:
+                await _send(stream, "content_block_delta", index=0, delta=_delta(message, portion.text))
         if generation.has_failed:
-            return await _fail(stream)
-        portion = choice.take()
-        if portion is None:
-            continue
-        if portion.start == 0:
-            await _send(stream, "message_start", message=_opening(message, generation))
-            await _send(stream, "content_block_start", index=0, content_block=block)
-        if portion.text:
-            await _send(stream, "content_block_delta", index=0, delta=_delta(message, portion.text))
+            return await stream.fail()
     await _send(stream, "content_block_stop", index=0)
     reason, sequence = _stop(message, choice)
     delta = {"stop_reason": reason, "stop_sequence": sequence}
@@ -234,9 +231,3 @@ def _delta(message: Message, text: str) -> dict[str, str]:
     if message.tool is None:
         return {"type": "text_delta", "text": text}
     return {"type": "input_json_delta", "partial_json": text}
-
-
-async def _fail(stream: EventStream) -> web.StreamResponse:
-    error = engine_issue()
-    await _send(stream, "error", error={"type": error.kind, "message": error.message})
-    return await stream.close()

@@ -14,7 +14,7 @@ from simulator.json_instance import instance_of
 from simulator.prompts import Prompt
 from simulator.script import Wish
 from simulator.service import Choice, Generation, Service
-from simulator.surface.asking import Asked, known_model, request_id_of, salt_of
+from simulator.surface.asking import Asked, check_ignored, known_model, request_id_of, salt_of
 from simulator.surface.chat_request import chat_prompt, chosen_tool
 from simulator.surface.fields import Body, read_body
 from simulator.surface.wire import SERVICE, ApiError, EventStream, compact, engine_issue, json_answer, open_stream
@@ -62,6 +62,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 def _read(service: Service, request: web.Request, body: Body) -> Response:
     model = known_model(service, body)
     messages = _messages(service, body)
+    check_ignored(body)
     tools = body.objects("tools")
     tool = chosen_tool(body.get("tool_choice"), tools)
     schemas = [each.get("parameters") for each in tools if each.get("name") == tool]
@@ -232,17 +233,14 @@ async def _stream(request: web.Request, response: Response, generation: Generati
     [choice] = generation.choices
     for kind in ("response.created", "response.in_progress"):
         await events.send(kind, response=_whole(response, None, is_over=False))
-    while not choice.told_end:
-        await generation.more()
+    while not generation.is_told:
+        for _, portion in await generation.more():
+            if portion.start == 0:
+                await _begin_item(events, response, choice)
+            if portion.text:
+                await _send_delta(events, response, portion.text)
         if generation.has_failed:
             return await events.stream.fail()
-        portion = choice.take()
-        if portion is None:
-            continue
-        if portion.start == 0:
-            await _begin_item(events, response, choice)
-        if portion.text:
-            await _send_delta(events, response, portion.text)
     await _end_item(events, response, choice)
     await events.send("response.completed", response=_whole(response, generation, is_over=True))
     return await events.stream.close()

@@ -21,7 +21,7 @@ async def models(request: web.Request) -> web.StreamResponse:
     """GET /v1/models: a card for each name of the base model, then one for each adapter."""
     options = request.app[SERVICE].options
     base = options.models[0]
-    cards = [_card(name, base, None, options.context_tokens) for name in options.models]
+    cards = [_card(name, base, None, options.window_tokens) for name in options.models]
     cards += [_card(name, path, base, None) for name, path in options.adapters.items()]
     return json_answer({"object": "list", "data": cards})
 

@@ -31,7 +31,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     return json_answer(
         {
             "count": len(tokens),
-            "max_model_len": service.options.context_tokens,
+            "max_model_len": service.options.window_tokens,
             "tokens": tokens,
             "token_strs": [decode([token]) for token in tokens] if body.flag("return_token_strs") else None,
         }

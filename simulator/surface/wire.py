@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.service import Service
 
 SERVICE = web.AppKey("service", Service)
@@ -60,12 +61,22 @@ def malformed(name: str, kind: str, message: str, value: object = None) -> ApiEr
     return ApiError(shown, "Bad Request", at, is_format=True)
 
 
+def busy() -> ApiError:
+    """The pod has enough to do."""
+    return ApiError(BUSY, "Service Unavailable", status=503)
+
+
 def engine_issue() -> ApiError:
     """The engine died."""
     return ApiError(ENGINE_ISSUE, "InternalServerError", status=500)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
+def fault_error(fault: Fault) -> ApiError:
+    """What a request hears of a fault that is told by an error."""
+    return busy() if fault.kind is FaultKind.REFUSE else engine_issue()
 
 
 def compact(value: object) -> str:
@@ -78,12 +89,12 @@ def json_answer(value: object, status: int = 200) -> web.Response:
     return web.Response(body=compact(value).encode(), status=status, headers={"Content-Type": JSON_TYPE})
 
 
-CUT_AFTER = "cut_after"
-"""Where a request keeps how many events its stream may have before it is cut, if it is to be."""
+BEFALLEN = web.RequestKey("befallen", Fault)
+"""The fault that is to befall a request's stream, if one is."""
 
 
 class CutError(Exception):
-    """The stream's connection was closed on purpose."""
+    """The stream ends here, on purpose."""
 
     def __init__(self, response: web.StreamResponse) -> None:
         super().__init__("cut")
@@ -92,8 +103,11 @@ class CutError(Exception):
 
 async def open_stream(request: web.Request) -> EventStream:
     """A stream whose head is out: vLLM sends it before the engine has done anything."""
-    stream = EventStream(request, request.get(CUT_AFTER))
+    fault = request.get(BEFALLEN, NO_FAULT)
+    stream = EventStream(request, fault.after_chunks if fault.kind is FaultKind.CUT else None)
     await stream.open()
+    if fault.is_late:
+        raise CutError(await stream.fail(fault_error(fault)))
     return stream
 
 
@@ -127,9 +141,14 @@ class EventStream:
         await self.response.write_eof()
         return self.response
 
-    async def fail(self) -> web.StreamResponse:
-        """The engine died: say so, and end as if all were well, as vLLM does."""
-        await self.send(json.dumps(engine_issue().body("")))
+    async def fail(self, error: ApiError | None = None) -> web.StreamResponse:
+        """The engine died, or refused late: say so as the API does, and end as if all were well."""
+        error = error or engine_issue()
+        path = self._request.path
+        if path == "/v1/messages":
+            await self.send_named("error", compact(error.body(path)))
+            return await self.close()
+        await self.send(json.dumps(error.body(path)))
         await self.send("[DONE]")
         return await self.close()
 

@@ -1,0 +1,1 @@
+"""Tests of what simulated pods say over HTTP."""
