@@ -1,0 +1,41 @@
+"""The one list of facts that all scorers read."""
+
+from dataclasses import fields
+
+import pytest
+
+from routing.candidates import Candidates, Scorer
+from routing.request import Request
+from tests.routing.engines import MODEL, ask, place, router_of
+
+ONE_NUMBER = {"now_s", "prompt_tokens", "least_kv_capacity", "newest_since_s", "session_at"}
+
+
+class Watching:
+    """A scorer that keeps what it was shown."""
+
+    name = "watching"
+
+    def __init__(self) -> None:
+        self.seen: list[Candidates] = []
+
+    def score(self, request: Request, candidates: Candidates) -> list[float]:
+        self.seen.append(candidates)
+        return []
+
+
+@pytest.mark.parametrize("pods", [1, 2, 7])
+def test_every_column_has_one_entry_per_candidate(pods: int) -> None:
+    """In one order, whatever the number of engines; shown once for all of them together."""
+    watching = Watching()
+    assert isinstance(watching, Scorer)
+    router = router_of(pods, scorers=[watching])
+    place(router, ask(session="s"))
+    place(router, ask(session="s"), now_s=1.0)
+    assert len(watching.seen) == 2
+    for seen in watching.seen:
+        for field in fields(seen):
+            if field.name not in ONE_NUMBER | {"holds_adapter"}:
+                assert len(getattr(seen, field.name)) == pods, field.name
+    assert watching.seen[1].session_at == [engine.slot for engine in router.fleet.roster(MODEL).engines].index(0)
+    assert watching.seen[1].least_kv_capacity == 100_000
