@@ -1,0 +1,102 @@
+"""One streamed chat completion as a client takes it in: when its first token came, how it ended, what it says it took.
+
+Knows the wire, not what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+TAIL_BYTES = 4096
+"""What is kept of an answer: more than its last events are."""
+
+ANSWER_TIMEOUT_S = 900.0
+
+
+class Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """As OpenAI's APIs tell it."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: Details | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+
+
+class Complaint(msgspec.Struct):
+    message: str = ""
+    code: str | int | None = None
+
+
+class Event(msgspec.Struct):
+    """What matters of an event of a stream, or of an answer that is an error."""
+
+    usage: Usage | None = None
+    error: Complaint | str | None = None
+
+    @property
+    def words(self) -> str:
+        """Of its error."""
+        return str(self.error.code or self.error.message) if isinstance(self.error, Complaint) else str(self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Times are the clock's. `failure` is empty where the whole answer came."""
+
+    first_token_at: float | None
+    ended_at: float
+    usage: Usage | None = None
+    receipt: str | None = None
+    failure: str = ""
+
+
+async def ask(client: aiohttp.ClientSession, url: str, body: bytes, clock: Callable[[], float]) -> Answer:
+    """Send one request and take its answer in."""
+    first: float | None = None
+    tail, receipt = b"", None
+    timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
+    try:
+        async with client.post(url, data=body, headers={"Content-Type": "application/json"}, timeout=timeout) as answer:
+            receipt = answer.headers.get("x-hearth-receipt")
+            async for piece in answer.content.iter_any():
+                if first is None:
+                    first = clock()
+                tail = (tail + piece)[-TAIL_BYTES:]
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return Answer(first, clock(), None, receipt, type(error).__name__)
+    if answer.status != 200:
+        return Answer(None, clock(), None, receipt, f"{answer.status} {_read_event(tail).words}")
+    return _judge(tail, Answer(first, clock(), None, receipt))
+
+
+def _judge(tail: bytes, answer: Answer) -> Answer:
+    """Whether the stream's end is a right one."""
+    usage, failure = None, "ended without its end mark"
+    for event in reversed(tail.split(b"\n\n")):
+        if event == b"data: [DONE]":
+            failure = ""
+        elif event.startswith(b"data: {"):
+            told = _read_event(event[6:])
+            usage = told.usage
+            if told.error is not None:
+                failure = f"error in the stream: {told.words}"
+            break
+    return Answer(answer.first_token_at, answer.ended_at, usage, answer.receipt, failure)
+
+
+def _read_event(text: bytes) -> Event:
+    try:
+        return msgspec.json.decode(text, type=Event)
+    except msgspec.DecodeError:
+        return Event(error="unreadable")

@@ -1,0 +1,178 @@
+"""`hearth simulate`: plays a trace onto simulated pods, once per routing, and says how the routings compare.
+
+Reads the command line; the playing stands in `replay` (virtual time) and `live_replay` (over HTTP), the telling in
+`publish`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import uvloop
+
+from scorers.registry import routings
+from simulator.children import ChildFailed
+from simulator.display import Display, make_display
+from simulator.live_replay import play_on_stages
+from simulator.profile import Profile
+from simulator.publish import publish
+from simulator.records import Replay
+from simulator.replay import Setting, play
+from simulator.trace_formats import TraceFault, load_trace
+from simulator.traces import Trace
+from simulator.workload import SHAPES, generate
+
+GENERATED_REQUESTS = 2_000
+
+GENERATED = "generated"
+
+COMPARED = "round-robin,least-loaded,warm"
+
+INTERRUPTED = 130
+"""What a shell says of a program that was interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for."""
+
+    trace: str
+    routings: tuple[str, ...]
+    pods: int
+    speed: float
+    limit: int | None
+    seed: int
+    profile: Profile
+    is_live: bool
+    out: Path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status: 0 well, 1 it could not be played, 2 the command line is wrong."""
+    wanted = read_wanted(argv)
+    try:
+        trace = choose_trace(wanted.trace, wanted.limit, wanted.seed).faster(wanted.speed)
+        with make_display() as display:
+            replays = play_all(wanted, trace, display)
+    except (TraceFault, ChildFailed, ValueError) as fault:
+        print(f"hearth: {fault}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    publish(trace, wanted.profile, replays, wanted.out, sys.stdout)
+    return 0
+
+
+def play_all(wanted: Wanted, trace: Trace, display: Display) -> list[Replay]:
+    """One replay per routing, each on fresh pods."""
+    if wanted.is_live:
+        logs = wanted.out / "logs"
+        return uvloop.run(play_on_stages(trace, wanted.routings, wanted.pods, wanted.profile, logs, display))
+    replays = []
+    for routing in wanted.routings:
+        display.begin(routing, len(trace.arrivals))
+        replays.append(play(trace, Setting(routing, wanted.pods, wanted.profile, wanted.seed), display))
+    return replays
+
+
+def choose_trace(name: str, limit: int | None, seed: int) -> Trace:
+    """A file, or `generated` with an optional shape behind a colon. Raises `TraceFault`."""
+    word, _, shape = name.partition(":")
+    if word != GENERATED:
+        return load_trace(Path(name), seed=seed).first(limit)
+    if (shape or "chat") not in SHAPES:
+        raise TraceFault(f"no shape `{shape}`: {', '.join(SHAPES)}")
+    return generate(SHAPES[shape or "chat"], limit or GENERATED_REQUESTS, seed=seed, name=name)
+
+
+def read_wanted(argv: Sequence[str] | None) -> Wanted:
+    """The command line. Ends the program where it is wrong."""
+    parser = make_parser()
+    said = parser.parse_args(argv)
+    names = tuple(dict.fromkeys(name for name in said.routing.split(",") if name))
+    if unknown := [name for name in names if name not in routings()]:
+        parser.error(f"argument --routing: no routing `{unknown[0]}`: {', '.join(routings())}")
+    if min(said.pods, said.speed, said.limit or 1) <= 0 or not names:
+        parser.error("--pods, --speed and --limit must be above 0, and --routing must name one")
+    try:
+        profile = replace(
+            Profile(),
+            prefill_tokens_per_s=said.prefill_rate,
+            step_base_s=said.step_ms / 1000,
+            kv_capacity_tokens=said.kv_tokens,
+            block_size=said.block_tokens,
+            time_scale=said.time_scale,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    return Wanted(said.trace, names, said.pods, said.speed, said.limit, said.seed, profile, said.http, said.out)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The flags of `hearth simulate`."""
+    parser = argparse.ArgumentParser(
+        prog="hearth simulate",
+        description="Play a trace onto simulated pods, once per routing, and compare: in virtual time through the real "
+        "router and spine, or with --http through the real gateway.",
+        allow_abbrev=False,
+    )
+    ours = Profile()
+    add = parser.add_argument
+    shapes = ", ".join(f"{GENERATED}:{name}" for name in SHAPES)
+    add("--trace", required=True, metavar="FILE", help=f"Mooncake, LMCache, Azure or our own format; or {shapes}")
+    add("--pods", type=int, default=8, metavar="N", help="simulated pods (default %(default)s)")
+    add(
+        "--routing",
+        default=COMPARED,
+        metavar="NAME[,NAME]",
+        help="routings to compare (default %(default)s)",
+    )
+    add("--speed", type=float, default=1.0, metavar="S", help="arrivals come S times as fast (default %(default)s)")
+    add("--limit", type=int, metavar="N", help="play the first N requests only")
+    add("--seed", type=int, default=0, metavar="N", help="decides all that is drawn (default %(default)s)")
+    add("--http", action="store_true", help="over HTTP: hearth serve and pods as programs of their own")
+    add("--time-scale", type=float, default=1.0, metavar="X", help="with --http: the clock runs X times as fast")
+    add(
+        "--prefill-rate",
+        type=float,
+        default=ours.prefill_tokens_per_s,
+        metavar="TOKENS_PER_S",
+        help="of a pod (default %(default)g)",
+    )
+    add(
+        "--step-ms",
+        type=float,
+        default=ours.step_base_s * 1000,
+        metavar="MS",
+        help="of an engine's step (default %(default)g)",
+    )
+    add(
+        "--kv-tokens",
+        type=int,
+        default=ours.kv_capacity_tokens,
+        metavar="N",
+        help="KV cache of a pod (default %(default)s)",
+    )
+    add(
+        "--block-tokens",
+        type=int,
+        default=ours.block_size,
+        metavar="N",
+        help="of an engine's block (default %(default)s)",
+    )
+    add(
+        "--out",
+        type=Path,
+        default=Path("out/simulate"),
+        metavar="DIR",
+        help="for report.json, plot.png and logs (default %(default)s)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Plays a trace in virtual time: the real spine, router and scorers in front of simulated engines, the clock jumping.
+
+Nothing here decides where a request goes; what the router sees of a request is what the gateway would know of it, its
+prefix and its length, never how long the answer will be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from gateway.outcome import Outcome
+from gateway.passage import Passage, Patience
+from routing.blocks import Prompt
+from routing.fleet import EngineShape, Pod, Standing
+from routing.request import Api, Request
+from routing.router import Router
+from scorers.registry import routings
+from simulator.clock import run_virtually
+from simulator.profile import Profile
+from simulator.records import Progress, Record, Replay
+from simulator.sequence import Sequence
+from simulator.traces import Arrival, Trace
+from simulator.virtual_pod import VirtualCarrier, VirtualPod
+
+MODEL = "simulated"
+
+LONG_READY_S = -86_400.0
+"""The pods have stood for a day when the replay begins: no slow start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a trace is played onto."""
+
+    routing: str = "warm"
+    pods: int = 4
+    profile: Profile = field(default_factory=Profile)
+    seed: int = 0
+    deadline_s: float = 600.0
+    """From arrival to first token; a request that waits longer has failed."""
+
+
+def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Replay:
+    """Play a trace to its end. The same trace, setting and seed give the same records.
+
+    Raises ValueError where the engines' blocks do not fit the trace's.
+    """
+    engine_blocks(Arrival(0.0, 1, 1), trace.block_tokens or setting.profile.block_size, setting.profile.block_size)
+    begun_s = time.perf_counter()
+    stage = run_virtually(_play(trace, setting, progress))
+    took_s = time.perf_counter() - begun_s
+    records = tuple(sorted(stage.records, key=lambda record: record.index))
+    length_s = max((record.arrived_s + (record.duration_s or 0.0) for record in records), default=0.0)
+    return Replay(setting.routing, trace.name, tuple(stage.pods), records, length_s, took_s)
+
+
+class Stage:
+    """A router, engines by pod URL, and what has become of the requests so far."""
+
+    def __init__(self, setting: Setting, block_tokens: int | None, progress: Progress | None) -> None:
+        loop = asyncio.get_running_loop()
+        self.router = Router(routings()[setting.routing], size_per_token=1.0)
+        self.pods: Mapping[str, VirtualPod] = {
+            f"pod-{number}": VirtualPod(setting.profile, loop) for number in range(setting.pods)
+        }
+        self.records: list[Record] = []
+        self.passage = Passage(
+            self.router,
+            health=lambda _pod, _end: None,
+            witnesses=[self._note],
+            clock=loop.time,
+            wall_clock=loop.time,
+            draw=Random(setting.seed).random,
+            patience=Patience(deadline_s=setting.deadline_s),
+        )
+        self._progress = progress
+        self._engine_block = setting.profile.block_size
+        self._block_tokens = block_tokens or self._engine_block
+        self._arrivals: dict[str, tuple[int, Arrival]] = {}
+        shape = EngineShape(kv_tokens=setting.profile.kv_capacity_tokens, block_tokens=setting.profile.block_size)
+        for url in self.pods:
+            self.router.put_pod(
+                Pod(url, standing=Standing.READY, models=frozenset({MODEL}), ready_since_s=LONG_READY_S)
+            )
+            self.router.reshape_pod(url, [shape])
+
+    async def lead(self, index: int, arrival: Arrival) -> None:
+        """Send one request through the spine."""
+        name = str(index)
+        self._arrivals[name] = index, arrival
+        blocks, size = arrival.blocks, self._block_tokens
+        prompt = Prompt(blocks, range(size, size * len(blocks) + 1, size), arrival.prompt_tokens)
+        request = Request(name, Api.CHAT, MODEL, prompt, stream=True, session=arrival.session)
+        held = engine_blocks(arrival, size, self._engine_block)
+        sequence = Sequence(name, arrival.prompt_tokens, arrival.output_tokens, held)
+        await self.passage.lead(request, VirtualCarrier(self.pods, sequence))
+
+    def _note(self, outcome: Outcome) -> None:
+        index, arrival = self._arrivals.pop(outcome.request.id)
+        record = record_of(index, arrival, outcome)
+        self.records.append(record)
+        if self._progress:
+            self._progress(record)
+
+
+async def _play(trace: Trace, setting: Setting, progress: Progress | None) -> Stage:
+    loop = asyncio.get_running_loop()
+    stage = Stage(setting, trace.block_tokens, progress)
+    async with asyncio.TaskGroup() as group:
+        for index, arrival in enumerate(trace.arrivals):
+            if (wait_s := arrival.at_s - loop.time()) > 0:
+                await asyncio.sleep(wait_s)
+            group.create_task(stage.lead(index, arrival))
+    if not stage.router.ledger.is_empty():
+        raise AssertionError(f"all requests have ended, and yet {stage.router.ledger!r}")
+    return stage
+
+
+def engine_blocks(arrival: Arrival, trace_block: int, engine_block: int) -> tuple[int, ...]:
+    """An arrival's prefix in an engine's blocks. Raises ValueError where neither size is a multiple of the other."""
+    if trace_block % engine_block == 0:
+        return arrival.finer(trace_block // engine_block)
+    if engine_block % trace_block == 0:
+        each = engine_block // trace_block
+        return arrival.blocks[each - 1 :: each]
+    raise ValueError(f"engine blocks of {engine_block} tokens do not fit the trace's blocks of {trace_block}")
+
+
+def record_of(index: int, arrival: Arrival, outcome: Outcome) -> Record:
+    """What the outcome says of a request, in a replay's words."""
+    last = outcome.attempts[-1] if outcome.attempts else None
+    answered = outcome.reason is None and outcome.status == 200
+    return Record(
+        index=index,
+        arrived_s=arrival.at_s,
+        prompt_tokens=arrival.prompt_tokens,
+        output_tokens=outcome.usage.completion_tokens if outcome.usage else 0,
+        pod=last.engine if last else None,
+        predicted_warm_tokens=last.predicted_warm_tokens if last else None,
+        cached_tokens=last.real_warm_tokens if last else None,
+        predicted_ttft_s=last.predicted_ttft_s if last else None,
+        ttft_s=outcome.ttft_s,
+        duration_s=outcome.duration_s,
+        failure="" if answered else (outcome.reason or outcome.detail or str(outcome.status)),
+    )

@@ -1,0 +1,68 @@
+"""`hearth simulate` from its command line to its files."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from simulator.command import choose_trace, main, read_wanted
+from simulator.trace_formats import TraceFault
+
+
+def test_a_generated_trace_is_played_with_every_routing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Table on the terminal, report and picture in the folder, exit status 0."""
+    assert main(["--trace", "generated:teams", "--limit", "60", "--pods", "2", "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    for name in ("round-robin", "least-loaded", "warm"):
+        assert f"\n{name}" in told
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert [one["routing"] for one in report["routings"]] == ["round-robin", "least-loaded", "warm"]
+    assert [one["answered"] for one in report["routings"]] == [60, 60, 60]
+    assert report["setup"]["pods"] == 2
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_options_reach_the_replay(tmp_path: Path) -> None:
+    """Routings in the order given, each once, and speed presses the arrivals together."""
+    base = ["--trace", "generated", "--limit", "40", "--out", str(tmp_path), "--routing", "warm,least-loaded,warm"]
+    assert main([*base, "--speed", "2", "--prefill-rate", "24000", "--step-ms", "6", "--kv-tokens", "320000"]) == 0
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert [one["routing"] for one in report["routings"]] == ["warm", "least-loaded"]
+    assert report["setup"]["prefill_tokens_per_s"] == 24_000
+    assert report["setup"]["step_base_s"] == pytest.approx(0.006)
+    assert report["setup"]["kv_capacity_tokens"] == 320_000
+    plain = choose_trace("generated", 40, 0)
+    assert report["setup"]["trace_length_s"] == pytest.approx(plain.length_s / 2, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--trace", "generated", "--routing", "warm,best"], "no routing `best`: warm, round-robin, least-loaded"),
+        (["--trace", "generated", "--pods", "0"], "must be above 0"),
+        (["--trace", "generated", "--speed", "-1"], "must be above 0"),
+        (["--trace", "generated", "--kv-tokens", "3"], "kv_capacity_tokens: must hold at least one block"),
+        ([], "--trace"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_status_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is played, with what is wrong in its words."""
+    with pytest.raises(SystemExit) as ended:
+        read_wanted(arguments)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_trace_that_is_not_there_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says where traces come from."""
+    assert main(["--trace", str(tmp_path / "none.jsonl")]) == 1
+    assert "github.com" in capsys.readouterr().err
+
+
+def test_an_unknown_shape_names_the_known_ones() -> None:
+    """`generated:` alone is the usual one."""
+    with pytest.raises(TraceFault, match="no shape `spiral`: chat, agent, teams"):
+        choose_trace("generated:spiral", None, 0)
+    assert choose_trace("generated:", 10, 0).arrivals == choose_trace("generated:chat", 10, 0).arrivals
