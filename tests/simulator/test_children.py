@@ -8,7 +8,6 @@ import pytest
 from simulator import children
 from simulator.children import ChildFailed, running
 
-
 TALKATIVE = """\
 import signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
