@@ -93,6 +93,15 @@ fuzz: $(READY) ## Run the property tests for long (profile nightly).
 wheel: $(READY) ## Build the wheel and the source archive into dist/.
 	@$(BIN)/python -m build --outdir dist .
 
+# --- What it costs ------------------------------------------------------------------------------------------------
+
+bench-overhead: $(READY) ## CPU, memory and latency beside nginx and the Rust routers (ARGS=--quick; half an hour).
+	@PYTHON="$(PYTHON)" sh bench/rivals.sh
+	@$(BIN)/python -m bench.overhead --keep bench/overhead/last.txt $(ARGS)
+
+bench-decide: $(READY) ## What one decision costs, by pods and prompt length (ARGS=--quick; minutes).
+	@$(BIN)/python -m bench.decide --keep bench/decide.last.txt $(ARGS)
+
 # --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
 
 vllm-venv: ## Make .venv-vllm with a vLLM that runs on the CPU and small models (minutes, once).
@@ -105,5 +114,5 @@ test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods.
 	@$(BIN)/python -m pytest tests/vllm $(ARGS)
 
 clean: ## Remove what was built, environments included.
-	@rm -rf $(VENV) .venv-vllm build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .venv-vllm .venv-rivals build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,142 @@
+"""Runs all loads on all gateways in turns, prints the table and the verdict.
+
+    python -m bench.overhead [--quick] [--rounds N] [--seconds S] [--soak S] [--only NAME ...] [--keep FILE]
+
+Exit code 1 where something wanted was not reached or not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvloop
+
+from bench.overhead import report, rounds
+from bench.overhead.gateways import ROOT, Kind, kinds
+
+PODS = 4
+IDLE_STREAMS = 10_000
+FDS_PER_STREAM = 2
+FDS_ASIDE = 150
+FAULTS_SHOWN = 5
+
+METHOD = """\
+{pods} mock pods; one nginx worker, unbuffered; the routers with `cache_aware`; ours with what `hearth serve` does by
+default, and a usage log. CPU: what the scheduler gave to the gateway's threads (/proc/PID/task/*/schedstat); medians of
+{rounds} rounds of {seconds:g} s in which the gateways take turns; in brackets the ratio to nginx. Unary at {unary:g}/s
+and {large:g}/s; chunks are counted while all streams flow. Added TTFT: percentiles at {first:g} short streams/s, less
+those of the direct path in the same round. Idle streams: {idle:,} open at once on a fresh gateway, difference of RSS.
+Every answer is checked to be whole.\
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    # Told to go, leave as if interrupted: nothing that was started may stay behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    idle = _streams_allowed(IDLE_STREAMS)
+    present = _present(options.only)
+    with tempfile.TemporaryDirectory() as folder, _pods(PODS) as ports:
+        bench = rounds.Bench(ports, Path(folder))
+        uvloop.run(_run(bench, present, idle, options))
+    return _conclude(bench, present, idle, options)
+
+
+async def _run(bench: rounds.Bench, present: Sequence[Kind], idle: int, options: argparse.Namespace) -> None:
+    gateways = [await bench.start(kind) for kind in present]
+    try:
+        await bench.rounds(gateways, options.rounds, options.seconds)
+    finally:
+        for gateway in gateways:
+            await gateway.stop()
+    for kind in present:
+        await bench.idle(kind, idle)
+    if options.soak and present[0].name == report.OURS:
+        await bench.soak(present[0], options.soak)
+
+
+def _conclude(bench: rounds.Bench, present: Sequence[Kind], idle: int, options: argparse.Namespace) -> int:
+    found = report.targets(bench.figures, bench.growth, len(bench.faults[report.OURS]))
+    versions = ", ".join(f"{kind.name} {kind.version()}" for kind in present)
+    method = METHOD.format(
+        pods=PODS,
+        rounds=options.rounds,
+        seconds=options.seconds,
+        unary=rounds.UNARY_RATE,
+        large=rounds.LARGE_RATE,
+        first=rounds.FIRST_TOKEN_RATE,
+        idle=idle,
+    )
+    soak = f" Soak of {options.soak:g} s." if options.soak else ""
+    machine = f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
+    told = [
+        f"bench-overhead, {datetime.now(UTC):%Y-%m-%d}, {machine}\n{versions}",
+        method + soak,
+        report.table(bench.figures, [kind.name for kind in present]),
+        "\n".join(map(str, found)),
+    ]
+    print("\n\n".join(told))
+    for name, faults in bench.faults.items():
+        if faults:
+            print(f"\n{name}: {len(faults)} answers were not whole: {'; '.join(faults[:FAULTS_SHOWN])}")
+    if options.keep:
+        options.keep.write_text("\n\n".join(told) + "\n")
+    return 0 if all(target.is_met for target in found) else 1
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.overhead", description="What the gateway costs.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each load in each round")
+    parser.add_argument("--soak", type=float, default=600.0, help="seconds, 0 for none")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 2 s, a soak of 30 s")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="these gateways only")
+    parser.add_argument("--keep", type=Path, help="write what is printed to this file too")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.seconds, options.soak = 2, 2.0, min(options.soak, 30.0)
+    return options
+
+
+def _present(only: Sequence[str] | None) -> list[Kind]:
+    chosen = [kind for kind in kinds() if not only or kind.name in only]
+    for kind in chosen:
+        if not kind.is_there:
+            print(f"{kind.name} is not there and is left out; to get it: {kind.how_to_get}", file=sys.stderr)
+    return [kind for kind in chosen if kind.is_there]
+
+
+def _streams_allowed(wanted: int) -> int:
+    """As many streams as a gateway may open files for, here; the limit is raised for us and whom we start."""
+    most = wanted * FDS_PER_STREAM + FDS_ASIDE
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return (allowed - FDS_ASIDE) // FDS_PER_STREAM
+
+
+@contextmanager
+def _pods(count: int) -> Iterator[list[int]]:
+    """Mock pods in a process of their own."""
+    command = [sys.executable, "-m", "bench.overhead.pods", str(count)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdin
+        yield json.loads(process.stdout.readline())
+        process.stdin.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
