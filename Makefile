@@ -18,6 +18,7 @@ KEEP ?=
 ARGS ?=
 
 .PHONY: help python venv install lock demo test check format format-check lint types layers fuzz wheel \
+	bench-overhead bench-decide \
 	vllm-venv serve-vllm test-vllm clean
 
 help: ## List the verbs.
