@@ -102,6 +102,6 @@ class Prober:
 
 
 def probe_session(simultaneous: int = 64) -> aiohttp.ClientSession:
-    """A session for probes only. Keeps connections for less than the 5 s after which uvicorn closes its side."""
-    connector = aiohttp.TCPConnector(limit=simultaneous, limit_per_host=2, keepalive_timeout=4.0)
+    """A session for probes only. Every probe connects anew: whether anybody still listens is half of the question."""
+    connector = aiohttp.TCPConnector(limit=simultaneous, force_close=True)
     return aiohttp.ClientSession(connector=connector, auto_decompress=True, trust_env=False)

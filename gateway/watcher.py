@@ -277,7 +277,7 @@ class Watcher:
             cards=cards,
         )
         if shown.standing is Standing.READY and known.standing not in (Standing.READY, Standing.DRAINING):
-            shown = replace(shown, ready_since_s=self._ready_since())
+            shown = replace(shown, ready_since_s=self._ready_since(known.standing))
         if shown == known:
             return
         self._router.put_pod(shown)
@@ -288,8 +288,8 @@ class Watcher:
         entry = self._models.get(model)
         return entry is None or entry.pods is None or url in entry.pods
 
-    def _ready_since(self) -> float:
-        """Slow start is for a pod that joins others at work."""
+    def _ready_since(self, before: Standing) -> float:
+        """Slow start is for a pod that joins others at work, or comes back to them."""
         now_s = self._clock()
-        is_first = now_s - self._started_s < self._rhythm.settled_s or not self.is_ready()
-        return -inf if is_first else now_s
+        is_fresh = before is Standing.STARTING and now_s - self._started_s < self._rhythm.settled_s
+        return -inf if is_fresh or not self.is_ready() else now_s

@@ -42,6 +42,7 @@ class FakePod:
     pulse: Pulse = field(default_factory=Pulse)
     """Beats whenever it is asked something."""
     runner: web.AppRunner | None = None
+    server: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
@@ -59,11 +60,19 @@ class FakePod:
         )
         self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
-        self.port = self.runner.addresses[0][1]
+        assert self.runner.server is not None
+        self.server = await asyncio.get_running_loop().create_server(self.runner.server, "127.0.0.1", self.port)
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    def stop_listening(self) -> None:
+        """Take no new connection; those that stand are served on."""
+        if self.server is not None:
+            self.server.close()
+            self.server = None
 
     async def stop(self) -> None:
         """Be gone, connections and all."""
+        self.stop_listening()
         if self.runner is not None:
             await self.runner.cleanup()
             self.runner = None

@@ -34,6 +34,13 @@ async def test_health_has_four_answers(pod: FakePod, prober: Prober) -> None:
     assert await prober.health(pod.url) is Health.GONE
 
 
+async def test_a_pod_that_only_serves_on_is_gone(pod: FakePod, prober: Prober) -> None:
+    """Told to stop, a server may go on with the connections that it has: a probe must not be fooled by one of them."""
+    assert await prober.health(pod.url) is Health.WELL
+    pod.stop_listening()
+    assert await prober.health(pod.url) is Health.GONE
+
+
 async def test_a_pod_that_breaks_off_is_silent(prober: Prober) -> None:
     """Something listens there, but what it says is no answer."""
 

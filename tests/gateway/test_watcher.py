@@ -128,8 +128,7 @@ async def test_a_pod_without_metrics_is_usable() -> None:
 async def test_a_pod_that_dies_is_broken_and_comes_back_slowly() -> None:
     """Found by its probe, told to who holds its streams, warmth forgotten, slow start among those that went on."""
     dying, other = FakePod(page=metrics_page(started=1e9)), FakePod()
-    rhythm = Rhythm(probe_s=0.02, scrape_s=0.02, list_s=0.02, least_s=0.0, settled_s=0.0)
-    async with fake_pods(dying, other), watching(Static([other.url, dying.url]), rhythm=rhythm) as watch:
+    async with fake_pods(dying, other), watching(Static([other.url, dying.url])) as watch:
         await watch.stands(other.url, Standing.READY)
         await watch.stands(dying.url, Standing.READY)
         await watch.until(lambda: watch.watcher.pods[1].page is not None)
@@ -143,6 +142,16 @@ async def test_a_pod_that_dies_is_broken_and_comes_back_slowly() -> None:
         known = await watch.stands(dying.url, Standing.READY)
         assert known.ready_since_s > 0
         assert ("pod has restarted, its warmth is forgotten", dying.url) in watch.heard.events
+
+
+async def test_a_pod_that_joins_later_starts_slowly() -> None:
+    """Where others are at work, and only once we ourselves have settled."""
+    early, late = FakePod(), FakePod(health=503)
+    rhythm = Rhythm(probe_s=0.02, settled_s=0.0)
+    async with fake_pods(early, late), watching(Static([early.url, late.url]), rhythm=rhythm) as watch:
+        assert (await watch.stands(early.url, Standing.READY)).ready_since_s == -inf
+        late.health = 200
+        assert (await watch.stands(late.url, Standing.READY)).ready_since_s > 0
 
 
 async def test_a_pod_that_says_it_is_not_ready_gets_nothing() -> None:
