@@ -267,7 +267,7 @@ def test_a_new_engine_inherits_nothing_of_its_slot() -> None:
     for number in range(2):
         add_pod(router, f"http://{number}", adapters=["lora"])
     slow = place(router, ask(TALK, model="lora", session="s"), avoid="http://1")
-    late = place(router, ask(TALK, model="lora", session="s"), avoid="http://1")
+    late = place(router, ask(TALK, model="lora", session="s", api=Api.RESPONSES), avoid="http://1")
     slow.first_token(500.0)
     router.observe_load(0, Foreign(running=99, at_s=500.0))
     slow.release(501.0)
@@ -282,8 +282,10 @@ def test_a_new_engine_inherits_nothing_of_its_slot() -> None:
     assert router.index.size_of(0) == 0
     assert router.sessions.get("s") is router.responses.get("resp") is None
     assert router.adapters.get(("lora", 0)) is None
-    shares = router.costs.seconds_per_token
-    assert shares[0] == pytest.approx(router.costs._fleet_prefill.slope)
+    add_pod(router, "http://3")
+    costs = router.costs
+    for column in (costs.prefill_overhead_s, costs.seconds_per_token, costs.step_base_s, costs.residence_s):
+        assert column[0] == pytest.approx(column[2])
 
 
 def test_ranks_that_disappear_are_retired() -> None:
