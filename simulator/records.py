@@ -68,7 +68,7 @@ class Replay:
     late_s: Spread | None = None
     """How long after they were due requests were sent; None in virtual time, where nothing is late."""
     busy: float | None = None
-    """The share of this machine's cores that the replay used, where it ran in real time and the system tells."""
+    """The share of this machine's cores that was used, by us or others, where it matters and the system tells."""
 
 
 class Progress(Protocol):

@@ -72,7 +72,7 @@ class RoutingReport:
     late_s: Spread | None
     """Of a replay in real time: how long after they were due its requests were sent."""
     busy: float | None
-    """Of a replay in real time: the share of all cores it used."""
+    """Of a replay in real time: the share of this machine's processors that was used, by us or others."""
 
     @property
     def failed(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from simulator.children import START_S, ChildFailed, running
+from simulator.children import START_S, Child, ChildFailed, running
 from simulator.profile import Profile
 
 MODEL = "simulated"
@@ -45,19 +45,7 @@ async def staged(routing: str, pods: int, profile: Profile, logs: Path) -> Async
     """
     _make_folder(logs)
     async with AsyncExitStack() as stack:
-        starts = (
-            stack.enter_async_context(
-                running(
-                    "simulator.pod",
-                    pod_arguments(profile),
-                    name=f"pod {number}",
-                    log=logs / f"{routing}-pod-{number}.log",
-                    greeting=_url_in,
-                )
-            )
-            for number in range(pods)
-        )
-        started = [await start for start in starts]
+        started = await _start_pods(stack, [logs / f"{routing}-pod-{number}.log" for number in range(pods)], profile)
         urls = tuple(url for _, url in started)
         gateway, listening = await stack.enter_async_context(
             running(
@@ -72,6 +60,24 @@ async def staged(routing: str, pods: int, profile: Profile, logs: Path) -> Async
         stage = Stage(f"http://{listening['traffic']}", f"http://{listening['admin']}", urls, pids)
         await _all_ready(stage)
         yield stage
+
+
+async def _start_pods(stack: AsyncExitStack, logs: Sequence[Path], profile: Profile) -> list[tuple[Child, str]]:
+    """All at once: a program of ours spends a second on its imports."""
+    arguments = pod_arguments(profile)
+    try:
+        async with asyncio.TaskGroup() as group:
+            starts = [
+                group.create_task(
+                    stack.enter_async_context(
+                        running("simulator.pod", arguments, name=log.stem, log=log, greeting=_url_in)
+                    )
+                )
+                for log in logs
+            ]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [start.result() for start in starts]
 
 
 def _make_folder(folder: Path) -> None:

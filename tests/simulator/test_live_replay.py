@@ -1,11 +1,13 @@
 """A small trace over HTTP: through one pod directly, and through the whole stage as the demo has it."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from simulator.children import ChildFailed
 from simulator.live_replay import play_live
 from simulator.options import Options
 from simulator.player import Player, Venue
@@ -76,3 +78,12 @@ async def test_the_whole_stage_plays_and_leaves_nothing(tmp_path: Path) -> None:
     assert report.foresight.warm_error < 0.02
     assert set(report.requests_by_pod) == {"pod-0", "pod-1"}
     assert min(report.requests_by_pod.values()) > 0
+
+
+async def test_a_stage_whose_pods_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    """The first that fails is named in one sentence; those that had started end."""
+    broken = replace(FAST, block_size=16)
+    object.__setattr__(broken, "kv_capacity_tokens", 3)
+    with pytest.raises(ChildFailed, match=r"warm-pod-\d ended before it was ready: .*kv_capacity_tokens"):
+        async with staged("warm", 2, broken, tmp_path / "logs"):
+            pass

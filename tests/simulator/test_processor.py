@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from simulator.processor import Meter, used_s
+from simulator.processor import Meter, machine_ticks, used_s
 
 tells = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="this system does not tell processor times")  # noqa: PTH110
 
@@ -32,4 +32,16 @@ def test_a_meter_tells_a_share_of_all_cores() -> None:
 def test_a_program_that_is_gone_is_not_counted() -> None:
     """None, not zero: nobody knows what it had used."""
     assert used_s([2**22 + 1]) is None
-    assert Meter([2**22 + 1]).busy() is None
+
+
+@tells
+def test_the_machine_tells_of_everybody() -> None:
+    """Used ticks are some of all ticks, and neither runs backwards."""
+    before = machine_ticks()
+    sum(range(1_000_000))
+    after = machine_ticks()
+    assert before is not None
+    assert after is not None
+    assert 0 < before[0] <= before[1]
+    assert before[0] <= after[0]
+    assert before[1] <= after[1]
