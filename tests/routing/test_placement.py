@@ -247,13 +247,13 @@ def test_steps_are_learned_per_sequence(router: Router) -> None:
         placement.first_token(0.1)
         placement.settle(Usage(2000, 11 * sequences, 0), 1.1)
         placement.release(1.1)
-        learned.append(router.costs._fleet_step.y)
-    assert learned[0] == pytest.approx(learned[1], rel=0.3)
+        learned.append(router.costs.step_base_s[0])
+    assert learned[1] == pytest.approx(learned[0], rel=0.3)
 
 
 def test_a_stored_response_is_found_again(router: Router) -> None:
     """Its id leads to its engine, also where usage was not told."""
-    placement = place(router, ask())
+    placement = place(router, ask(api=Api.RESPONSES))
     placement.settle(None, 1.0, response_id="resp-1")
     placement.release(1.0)
     assert router.responses.get("resp-1") == placement.engine.slot

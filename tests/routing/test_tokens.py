@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing import tokens
-from routing.blocks import cut_prompt
+from routing.blocks import SMALLEST_BLOCK, cut_prompt
 from routing.tokens import Ruler, TokenCounter
 
 TEXT = b"The quick brown fox jumps over the lazy dog. " * 200
@@ -61,9 +61,9 @@ def test_the_longest_counted_prompt_counts() -> None:
 def test_a_longer_prompt_is_no_measure_for_a_shorter_one() -> None:
     """A prompt that ends inside what was counted is not counted by it, though their last blocks are the same."""
     counter = TokenCounter(4.0)
-    short = cut_prompt(b"a" * 70, 0)
+    short = cut_prompt(b"a" * (SMALLEST_BLOCK + 6), 0)
     counter.remember(short.extended(b"b" * 20), 999)
-    assert Ruler(counter, short).tokens(70) == counter.tokens(70)
+    assert Ruler(counter, short).tokens(short.size) == counter.tokens(short.size)
 
 
 sizes = st.lists(st.floats(0, 20_000), min_size=2, max_size=10).map(sorted)
