@@ -14,7 +14,7 @@ from gateway.limits import Limits
 from gateway.passage import REASON_OF_END, Passage
 from gateway.proxy.asked import Asked, Budget
 from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
-from gateway.proxy.endpoints import Endpoint, Local, find_endpoint
+from gateway.proxy.endpoints import TABLE, Endpoint, Local, find_endpoint
 from gateway.proxy.models import model_page, models_page, unknown_model
 from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
@@ -84,6 +84,8 @@ class Desk:
 
     def serve(self, asked: Asked, reply: Reply) -> None:
         """Answer, now or later."""
+        if asked.endpoint is None:
+            asked.endpoint = TABLE.get(asked.target)  # Refused before it was routed, it has a dialect all the same.
         if asked.endpoint is not None:
             reply.api, reply.is_anthropic = asked.endpoint.api, asked.endpoint.is_anthropic
         try:

@@ -166,7 +166,7 @@ class RequestReader:
         if asked is None:
             return
         if asked.method == "CONNECT":
-            self.refuse(Refused(Reason.WRONG_METHOD, "This is no tunnel."))
+            self.refuse(asked.refusal or Refused(Reason.UNKNOWN_PATH, "This is no tunnel."))
             return
         self._parser = HttpRequestParser(self)
         head = f"{asked.method} / HTTP/1.1\r\n".encode("ascii")

@@ -18,7 +18,7 @@ from routing.request import Api
 NOTEWORTHY = re.compile(rb'"(?:usage|error)"')
 """Stands in every event that has to be looked at. Inside a JSON string its quotes would be escaped."""
 
-EVENT = re.compile(rb".*?\n\r?\n", re.DOTALL)
+EVENT_END = re.compile(rb"\n\r?\n")
 
 HELD_BYTES = 64 << 10
 """Of an event that has not ended, or of what comes before the first token. What is longer is passed on as it comes."""
@@ -100,16 +100,17 @@ class Scanner:
 
     def _take_events(self, payload: bytes) -> bytes:
         text = self._held + payload
-        end = 0
+        start = 0
         passed: list[bytes] = []
-        for match in EVENT.finditer(text):
-            end = match.end()
+        # What is held has no end in it, but may have the beginning of one.
+        for match in EVENT_END.finditer(text, max(0, len(self._held) - 2)):
+            event, start = text[start : match.end()], match.end()
             self._last_was_oversized, self._is_oversized = self._is_oversized, False
-            if self._last_was_oversized or self._lets_pass(match[0]):
-                passed.append(match[0])
+            if self._last_was_oversized or self._lets_pass(event):
+                passed.append(event)
             if self.error is not None:
                 return self._begun(b"".join(passed))
-        self._held = text[end:]
+        self._held = text[start:]
         if self._is_oversized or len(self._held) > HELD_BYTES:
             passed.append(self._let_go())
         return self._begun(b"".join(passed))

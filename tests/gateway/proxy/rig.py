@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,17 +20,20 @@ from routing.router import Router
 from scorers.registry import routings
 from tenancy.tenants import ANONYMOUS
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 """Until a test that waits for something gives up."""
 
-QUICK = Timeouts(header_s=0.08, body_s=0.08, idle_s=0.08, connect_s=0.5, stall_s=0.08, client_stall_s=0.08)
+UNHURRIED = Timeouts(connect_s=PATIENCE_S)
+"""The usual ones, on a machine that may be busy with something else."""
+
+QUICK = Timeouts(header_s=0.2, body_s=0.2, idle_s=0.2, connect_s=PATIENCE_S, stall_s=0.2, client_stall_s=0.2)
 """For tests of what is late."""
 
 
 async def until(happens: Callable[[], object]) -> None:
     """Let everything else run until something is true."""
     async with asyncio.timeout(PATIENCE_S):
-        while not happens():
+        while not happens():  # noqa: ASYNC110 - anything at all may make it happen
             await asyncio.sleep(0)
 
 
@@ -105,7 +108,7 @@ class ScriptedPod:
                 self.questions.append(question)
                 script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
                 gone = (
-                    asyncio.create_task(reader.read(1)) if any(isinstance(s, asyncio.Event) for s in script) else None
+                    asyncio.create_task(_is_gone(reader)) if any(isinstance(s, asyncio.Event) for s in script) else None
                 )
                 await self._play(script, writer, gone)
                 if writer.is_closing() or gone:
@@ -117,7 +120,7 @@ class ScriptedPod:
             writer.close()
 
     async def _play(
-        self, script: Sequence[Step], writer: asyncio.StreamWriter, gone: asyncio.Task[bytes] | None
+        self, script: Sequence[Step], writer: asyncio.StreamWriter, gone: asyncio.Task[None] | None
     ) -> None:
         for step in script:
             if isinstance(step, bytes):
@@ -134,7 +137,12 @@ class ScriptedPod:
             gone.cancel()
 
 
-async def first_of(one: Awaitable[Any], other: asyncio.Task[bytes]) -> None:
+async def _is_gone(reader: asyncio.StreamReader) -> None:
+    with suppress(ConnectionError):
+        await reader.read(1)
+
+
+async def first_of(one: Awaitable[Any], other: asyncio.Task[None]) -> None:
     task = asyncio.create_task(_awaited(one))
     try:
         await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
@@ -331,7 +339,7 @@ async def a_rig(
     ranks: Sequence[int | None] = (None,),
     readiness: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[Rig]:
-    """A front over scripted pods. When the test is through, nothing may be left over, and nothing of ours has failed."""
+    """A front over scripted pods. After the test nothing may be left over, and nothing of ours may have failed."""
     loop = asyncio.get_running_loop()
     faults: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, fault: faults.append(fault))
@@ -358,7 +366,7 @@ async def a_rig(
         identify,
         lambda _: key,
         limits or Limits(),
-        timeouts or Timeouts(),
+        timeouts or UNHURRIED,
         readiness,
         on_refused=refusals.append,
         wall_clock=lambda: 1.8e9,
