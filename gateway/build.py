@@ -26,7 +26,7 @@ from gateway.passage import Passage, Patience
 from gateway.probe import Prober, probe_session
 from gateway.proxy.front import Front
 from gateway.receipts import Receipts
-from gateway.tls import listener_context
+from gateway.tls import listener_tls
 from gateway.watcher import Watcher
 from routing.router import Router
 from tenancy.document import Fault, Invalid
@@ -85,22 +85,15 @@ class Gateway:
 def build(settings: Settings, variables: Mapping[str, str]) -> Gateway:
     """Everything that a gateway is made of. Opens files, but no port. Raises `Invalid`."""
     clock, draw = asyncio.get_running_loop().time, random.Random().random  # noqa: S311 - breaks ties, keeps no secret
-    tls = listener_context(settings.tls) if settings.tls else None
+    tls = listener_tls(settings.tls) if settings.tls else None
     keyring = Keyring(load_policy(settings, variables))
     prices = dict(settings.model_table)
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
     life = Life()
-
-    stdout = LineWriter(STDOUT)
-    say = EventLog(stdout, settings.log_level)
-    logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: say.level))}
-    if settings.usage_log:
-        logs["usage"] = OutcomeLog(_usage_writer(settings.usage_log), partial(usage_line, prices=prices))
-
+    say, logs = _open_logs(settings, prices)
     router = Router(settings.routing.scorers)
     receipts = Receipts()
     tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices)
-
     probes = probe_session()
     static = Static(settings.static_pods)
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
@@ -133,34 +126,32 @@ def build(settings: Settings, variables: Mapping[str, str]) -> Gateway:
         lambda: not life.is_stopping and watcher.is_ready(),
         on_refused=lambda refused: tallies.count_early(refused.reason),
     )
+    registry = _make_registry(tallies, router, watcher, front, logs)
+    parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, front, registry)
+    return Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts)
+
+
+def _open_logs(settings: Settings, prices: Mapping[str, ModelEntry]) -> tuple[EventLog, dict[str, OutcomeLog]]:
+    stdout = LineWriter(STDOUT)
+    say = EventLog(stdout, settings.log_level)
+    logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: say.level))}
+    if settings.usage_log:
+        logs["usage"] = OutcomeLog(_usage_writer(settings.usage_log), partial(usage_line, prices=prices))
+    return say, logs
+
+
+def _make_registry(
+    tallies: Tallies, router: Router, watcher: Watcher, front: Front, logs: Mapping[str, OutcomeLog]
+) -> CollectorRegistry:
     gauges = Gauges(
         router=router,
         pods=lambda: watcher.pods,
         open_requests=lambda: front.open_requests,
         open_connections=lambda: front.open_connections,
         dropped_lines=lambda: {name: log.writer.dropped_lines for name, log in logs.items()},
-        clock=clock,
+        clock=asyncio.get_running_loop().time,
     )
-    return Gateway(
-        settings=settings,
-        life=life,
-        say=say,
-        logs=logs,
-        prices=prices,
-        pod_keys=pod_keys,
-        keyring=keyring,
-        tls=tls,
-        router=router,
-        receipts=receipts,
-        tallies=tallies,
-        probes=probes,
-        static=static,
-        pod_file=pod_file,
-        watcher=watcher,
-        passage=passage,
-        front=front,
-        registry=make_registry(tallies, gauges),
-    )
+    return make_registry(tallies, gauges)
 
 
 def _usage_writer(path: Path) -> LineWriter:

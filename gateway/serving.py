@@ -18,6 +18,7 @@ from gateway.log import Bridge
 from gateway.metrics.port import metrics_app
 from gateway.ports import addresses_of, cannot_listen, open_port
 from gateway.reload import Reloader
+from gateway.tls import renew
 
 BACKLOG = 4096
 """Connections the kernel keeps for us while the loop is busy; it cuts this to its own somaxconn."""
@@ -116,15 +117,21 @@ def _signals(reloader: Reloader) -> Iterator[Signals]:
 
 @asynccontextmanager
 async def _watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
-    """The watcher runs beside us. Should it ever end by itself, we stop: a blind gateway is worse than none."""
-    task = asyncio.create_task(gateway.watcher.run(), name="watcher")
-    task.add_done_callback(lambda _: signals.stop.set())
+    """What runs beside us. Should any of it ever end by itself, we stop: a blind gateway is worse than none."""
+    tasks = [asyncio.create_task(gateway.watcher.run(), name="watcher")]
+    if gateway.tls is not None:
+        renewing = renew(gateway.tls, lambda: gateway.settings.tls, gateway.say)
+        tasks.append(asyncio.create_task(renewing, name="renew certificate"))
+    for task in tasks:
+        task.add_done_callback(lambda _: signals.stop.set())
     try:
         yield
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 async def _drain(gateway: Gateway, server: asyncio.Server, signals: Signals) -> None:

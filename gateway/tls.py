@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Callable
 
 from gateway.config.values import TlsFiles
 from tenancy.document import Fault, Invalid
 
+Say = Callable[..., None]
 
-def listener_context(files: TlsFiles) -> ssl.SSLContext:
+
+def listener_tls(files: TlsFiles) -> ssl.SSLContext:
     """A server's context. Raises `Invalid` where the files are no certificate and its key."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -30,6 +34,39 @@ def load_certificate(tls: ssl.SSLContext, files: TlsFiles) -> None:
 def check_certificate(files: TlsFiles) -> None:
     """Raise `Invalid` where the files could not be loaded."""
     load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
+
+
+async def renew(tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: Say, *, poll_s: float = 30.0) -> None:
+    """Load the certificate anew whenever its files change, until cancelled.
+
+    Certificates are renewed by programs that tell nobody. Files that do not fit together yet are tried again.
+    """
+    loaded = _stamps(files())
+    while True:
+        await asyncio.sleep(poll_s)
+        found, named = _stamps(files()), files()
+        if named is None or found == loaded:
+            continue
+        try:
+            check_certificate(named)
+            load_certificate(tls, named)
+        except Invalid as invalid:
+            say("error", "certificate is bad, the old one stays", error=str(invalid))
+        else:
+            say("info", "certificate renewed", file=str(named.cert))
+            loaded = found
+
+
+def _stamps(files: TlsFiles | None) -> list[tuple[int, int] | None]:
+    found: list[tuple[int, int] | None] = []
+    for path in (files.cert, files.key) if files else ():
+        try:
+            held = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((held.st_ino, held.st_mtime_ns))
+    return found
 
 
 def _no_password() -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.config.values import TlsFiles
-from gateway.tls import check_certificate, listener_context, load_certificate
+from gateway.tls import check_certificate, listener_tls, load_certificate, renew
 from tenancy.document import Invalid
+from tests.gateway.fake_pod import Pulse
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="needs the openssl command to make certificates"
@@ -57,7 +58,7 @@ async def name_seen(port: int, *trusted: TlsFiles) -> str:
 async def test_a_reload_shows_new_clients_the_new_certificate(tmp_path: Path) -> None:
     """In the context that the listener already has."""
     old, new = make_certificate(tmp_path / "a", "old.example"), make_certificate(tmp_path / "b", "new.example")
-    tls = listener_context(old)
+    tls = listener_tls(old)
 
     async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -70,9 +71,28 @@ async def test_a_reload_shows_new_clients_the_new_certificate(tmp_path: Path) ->
         assert await name_seen(port, new) == "new.example"
 
 
+async def test_a_renewed_certificate_is_loaded_by_itself(tmp_path: Path) -> None:
+    """Half of it is not; an error is told, and what fits at last is taken."""
+    old, new = make_certificate(tmp_path / "a", "old.example"), make_certificate(tmp_path / "b", "new.example")
+    tls, said, pulse = listener_tls(old), list[str](), Pulse()
+
+    def say(level: str, message: str, **_: object) -> None:
+        said.append(message)
+        pulse.beat()
+
+    task = asyncio.create_task(renew(tls, lambda: old, say, poll_s=0.01))
+    await asyncio.sleep(0)  # it has seen the files as they are
+    old.key.write_bytes(new.key.read_bytes())
+    await pulse.until(lambda: said[-1:] == ["certificate is bad, the old one stays"])
+    old.cert.write_bytes(new.cert.read_bytes())
+    await pulse.until(lambda: said[-1:] == ["certificate renewed"])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 def test_old_protocols_are_not_spoken(tmp_path: Path) -> None:
     """TLS 1.2 at least, HTTP/1.1 only."""
-    assert listener_context(make_certificate(tmp_path, "a")).minimum_version == ssl.TLSVersion.TLSv1_2
+    assert listener_tls(make_certificate(tmp_path, "a")).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.discovery import file
 from gateway.discovery.file import WatchedFile, read_pods
 from gateway.discovery.source import Found
 from tenancy.document import Wrong
@@ -84,7 +85,7 @@ def test_a_bad_list_is_refused_with_its_place(text: str, words: str) -> None:
 
 
 async def test_changes_are_told(tmp_path: Path) -> None:
-    """Edited in place, replaced by another file, and what does not change is told once."""
+    """Edited in place, or replaced by another file."""
     path = tmp_path / "pods.yaml"
     path.write_text("[http://a:1]")
     follower = Follower(path)
@@ -96,6 +97,24 @@ async def test_changes_are_told(tmp_path: Path) -> None:
         (tmp_path / "new").rename(path)
         await follower.hears("http://c:1")
     assert len(follower.told) == 3
+
+
+async def test_what_does_not_change_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is looked at."""
+    path = tmp_path / "pods.yaml"
+    path.write_text("[http://a:1]")
+    follower, looks = Follower(path), list[Path]()
+    real = file._stamp
+
+    def counted(at: Path) -> tuple[int, int, int, int] | None:
+        looks.append(at)
+        follower.pulse.beat()
+        return real(at)
+
+    monkeypatch.setattr(file, "_stamp", counted)
+    async with follower.following():
+        await follower.pulse.until(lambda: len(looks) > 5)
+    assert follower.told == [["http://a:1"]]
 
 
 async def test_a_bad_file_keeps_the_last_good_list(tmp_path: Path) -> None:
