@@ -1,7 +1,7 @@
 """A prompt as a chain of block hashes: equal hash = equal prefix up to that block's end.
 
 Hashes bytes, so it needs no tokenizer and must not know of one. Blocks grow with depth, so that a short prompt is cut
-finely and a million tokens stay a thousand blocks; a cut that falls inside a block costs at most a sixteenth of the
+finely and a million tokens stay a thousand blocks; a cut that falls inside a block costs at most a twelfth of the
 prompt before it.
 """
 
@@ -15,13 +15,13 @@ from itertools import accumulate
 
 from xxhash import xxh3_64_intdigest
 
-SMALLEST_BLOCK = 64
-"""Bytes. About one engine block of 16 tokens: finer would name blocks that no engine can reuse."""
+SMALLEST_BLOCK = 128
+"""Bytes. About two engine blocks of 16 tokens: finer would hardly change where a request goes."""
 
 LARGEST_BLOCK = 4096
-"""Bytes. About 1,000 tokens: 64 KB into a prompt a cut inside a block loses a sixteenth of it at most."""
+"""Bytes. About 1,000 tokens: 48 KB into a prompt a cut inside a block loses a twelfth of it at most."""
 
-BLOCKS_PER_DOUBLING = 16
+BLOCKS_PER_DOUBLING = 12
 """How often a prompt is cut while its length doubles; bounds what a cut inside a block can lose."""
 
 MOST_BLOCKS = 1 << 14

@@ -18,11 +18,12 @@ from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request
-from routing.tokens import USUAL_BYTES_PER_TOKEN, Ruler, TokenCounter
+from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
 from routing.warmth import WarmIndex
 
 TIE_S = 0.001
-"""Candidates closer than this are equal: predictions are no better than an engine step."""
+TIE_SHARE = 0.02
+"""Candidates closer than this, or than this share of the best, are equal: predictions are no better."""
 
 UNKNOWN_KV_TOKENS = 200_000
 """An engine that does not say how much it holds is taken to be small, so that it is not believed warm for long."""
@@ -41,8 +42,9 @@ class Router:
         *,
         costs: CostBook | None = None,
         index: WarmIndex | None = None,
-        size_per_token: float = USUAL_BYTES_PER_TOKEN,
+        exact_sizes: bool = False,
     ) -> None:
+        """`exact_sizes`: the sizes of prompts are tokens already, not bytes."""
         self.scorers = tuple(scorers)
         self.fleet = Fleet()
         self.ledger = Ledger()
@@ -51,8 +53,8 @@ class Router:
         self.sessions: LastSeen[str, int] = LastSeen(REMEMBERED_SESSIONS)
         self.responses: LastSeen[str, int] = LastSeen(REMEMBERED_SESSIONS)
         self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
-        self._counters: dict[str, TokenCounter] = {}
-        self._size_per_token = size_per_token
+        self._counters: dict[str, TokenCounter | ExactCounter] = {}
+        self._exact_sizes = exact_sizes
         self._retired: set[int] = set()
 
     # -- the fleet, written by one watcher -------------------------------------------------------------------------
@@ -98,7 +100,7 @@ class Router:
         ruler = Ruler(self.counter(request.model), request.prompt)
         candidates = self._candidates(request, roster, ruler, now_s)
         scored = self._score(request, candidates)
-        at = _best(scored.totals, candidates.last_turn, draw)
+        at = _best(scored.totals, candidates, draw)
         engine = roster.engines[at]
         charge = self.ledger.charge(
             engine.slot,
@@ -115,11 +117,12 @@ class Router:
             self.adapters.put((request.model, engine.slot), engine.slot)
         return Placement(self, request, engine, charge, trace, Ballot(candidates, scored, at))
 
-    def counter(self, model: str) -> TokenCounter:
+    def counter(self, model: str) -> TokenCounter | ExactCounter:
         """The token counter of a model that the fleet knows."""
         counter = self._counters.get(model)
         if counter is None:
-            counter = self._counters[model] = TokenCounter(self._size_per_token)
+            counter = ExactCounter() if self._exact_sizes else TokenCounter(USUAL_BYTES_PER_TOKEN)
+            self._counters[model] = counter
         return counter
 
     def recycle(self, slot: int) -> None:
@@ -227,7 +230,8 @@ class Router:
     def _pod_size_per_token(self, url: str) -> float:
         pod = self.fleet.pod(url)
         counters = [self._counters[model] for model in (pod.models if pod else ()) if model in self._counters]
-        return max((counter.size_per_token for counter in counters), default=self._size_per_token)
+        unknown = ExactCounter.size_per_token if self._exact_sizes else USUAL_BYTES_PER_TOKEN
+        return max((counter.size_per_token for counter in counters), default=unknown)
 
     def _retire(self, slots: Iterable[int]) -> None:
         for slot in slots:
@@ -236,9 +240,15 @@ class Router:
             self.recycle(slot)
 
 
-def _best(totals: Sequence[float], last_turn: Sequence[int], draw: float) -> int:
-    """The position with the least seconds; among equals the one chosen longest ago, so that cold prompts spread."""
-    bound = min(totals) + TIE_S
+def _best(totals: Sequence[float], candidates: Candidates, draw: float) -> int:
+    """The position with the least seconds. Among equals the session's; else the one chosen longest ago, so that cold
+    prompts spread.
+    """
+    last_turn, session_at = candidates.last_turn, candidates.session_at
+    least = min(totals)
+    bound = least + max(TIE_S, TIE_SHARE * least)
+    if session_at is not None and totals[session_at] <= bound:
+        return session_at
     near = [place for place, total in enumerate(totals) if total <= bound]
     if len(near) == 1:
         return near[0]

@@ -9,15 +9,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from routing.blocks import Prompt
-from routing.cost import Line
+from routing.ratio import Ratio
 
 USUAL_BYTES_PER_TOKEN = 4.0
 """English and code with today's vocabularies of 100k and more; corrected by the first answers."""
 
 TEMPLATE_TOKENS = 8.0
-"""What a chat template adds around a short prompt; a prior as well."""
+"""What a chat template adds around a prompt, about."""
 
-RATIO_DECAY = 0.999
+RATIO_DECAY, RATIO_DOUBT = 0.999, 1.0
 """The ratio belongs to the model and to what its users write: it drifts over thousands of answers, not over fifty."""
 
 REMEMBERED_LEAVES = 1 << 16
@@ -37,17 +37,18 @@ class TokenCounter:
     """Expected tokens of prompts of one model, and exact ones where the same prefix was counted by an engine before."""
 
     def __init__(self, size_per_token: float) -> None:
-        self._line = Line(TEMPLATE_TOKENS, 1 / size_per_token, reach=4096.0 * size_per_token, decay=RATIO_DECAY)
+        self._usual_size_per_token = size_per_token
+        self._ratio = Ratio(RATIO_DECAY, RATIO_DOUBT)
         self._leaves: OrderedDict[int, Leaf] = OrderedDict()
 
     @property
     def size_per_token(self) -> float:
-        return 1 / self._line.slope
+        return self._usual_size_per_token / self._ratio.value
 
     def learn(self, prompt: Prompt, tokens: int) -> None:
         """An engine counted `tokens` for this whole prompt."""
         if prompt.size:
-            self._line.observe(prompt.size, tokens)
+            self._ratio.observe(max(1.0, tokens - TEMPLATE_TOKENS), prompt.size / self._usual_size_per_token)
         self.remember(prompt, tokens)
 
     def remember(self, prompt: Prompt, tokens: int) -> None:
@@ -73,7 +74,25 @@ class TokenCounter:
 
     def tokens(self, size: float) -> float:
         """Expected tokens of a prompt's first `size` bytes."""
-        return self._line.at(size) if size else 0.0
+        return TEMPLATE_TOKENS + size / self.size_per_token if size else 0.0
+
+
+class ExactCounter:
+    """For prompts whose sizes are tokens already, as in recorded traces: there is nothing to learn."""
+
+    size_per_token = 1.0
+
+    def learn(self, prompt: Prompt, tokens: int) -> None:
+        """It is known."""
+
+    def remember(self, prompt: Prompt, tokens: int) -> None:
+        """It is known."""
+
+    def known_leaf(self, prompt: Prompt) -> None:
+        """None is needed."""
+
+    def tokens(self, size: float) -> float:
+        return size
 
 
 class Ruler:
@@ -81,7 +100,7 @@ class Ruler:
 
     __slots__ = ("_counter", "_leaf")
 
-    def __init__(self, counter: TokenCounter, prompt: Prompt) -> None:
+    def __init__(self, counter: TokenCounter | ExactCounter, prompt: Prompt) -> None:
         self._counter = counter
         self._leaf = counter.known_leaf(prompt)
 

@@ -63,7 +63,7 @@ class Stage:
 
     def __init__(self, setting: Setting, block_tokens: int | None, progress: Progress | None) -> None:
         loop = asyncio.get_running_loop()
-        self.router = Router(routings()[setting.routing], size_per_token=1.0)
+        self.router = Router(routings()[setting.routing], exact_sizes=True)
         self.pods: Mapping[str, VirtualPod] = {
             f"pod-{number}": VirtualPod(setting.profile, loop) for number in range(setting.pods)
         }

@@ -62,6 +62,29 @@ def test_cold_prompts_spread_evenly() -> None:
     assert set(chosen.values()) == {10}
 
 
+def test_engines_that_are_nearly_equal_share_cold_prompts() -> None:
+    """Half a percent faster is less than a prediction is good for: it must not draw every prompt to one engine."""
+    router = router_of(4)
+    router.costs.seconds_per_token[2] *= 0.995
+    chosen: Counter[str] = Counter()
+    for number in range(40):
+        placement = place(router, ask(texts_apart(number) * 20), now_s=number * 1000.0)
+        placement.release(number * 1000.0 + 1)
+        chosen[placement.engine.pod] += 1
+    assert set(chosen.values()) == {10}
+
+
+def test_a_session_stays_with_an_engine_that_is_nearly_the_best() -> None:
+    """Within what a prediction is good for, a long prompt too follows its session rather than its turn."""
+    router = router_of(4)
+    first = place(router, ask(texts_apart(0) * 20, session="a"), draw=0.7)
+    first.release(1.0)
+    for at in range(1, 4):
+        again = place(router, ask(texts_apart(at) * 20, session="a"), now_s=1000.0 * at)
+        assert again.engine == first.engine
+        again.release(1000.0 * at + 1)
+
+
 @given(st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=8))
 def test_a_decision_can_be_replayed(draws: list[float]) -> None:
     """The same requests, times and draws give the same engines and predictions."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from routing import tokens
 from routing.blocks import SMALLEST_BLOCK, cut_prompt
-from routing.tokens import Ruler, TokenCounter
+from routing.tokens import ExactCounter, Ruler, TokenCounter
 
 TEXT = b"The quick brown fox jumps over the lazy dog. " * 200
 MORE = b"And then it went home and slept. " * 100
@@ -103,3 +103,12 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in (0, 1, 0, 2):
         counter.remember(turns[seed], 100 + seed)
     assert [counter.known_leaf(prompt) is None for prompt in turns] == [False, True, False]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6))
+def test_sizes_that_are_tokens_stay_what_they_are(size: int, told: int) -> None:
+    """A replay of a trace predicts what the trace says, whatever was learned before."""
+    counter, prompt = ExactCounter(), cut_prompt(TEXT, 0)
+    counter.learn(prompt, told)
+    counter.remember(prompt, told)
+    assert Ruler(counter, prompt).tokens(size) == size
