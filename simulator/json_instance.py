@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 _BY_TYPE: dict[str, Any] = {"string": "lorem", "integer": 1, "number": 1.5, "boolean": True, "null": None}
@@ -9,35 +10,68 @@ _BY_TYPE: dict[str, Any] = {"string": "lorem", "integer": 1, "number": 1.5, "boo
 DEEPEST = 32
 """Levels before a recursive schema is given up with null."""
 
-
-def instance_of(schema: Any, depth: int = 0) -> Any:
-    """A value of this schema; required properties only, unless it names none."""
-    if not isinstance(schema, dict) or depth > DEEPEST:
-        return None
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    for key in ("anyOf", "oneOf", "allOf"):
-        if schema.get(key):
-            return instance_of(schema[key][0], depth + 1)
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = kind[0]
-    if kind == "object":
-        properties = schema.get("properties") or {}
-        names = schema.get("required") or list(properties)
-        return {name: instance_of(properties.get(name, {}), depth + 1) for name in names}
-    if kind == "array":
-        return [instance_of(schema.get("items", {}), depth + 1)] * max(int(schema.get("minItems", 1)), 1)
-    return _bounded(kind, schema)
+LARGEST = 10_000
+"""Items or letters; who asks for more gets no answer."""
 
 
-def _bounded(kind: str, schema: dict[str, Any]) -> Any:
-    value = _BY_TYPE.get(kind)
-    if kind in {"integer", "number"} and value is not None:
-        return schema.get("minimum", schema.get("maximum", value))
-    if kind == "string":
-        return "lorem"[: schema.get("maxLength", 5)].ljust(schema.get("minLength", 0), "m")
-    return value
+def json_text(schema: Any) -> str:
+    """A value of this schema as ASCII JSON. Raises ValueError for what is no schema."""
+    try:
+        return json.dumps(_Instance(json.loads(schema) if isinstance(schema, str) else schema).of())
+    except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as error:
+        raise ValueError(f"not a JSON schema that can be followed: {error}") from None
+
+
+class _Instance:
+    """A value, found by walking down one schema."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+
+    def of(self) -> Any:
+        return self._of(self._root, 0)
+
+    def _of(self, schema: Any, depth: int) -> Any:
+        """Required properties only, unless it names none."""
+        if not isinstance(schema, dict) or depth > DEEPEST:
+            return None
+        if "$ref" in schema:
+            return self._of(self._resolved(schema["$ref"]), depth + 1)
+        for key in ("const", "default"):
+            if key in schema:
+                return schema[key]
+        if schema.get("enum"):
+            return schema["enum"][0]
+        for key in ("anyOf", "oneOf", "allOf"):
+            if schema.get(key):
+                return self._of(schema[key][0], depth + 1)
+        return self._of_type(schema, depth)
+
+    def _of_type(self, schema: dict[str, Any], depth: int) -> Any:
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        match kind[0] if isinstance(kind, list) else kind:
+            case "object":
+                properties = schema.get("properties") or {}
+                names = schema.get("required") or list(properties)
+                return {name: self._of(properties.get(name, {}), depth + 1) for name in names}
+            case "array":
+                return [self._of(schema.get("items", {}), depth + 1)] * _bounded(schema.get("minItems", 1))
+            case "string":
+                return "lorem"[: schema.get("maxLength", 5)].ljust(_bounded(schema.get("minLength", 0)), "m")
+            case "integer" | "number" as number:
+                return schema.get("minimum", schema.get("maximum", _BY_TYPE[number]))
+            case other:
+                return _BY_TYPE[other]
+
+    def _resolved(self, reference: str) -> Any:
+        """What a reference within the schema names."""
+        found = self._root
+        for step in reference.removeprefix("#/").split("/"):
+            found = found[step]
+        return found
+
+
+def _bounded(count: int) -> int:
+    if count > LARGEST:
+        raise ValueError(f"{count} is more than {LARGEST}")
+    return int(count)

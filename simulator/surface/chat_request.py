@@ -9,14 +9,14 @@ from typing import Any
 
 from aiohttp import web
 
-from simulator.json_instance import instance_of
+from simulator.json_instance import json_text
 from simulator.language import natural_tokens, next_piece
 from simulator.prompts import Prompt, image_url, prompt_of_messages
 from simulator.service import Service
 from simulator.surface.asking import Asked, read_asked
 from simulator.surface.fields import Body
 from simulator.surface.logprobs import MOST_LOGPROBS
-from simulator.surface.wire import ApiError
+from simulator.surface.wire import ApiError, malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def read_chat(service: Service, request: web.Request, body: Body) -> Chat:
     tools = body.objects("tools")
     tool = chosen_tool(body.get("tool_choice"), tools)
     prompt = chat_prompt(service, asked.model, messages, body, tools)
-    recital = None if tool is None else json.dumps(instance_of(_parameters(tools, tool)))
+    recital = None if tool is None else fixed_json(_parameters(tools, tool))
     return Chat(
         asked=asked,
         prompt=prompt,
@@ -85,7 +85,7 @@ def chat_prompt(
 
 def chosen_tool(choice: Any, tools: Sequence[dict[str, Any]]) -> str | None:
     """The function that must be called; None leaves it to the model, which never calls one by itself."""
-    names = [str(tool.get("function", tool).get("name", "")) for tool in tools]
+    names = [str(function_of(tool).get("name", "")) for tool in tools]
     if choice == "required":
         if not names:
             raise ApiError(
@@ -94,7 +94,7 @@ def chosen_tool(choice: Any, tools: Sequence[dict[str, Any]]) -> str | None:
         return names[0]
     if not isinstance(choice, dict):
         return None
-    name = str((choice.get("function") or choice).get("name", ""))
+    name = str(function_of(choice).get("name", ""))
     if name not in names:
         raise ApiError(
             "The tool specified in `tool_choice` does not match any of the specified `tools`",
@@ -105,10 +105,26 @@ def chosen_tool(choice: Any, tools: Sequence[dict[str, Any]]) -> str | None:
     return name
 
 
+def function_of(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool's function, be it spelled as in chat or as in responses."""
+    function = tool.get("function", tool)
+    if not isinstance(function, dict):
+        raise malformed("tools", "dict_type", "Input should be a valid dictionary", function)
+    return function
+
+
+def fixed_json(schema: Any) -> str:
+    """An answer of this schema."""
+    try:
+        return json_text(schema)
+    except ValueError as error:
+        raise ApiError(f"Invalid schema: {error}") from None
+
+
 def _parameters(tools: Sequence[dict[str, Any]], name: str) -> Any:
     for tool in tools:
-        function = tool.get("function", tool)
-        if function.get("name") == name:
+        function = function_of(tool)
+        if str(function.get("name", "")) == name:
             return function.get("parameters") or {"type": "object"}
     return {"type": "object"}
 
@@ -120,14 +136,12 @@ def _structured(body: Body, prompt: Prompt) -> str | None:
         score = natural_tokens(prompt.answer_state, 0, 100)
         return json.dumps({"answer": next_piece(prompt.answer_state).strip(), "score": score})
     if wanted.get("type") == "json_schema":
-        return json.dumps(instance_of(wanted.object("json_schema").get("schema")))
+        return fixed_json(wanted.object("json_schema").get("schema"))
     structured = body.object("structured_outputs")
     if structured.get("json") is not None:
-        schema = structured.get("json")
-        return json.dumps(instance_of(json.loads(schema) if isinstance(schema, str) else schema))
-    if structured.get("choice"):
-        return str(structured.get("choice")[0])
-    return None
+        return fixed_json(structured.get("json"))
+    choices = structured.get("choice")
+    return str(choices[0]) if isinstance(choices, list) and choices else None
 
 
 def _top_logprobs(body: Body) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +33,8 @@ class Body:
             number = int(value) if isinstance(value, str) else value
         except ValueError:
             raise malformed(name, "int_parsing", "Input should be a valid integer", value) from None
-        if isinstance(number, bool) or not isinstance(number, int | float) or number != math.floor(number):
+        is_whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+        if not is_whole or isinstance(number, bool):
             raise malformed(name, "int_type", "Input should be a valid integer", value)
         if low is not None and number < low:
             raise malformed(name, "greater_than_equal", f"Input should be greater than or equal to {low}", value)

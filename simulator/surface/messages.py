@@ -9,13 +9,12 @@ from typing import Any
 
 from aiohttp import web
 
-from simulator.json_instance import instance_of
 from simulator.options import Options
 from simulator.prompts import Prompt
 from simulator.script import Wish
 from simulator.service import Choice, Generation, Service
 from simulator.surface.asking import Asked, check_ignored, known_model, rank_of, request_id_of, salt_of
-from simulator.surface.chat_request import chat_prompt
+from simulator.surface.chat_request import chat_prompt, fixed_json
 from simulator.surface.fields import Body, read_body
 from simulator.surface.wire import (
     SERVICE,
@@ -90,7 +89,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Message:
         returns_token_ids=False,
     )
     tool, schema = _chosen_tool(body)
-    recital = None if tool is None else json.dumps(instance_of(schema))
+    recital = None if tool is None else fixed_json(schema)
     return Message(asked, _prompt(service, model, body), tool, recital)
 
 
@@ -120,6 +119,8 @@ def _turns(message: dict[str, Any]) -> Sequence[dict[str, Any]]:
     content = message.get("content")
     if not isinstance(content, list):
         return [message]
+    if not all(isinstance(part, dict) for part in content):
+        raise malformed("messages", "dict_type", "Input should be a valid dictionary", content)
     parts = [part for part in content if part.get("type") not in ("tool_use", "tool_result")]
     calls = [part for part in content if part.get("type") == "tool_use"]
     turns: list[dict[str, Any]] = [

@@ -19,9 +19,10 @@ from simulator.surface.asking import known_model, rank_of, request_id_of, salt_o
 from simulator.surface.chat_request import chat_prompt
 from simulator.surface.completions import read_prompts
 from simulator.surface.fields import Body, read_body
-from simulator.surface.wire import SERVICE, engine_issue, json_answer, malformed
+from simulator.surface.wire import SERVICE, ApiError, engine_issue, json_answer, malformed
 
 DIMENSIONS = 64
+MOST_DIMENSIONS = 8192
 LABELS = ("LABEL_0", "LABEL_1")
 
 
@@ -30,6 +31,8 @@ async def embed(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     prompts = _inputs(request.app[SERVICE], body)
     dimensions = body.integer("dimensions", DIMENSIONS, low=1) or DIMENSIONS
+    if dimensions > MOST_DIMENSIONS:
+        raise ApiError(f"dimensions must be at most {MOST_DIMENSIONS}, got {dimensions}.", param="dimensions")
     is_packed = body.text("encoding_format") == "base64"
     entries = [
         {"index": index, "object": "embedding", "embedding": _encoded(_vector(prompt, dimensions), is_packed=is_packed)}

@@ -10,12 +10,11 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from simulator.json_instance import instance_of
 from simulator.prompts import Prompt
 from simulator.script import Wish
 from simulator.service import Choice, Generation, Service
 from simulator.surface.asking import Asked, check_ignored, known_model, request_id_of, salt_of
-from simulator.surface.chat_request import chat_prompt, chosen_tool
+from simulator.surface.chat_request import chat_prompt, chosen_tool, fixed_json
 from simulator.surface.fields import Body, read_body
 from simulator.surface.wire import SERVICE, ApiError, EventStream, compact, engine_issue, json_answer, open_stream
 
@@ -86,7 +85,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Response:
         messages=messages,
         prompt=chat_prompt(service, model, messages, Body({}), tools),
         tool=tool,
-        recital=json.dumps(instance_of(schemas[0])) if schemas else _structured(body),
+        recital=fixed_json(schemas[0]) if schemas else _structured(body),
         created_at=int(time.time()),
         item_id=f"{'msg' if tool is None else 'fc'}_{uuid4().hex}",
     )
@@ -95,7 +94,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Response:
 def _structured(body: Body) -> str | None:
     wanted = body.object("text").object("format")
     if wanted.get("type") == "json_schema":
-        return json.dumps(instance_of(wanted.get("schema")))
+        return fixed_json(wanted.get("schema"))
     return json.dumps({"answer": "lorem"}) if wanted.get("type") == "json_object" else None
 
 

@@ -391,3 +391,15 @@ def test_a_run_of_many_steps_is_cut_where_one_looks() -> None:
         assert due is not None
         assert look < due < look + 0.02
         assert engine.statistics().generation_tokens == steps
+
+
+def test_to_the_very_end_of_a_step_is_that_step_and_no_more() -> None:
+    """However the root of the series is rounded: from end to end is one step each."""
+    engine = Engine(BIG)
+    engine.submit(Sequence("a", 1, 3000), 0.0)
+    for played in range(1, 2000):
+        due = engine.next_step_at()
+        assert due is not None
+        engine.advance(due)
+        assert engine.statistics().steps == played
+    assert repr(engine) == "<Engine 1 running, 0 waiting, <PagedCache 0 held, 1 anonymous, 0 idle, 999 blank of 1000>>"

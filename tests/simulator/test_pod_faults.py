@@ -174,7 +174,8 @@ async def test_a_crashed_engine_ends_streams_as_if_all_were_well() -> None:
         assert done == "data: [DONE]"
         assert (await whole).status == 500
         for path, body in APIS.items():
-            assert (await client.post(path, body)).status == 500
+            for streamed in (True, False):
+                assert (await client.post(path, {**body, "stream": streamed})).status == 500
         assert (await client.get("/health")).status == 503
         assert (await client.get("/v1/models")).status == 200
 

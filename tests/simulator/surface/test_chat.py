@@ -61,6 +61,20 @@ async def test_half_an_answer_is_finished() -> None:
         assert text_of(await client.stream(CHAT, {**resumed, "echo": True})) == text
 
 
+async def test_usage_of_a_stream_comes_when_asked_for() -> None:
+    """In the last chunk, or in every one; a silent pod leaves out what was cached."""
+    for tells, keys in ((True, {"prompt_tokens_details"}), (False, set[str]())):
+        async with running(tells_cached_tokens=tells) as (_, client):
+            whole = (await client.ask(CHAT, chat(LONG)))["usage"]
+            assert (whole["prompt_tokens_details"] is None) is not tells
+            options = {"include_usage": True, "continuous_usage_stats": True}
+            *values, last, _ = (await client.stream(CHAT, chat(LONG, stream_options=options))).values
+            assert [value["usage"]["completion_tokens"] for value in values] == list(range(9))
+            assert last["usage"].keys() - values[0]["usage"].keys() == keys
+            *_, last, _ = (await client.stream(CHAT, chat(LONG))).values
+            assert "usage" not in last
+
+
 async def test_the_second_turn_is_warm_to_the_end_of_the_first() -> None:
     """Prompt and answer, in whole blocks but for the last token of the answer."""
     async with running() as (_, client):
