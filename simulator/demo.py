@@ -41,7 +41,7 @@ REQUESTS = 800
 LONGEST_S = 330.0
 """A trace is cut to what a demo has time for."""
 
-FULL = 0.9
+FULL = 0.75
 """Of what all pods can compute: a real trace that would take more with nothing warm is slowed down to it, so that round
 robin is slow but not drowned."""
 

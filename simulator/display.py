@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
@@ -128,5 +129,8 @@ class MovingDisplay:
 
 
 def make_display(stream: TextIO = sys.stdout) -> Display:
-    """What suits the stream."""
-    return MovingDisplay() if stream.isatty() else PlainDisplay(stream)
+    """What suits the stream, and what is installed: rich is an extra."""
+    if stream.isatty():
+        with suppress(ModuleNotFoundError):
+            return MovingDisplay()
+    return PlainDisplay(stream)

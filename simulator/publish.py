@@ -33,12 +33,21 @@ def publish(trace: Trace, profile: Profile, replays: Sequence[Replay], out: Path
     report = Report(trace.name, setup, tuple(report_on(one, profile) for one in replays))
     out.mkdir(parents=True, exist_ok=True)
     report.write(out / "report.json")
-    draw(report, replays, out / "plot.png")
+    picture = _draw_if_possible(report, replays, out / "plot.png")
     words = [tabulate(report), explain_failures(report), explain_method(trace, profile, report), *warnings(report)]
-    written = "\n".join(str(out / name) for name in ("report.json", "plot.png"))
-    stream.write("\n" + "\n\n".join(word for word in [*words, written] if word) + "\n")
+    words.append(f"{out / 'report.json'}\n{picture}")
+    stream.write("\n" + "\n\n".join(word for word in words if word) + "\n")
     stream.flush()
     return report
+
+
+def _draw_if_possible(report: Report, replays: Sequence[Replay], path: Path) -> str:
+    """Where the picture is, or why there is none."""
+    try:
+        draw(report, replays, path)
+    except ModuleNotFoundError as missing:
+        return f"no picture: {missing.name} is not installed (it comes with hearth-gateway[simulate])"
+    return str(path)
 
 
 def describe(trace: Trace, profile: Profile, replays: Sequence[Replay]) -> dict[str, str | int | float]:

@@ -1,6 +1,9 @@
 """Progress is told a few times on a plain stream, and moves at a terminal."""
 
 import io
+import sys
+
+import pytest
 
 from simulator.display import LINES, MovingDisplay, PlainDisplay, make_display
 from simulator.records import Record
@@ -43,3 +46,17 @@ def test_a_terminal_gets_a_moving_line_a_replay() -> None:
             display(record(0))
             display(record(1))
     assert [task.completed for task in display.bars.tasks if task.visible] == [2, 2]
+
+
+class Terminal(io.StringIO):
+    """Says that somebody is looking."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_rich_a_terminal_gets_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra; progress is told either way."""
+    assert isinstance(make_display(Terminal()), MovingDisplay)
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    assert isinstance(make_display(Terminal()), PlainDisplay)

@@ -1,8 +1,11 @@
 """What a person is told: a table, how it came about, and what speaks against it."""
 
 import io
+import sys
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from simulator.profile import Profile
 from simulator.publish import explain_method, publish, warnings
@@ -77,3 +80,13 @@ def test_publishing_writes_table_report_and_picture(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out" / "here").iterdir()) == ["plot.png", "report.json"]
     assert "round-robin" in stream.getvalue()
     assert "plot.png" in stream.getvalue()
+
+
+def test_without_matplotlib_there_is_a_table_and_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra; what is missing is named."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    stream = io.StringIO()
+    publish(TRACE, Profile(), [replay("warm")], tmp_path, stream)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    assert "no picture: matplotlib" in stream.getvalue()
+    assert "hearth-gateway[simulate]" in stream.getvalue()
