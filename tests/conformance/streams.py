@@ -63,7 +63,11 @@ class StreamsContract:
         (last,) = rest[-1]["choices"]
         assert list(last) == ["index", "delta", "logprobs", "finish_reason", "stop_reason", "token_ids"]
         assert last["finish_reason"] == "length"
-        assert list(rest[-1])[-1] == "system_fingerprint"
+
+    async def test_the_last_event_has_the_fingerprint(self, subject: Subject) -> None:
+        """It closes the event that says why the answer ended, unless an event of usage comes behind it."""
+        *_, last, _ = (await subject.stream(CHAT)).values()
+        assert list(last)[-1] == "system_fingerprint"
 
     async def test_completion_events(self, subject: Subject) -> None:
         """Text, the last with the reason to end, then [DONE]; no word of usage unasked."""

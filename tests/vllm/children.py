@@ -32,11 +32,16 @@ class Child:
         self.name = name
         self.url = url
         self.log = LOGS / f"{name}.log"
+        self._words = words
+        self._environment = environment
+        self._started = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
-            self._started = subprocess.Popen(
-                words,
-                env=environment,
+            return subprocess.Popen(
+                self._words,
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -78,6 +83,11 @@ class Child:
         """End it the way a lost machine ends: all processes at once, connections cut."""
         self._signal(signal.SIGKILL)
         self._started.wait()
+
+    def start_again(self) -> None:
+        """The same server once more where it has ended, as its supervisor would: same address, empty memory."""
+        assert not self.is_running
+        self._started = self._start()
 
     async def stop(self) -> None:
         """End it as an operator does, then make sure that none of its processes is left."""

@@ -1,14 +1,16 @@
 """Real pods for the whole session, all started when the first is asked for, and their logs for a failed test."""
 
 import os
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from tests.conformance.subject import CONTRACTS, Subject, acquaint
-from tests.vllm.pods import Pod, PodPlan, running
+from tests.vllm.children import Child
+from tests.vllm.gateways import Gateway, in_front
+from tests.vllm.pods import PLANS, Pod, running
 
 pytest.register_assert_rewrite(*CONTRACTS)
 
@@ -23,12 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(120, func_only=True))
 
 
-TERSE = ("--no-enable-prompt-tokens-details", "--max-num-queued-reqs", "4")
-
-
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def all_pods() -> AsyncIterator[tuple[Pod, ...]]:
-    async with running([PodPlan("smollm2"), PodPlan("smollm2"), PodPlan("tinyqwen", flags=TERSE)]) as started:
+    async with running(PLANS) as started:
         yield started
 
 
@@ -42,6 +41,19 @@ def pods(all_pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
 def terse_pod(all_pods: tuple[Pod, ...]) -> Pod:
     """One that does not tell what was warm, and takes few requests at once."""
     return all_pods[2]
+
+
+@pytest.fixture(scope="session")
+def embedding_pod(all_pods: tuple[Pod, ...]) -> Pod:
+    """One that makes vectors."""
+    return all_pods[3]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(all_pods: tuple[Pod, ...]) -> AsyncIterator[Gateway]:
+    """In front of all pods, three models. Each module has one of its own, that knows nothing of what others asked."""
+    async with in_front([pod.url for pod in all_pods]) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
@@ -60,8 +72,16 @@ async def subject(pod_url: str) -> Subject:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the pods' last words to what is shown of a failed test."""
+    """Add the servers' last words to what is shown of a failed test."""
     report = yield
-    if report.failed and isinstance(started := getattr(item, "funcargs", {}).get("all_pods"), tuple):
-        report.sections += [(repr(pod), pod.last_words()) for pod in started]
+    if report.failed:
+        report.sections += [(repr(child), child.last_words()) for child in servers_of(item)]
     return report
+
+
+def servers_of(item: pytest.Item) -> Iterator[Child]:
+    """The pods and the gateway that a test was given."""
+    for value in getattr(item, "funcargs", {}).values():
+        for child in value if isinstance(value, tuple) else (value,):
+            if isinstance(child, Child):
+                yield child

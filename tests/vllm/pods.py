@@ -31,6 +31,11 @@ FLAGS = (
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
 )
 
+POOLING = ("--runner", "pooling", "--convert", "embed")
+"""Flags of a pod that makes vectors instead of text."""
+
+STORES_RESPONSES = {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
+
 ENVIRONMENT = {
     # Nothing is fetched and nothing is reported.
     "HF_HUB_OFFLINE": "1",
@@ -48,8 +53,8 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
 }
 
-STARTS_WITHIN_S = 300.0
-"""One pod takes 30 s on an idle machine, two at once 40 to 100 s on a busy one of two cores."""
+STARTS_WITHIN_S = 600.0
+"""One pod takes 30 s on an idle machine of two cores, four at once 90 s, and several times that where others work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,25 @@ class PodPlan:
     """How to start one pod. `model` is a folder below `.venv-vllm/models`; port 0 takes any free one."""
 
     model: str
+    name: str = ""
+    """What the pod calls the model, where that is not the folder's name."""
     port: int = 0
     flags: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     lifetime_s: int = 3600
     """Even if whoever started it is killed, the pod ends after this."""
+
+
+PLANS = (
+    # Two alike, that tell what was warm and keep the responses they gave.
+    PodPlan("smollm2", environment=STORES_RESPONSES),
+    PodPlan("smollm2", environment=STORES_RESPONSES),
+    # One that does not tell what was warm, and takes few requests at once.
+    PodPlan("tinyqwen", flags=("--no-enable-prompt-tokens-details", "--max-num-queued-reqs", "4")),
+    # One that makes vectors.
+    PodPlan("tinyqwen", name="tinyqwen-embed", flags=POOLING),
+)
+"""The pods of a test session."""
 
 
 class Pod(Child):
@@ -70,22 +89,24 @@ class Pod(Child):
     def __init__(self, plan: PodPlan) -> None:
         port = plan.port or free_port()
         vllm = (str(VENV / "bin" / "vllm"), "serve", str(VENV / "models" / plan.model))
-        name = ("--served-model-name", plan.model, "--port", str(port))
+        self.model = plan.name or plan.model
+        self.flags = plan.flags
+        served = ("--served-model-name", self.model, "--port", str(port))
         # What the caller may have set is meant for another vLLM.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
         super().__init__(
-            f"{plan.model}-{port}",
-            (*bounds(plan.lifetime_s), *vllm, *name, *FLAGS, *plan.flags),
+            f"{self.model}-{port}",
+            (*bounds(plan.lifetime_s), *vllm, *served, *FLAGS, *plan.flags),
             f"http://127.0.0.1:{port}",
             inherited | ENVIRONMENT | plan.environment,
         )
-        self.model = plan.model
 
     async def ready(self) -> None:
         """Wait until it answers, then have it do everything once that is slow the first time."""
         await self.answers("/health", within_s=STARTS_WITHIN_S)
         try:
-            await warm_up(self.url, self.model)
+            if POOLING[0] not in self.flags:
+                await warm_up(self.url, self.model)
         except (TimeoutError, aiohttp.ClientError) as fault:
             raise self.failure(f"its first answers failed ({fault!r})") from fault
 

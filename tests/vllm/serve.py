@@ -5,14 +5,13 @@ Only starts, tells and ends; what a pod is stands in pods.py.
 
 import argparse
 import asyncio
-import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator
 
 from tests.sources import ROOT
-from tests.vllm.children import LOGS, Child, ChildFailedError, bounds, is_free
-from tests.vllm.pods import Pod, PodPlan, running
+from tests.vllm.children import LOGS, ChildFailedError, is_free
+from tests.vllm.gateways import in_front
+from tests.vllm.pods import PodPlan, running
 
 POD_PORTS = (8101, 8102)
 LIFETIME_S = 7 * 24 * 3600
@@ -25,19 +24,6 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextlib.asynccontextmanager
-async def gateway_before(pods: tuple[Pod, ...], address: str) -> AsyncIterator[Child]:
-    words = [*bounds(LIFETIME_S), str(ROOT / ".venv" / "bin" / "hearth"), "serve", "--listen", address]
-    for pod in pods:
-        words += ["--pod", pod.url]
-    gateway = Child("gateway", words, f"http://{address}")
-    try:
-        await gateway.answers("/ready", within_s=30)
-        yield gateway
-    finally:
-        await gateway.stop()
-
-
 def curl_line(address: str, model: str) -> str:
     body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
     return f"curl -i http://{address}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
@@ -48,10 +34,14 @@ async def serve(address: str, model: str) -> None:
     if taken:
         raise ChildFailedError(f"ports in use: {', '.join(map(str, taken))}")
     print(f"Starting two vLLM pods with {model} (about a minute; logs in {LOGS.relative_to(ROOT)}/) ...", flush=True)
-    plans = [PodPlan(model, port, lifetime_s=LIFETIME_S) for port in POD_PORTS]
-    async with running(plans) as pods, gateway_before(pods, address) as gateway:
-        print(f"The gateway listens on http://{address}, in front of", *(pod.url for pod in pods))
-        print(f"Try:\n\n  {curl_line(address, model)}\n\nCtrl-C ends it all.", flush=True)
+    plans = [PodPlan(model, port=port, lifetime_s=LIFETIME_S) for port in POD_PORTS]
+    async with (
+        running(plans) as pods,
+        in_front([pod.url for pod in pods], listen=address, lifetime_s=LIFETIME_S) as gateway,
+    ):
+        print(f"The gateway listens on {gateway.url}, in front of", *(pod.url for pod in pods))
+        print(f"Try:\n\n  {curl_line(address, model)}\n\nand see why that pod was chosen:\n")
+        print(f"  curl '{gateway.admin}/receipts?limit=1'\n\nCtrl-C ends it all.", flush=True)
         # A dead pod is worth looking at through the gateway; without the gateway there is nothing to look at.
         while not await gateway.has_ended(within_s=1):
             pass

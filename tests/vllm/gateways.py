@@ -1,0 +1,125 @@
+"""The gateway as a child process in front of real pods, and what it tells of itself on its admin port.
+
+Asks plainly and at once: what is asked is on this machine and answers in a millisecond, so clients that block (half of
+the SDKs' users have such) can use it as well as those that do not.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tests.sources import ROOT
+from tests.vllm.children import Child, bounds, free_port
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Why a request went where it went, as far as these tests look at it."""
+
+    status: int
+    pods: tuple[str, ...]
+    """In the order of trying; the last one answered."""
+    prompt_bytes: int
+    predicted_prompt_tokens: int
+    predicted_warm_tokens: int
+    real_warm_tokens: int | None
+    ends: tuple[str, ...]
+
+    @property
+    def pod(self) -> str:
+        return self.pods[-1]
+
+
+class Gateway(Child):
+    """`hearth serve`, with its admin port beside the traffic port."""
+
+    def __init__(self, pods: Iterable[str], *flags: str, listen: str = "", lifetime_s: int = 3600) -> None:
+        listen = listen or f"127.0.0.1:{free_port()}"
+        admin = f"127.0.0.1:{free_port()}"
+        serve = (str(ROOT / ".venv" / "bin" / "hearth"), "serve", "--listen", listen, "--admin", admin)
+        named = (word for pod in pods for word in ("--pod", pod))
+        words = (*bounds(lifetime_s), *serve, "--metrics", "off", *named, *flags)
+        super().__init__(f"gateway-{listen.rpartition(':')[2]}", words, f"http://{listen}")
+        self.admin = f"http://{admin}"
+
+    def receipt(self, receipt_id: str) -> Receipt:
+        """A request's receipt. It is written when the request has left, a moment after its last byte."""
+        told = until(lambda: read_json(f"{self.admin}/receipts/{receipt_id}"), f"a receipt {receipt_id}")
+        attempts = told["attempts"]
+        return Receipt(
+            status=told["status"],
+            pods=tuple(attempt["engine"] for attempt in attempts),
+            prompt_bytes=told["prompt_bytes"],
+            predicted_prompt_tokens=attempts[-1]["predicted_prompt_tokens"] if attempts else 0,
+            predicted_warm_tokens=attempts[-1]["predicted_warm_tokens"] if attempts else 0,
+            real_warm_tokens=attempts[-1]["real_warm_tokens"] if attempts else None,
+            ends=tuple(attempt["ended"] for attempt in attempts),
+        )
+
+    def pod(self, url: str) -> Any:
+        """Where a pod stands, by the fleet page."""
+        (shown,) = [pod for pod in read_json(f"{self.admin}/fleet")["pods"] if pod["url"] == url]
+        return shown
+
+    async def finds(self, urls: Iterable[str]) -> None:
+        """Wait until it may choose all of these pods: it is ready itself as soon as it may choose one."""
+        wanted = set(urls)
+        async with asyncio.timeout(PATIENCE_S):
+            while wanted := {url for url in wanted if self.pod(url)["standing"] != "ready"}:
+                if await self.has_ended(within_s=0.1):
+                    raise self.failure("it ended while it looked for its pods")
+
+    def charged(self) -> list[Any]:
+        """What the ledger holds of each engine that is not idle: empty once everything has been given back."""
+        engines = [engine for pod in read_json(f"{self.admin}/fleet")["pods"] for engine in pod["engines"]]
+        return [engine["ledger"] for engine in engines if any(engine["ledger"].values())]
+
+    def logged(self) -> list[Any]:
+        """Its log so far."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+
+@contextlib.asynccontextmanager
+async def in_front(
+    pods: Iterable[str], *flags: str, listen: str = "", lifetime_s: int = 3600
+) -> AsyncIterator[Gateway]:
+    """A gateway that is ready and knows all its pods."""
+    urls = tuple(pods)
+    gateway = Gateway(urls, *flags, listen=listen, lifetime_s=lifetime_s)
+    try:
+        await gateway.answers("/ready", within_s=PATIENCE_S)
+        await gateway.finds(urls)
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+def read_json(url: str) -> Any:
+    """The answer to a GET, None where there is nothing."""
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code != 404:
+                raise
+        return None
+
+
+def until(ask: Callable[[], T | None], wanted: str, within_s: float = PATIENCE_S) -> T:
+    """Ask again until there is something to be told; each question is a round trip, so this is no busy loop."""
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
+        if told := ask():
+            return told
+    raise AssertionError(f"{wanted}: not within {within_s:.0f} s")
