@@ -11,6 +11,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from routing.blocks import Prompt
 from routing.shadow import ShadowCache, Use
 
@@ -18,8 +20,7 @@ SLACK = 0.1
 """A prefix counts as lost only when the engine reused this share less than predicted: bytes are not tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True, gc=False):
     """One prompt put on one engine: what to take back when the engine never computed it, and what to correct."""
 
     slot: int
@@ -144,7 +145,6 @@ class WarmIndex:
             return False
         self._drop(trace.slot, shadow.forget_before(lost_turn))
         shadow.capacity = (9 * shadow.capacity + min(shadow.used, shadow.capacity)) // 10
-        self._drop(trace.slot, shadow.shrink())
         return True
 
     def forget(self, slot: int) -> None:

@@ -171,3 +171,17 @@ def test_the_empty_prompt_is_nothing(capacity: int) -> None:
     use = cache.use(prompt_of(""), 1)
     assert (use.warm_blocks, use.earlier, len(cache), cache.used) == (0, (), 0, 0)
     assert cache.shrink() == cache.forget_before(9) == cache.retract(prompt_of(""), 1, 0) == []
+
+
+def test_what_others_stand_on_is_not_retracted() -> None:
+    """Answers of an earlier request have grown behind a prompt that is then taken back: their beginning has to stay."""
+    cache = ShadowCache(UNBOUNDED, UNBOUNDED)
+    cache.use(prompt_of("ab"), 1)
+    asked = prompt_of("abc")
+    warm_blocks = cache.use(asked, 2).warm_blocks
+    for grown in ("abcd", "abce"):
+        cache.use(prompt_of(grown), 2)
+    assert cache.retract(asked, 2, warm_blocks) == []
+    held = {block for grown in ("abcd", "abce") for block in prompt_of(grown).blocks}
+    assert set(cache) == held
+    assert set(cache.forget_before(3)) == held

@@ -207,6 +207,16 @@ def test_a_shadow_too_large_shrinks_and_recovers(index: WarmIndex) -> None:
     assert shadow.capacity == 1000
 
 
+def test_a_prompt_that_two_gave_up_does_not_overfill(index: WarmIndex) -> None:
+    """The second of two was told that the first one's blocks stood there; when both fail nothing exceeds the cache."""
+    index.resize(0, ENDS[3])
+    index.computed(index.put(0, prompt_of("bb")))
+    first, second = index.put(0, prompt_of("aaaa")), index.put(0, prompt_of("aaaaa"))
+    index.retract(first)
+    index.retract(second)
+    assert index.size_of(0) <= ENDS[3]
+
+
 @pytest.mark.parametrize("reused", [ENDS[3], ENDS[3] * 1.5, ENDS[3] * (1 - SLACK)])
 def test_a_kept_promise_changes_nothing(index: WarmIndex, reused: float) -> None:
     """Bytes are not tokens: what is nearly what was promised is what was promised; more is no fault."""
