@@ -198,16 +198,20 @@ async def _stream(
     stream = await open_stream(request)
     [choice] = generation.choices
     block = {"type": "text", "text": ""} if message.tool is None else _tool_block(message)
+    has_block = False
     while not generation.is_told:
         for _, portion in await generation.more():
             if portion.start == 0:
                 await _send(stream, "message_start", message=_opening(message, generation))
+            if portion.text and not has_block:
+                has_block = True
                 await _send(stream, "content_block_start", index=0, content_block=block)
             if portion.text:
                 await _send(stream, "content_block_delta", index=0, delta=_delta(message, portion.text))
         if generation.has_failed:
             return await stream.fail()
-    await _send(stream, "content_block_stop", index=0)
+    if has_block:
+        await _send(stream, "content_block_stop", index=0)
     reason, sequence = _stop(message, choice)
     delta = {"stop_reason": reason, "stop_sequence": sequence}
     await _send(stream, "message_delta", delta=delta, usage=_usage(options, generation))

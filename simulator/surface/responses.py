@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -140,7 +141,7 @@ def _whole(response: Response, generation: Generation | None, *, is_over: bool) 
         "metadata": body.get("metadata"),
         "model": response.asked.model,
         "object": "response",
-        "output": [_item(response, choice)] if is_over and choice is not None else [],
+        "output": [_item(response, choice)] if is_over and choice is not None and choice.text else [],
         "parallel_tool_calls": True,
         "temperature": body.get("temperature") or 1.0,
         "tool_choice": body.get("tool_choice") or "auto",
@@ -213,56 +214,65 @@ def _text_part(text: str) -> dict[str, Any]:
 class _Events:
     """Numbered events of one response."""
 
-    def __init__(self, stream: EventStream, response: Response) -> None:
-        self.stream = stream
+    def __init__(self, response: Response) -> None:
         self._item_id = response.item_id
         self._number = 0
 
-    async def send(self, kind: str, **fields: Any) -> None:
-        await self.stream.send_named(kind, compact({**fields, "sequence_number": self._number, "type": kind}))
+    def event(self, kind: str, **fields: Any) -> tuple[str, str]:
+        """The next event: its name and what it carries."""
+        value = compact({**fields, "sequence_number": self._number, "type": kind})
         self._number += 1
+        return kind, value
 
-    async def send_of_item(self, kind: str, **fields: Any) -> None:
+    def event_of_item(self, kind: str, **fields: Any) -> tuple[str, str]:
         """An event about the one item."""
-        await self.send(kind, item_id=self._item_id, output_index=0, **fields)
+        return self.event(kind, item_id=self._item_id, output_index=0, **fields)
 
 
 async def _stream(request: web.Request, response: Response, generation: Generation) -> web.StreamResponse:
-    events = _Events(await open_stream(request), response)
+    events = _Events(response)
+    begun = _whole(response, None, is_over=False)
+    opening = [events.event(kind, response=begun) for kind in ("response.created", "response.in_progress")]
+    stream = await open_stream(request, *opening)
     [choice] = generation.choices
-    for kind in ("response.created", "response.in_progress"):
-        await events.send(kind, response=_whole(response, None, is_over=False))
+    has_item = False
     while not generation.is_told:
         for _, portion in await generation.more():
-            if portion.start == 0:
-                await _begin_item(events, response, choice)
+            if portion.text and not has_item:
+                has_item = True
+                await _send(stream, _item_begins(events, response, choice))
             if portion.text:
-                await _send_delta(events, response, portion.text)
+                await _send(stream, [_delta(events, response, portion.text)])
         if generation.has_failed:
-            return await events.stream.fail()
-    await _end_item(events, response, choice)
-    await events.send("response.completed", response=_whole(response, generation, is_over=True))
-    return await events.stream.close()
+            return await stream.fail()
+    if has_item:
+        await _send(stream, _item_ends(events, response, choice))
+    await _send(stream, [events.event("response.completed", response=_whole(response, generation, is_over=True))])
+    return await stream.close()
 
 
-async def _begin_item(events: _Events, response: Response, choice: Choice) -> None:
-    await events.send("response.output_item.added", output_index=0, item=_item(response, choice, is_over=False))
+async def _send(stream: EventStream, events: Iterable[tuple[str, str]]) -> None:
+    for name, value in events:
+        await stream.send_named(name, value)
+
+
+def _item_begins(events: _Events, response: Response, choice: Choice) -> Iterator[tuple[str, str]]:
+    yield events.event("response.output_item.added", output_index=0, item=_item(response, choice, is_over=False))
     if response.tool is None:
-        await events.send_of_item("response.content_part.added", content_index=0, part=_text_part(""))
+        yield events.event_of_item("response.content_part.added", content_index=0, part=_text_part(""))
 
 
-async def _send_delta(events: _Events, response: Response, text: str) -> None:
+def _delta(events: _Events, response: Response, text: str) -> tuple[str, str]:
     if response.tool is None:
-        await events.send_of_item("response.output_text.delta", content_index=0, delta=text, logprobs=[])
-    else:
-        await events.send_of_item("response.function_call_arguments.delta", delta=text)
+        return events.event_of_item("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+    return events.event_of_item("response.function_call_arguments.delta", delta=text)
 
 
-async def _end_item(events: _Events, response: Response, choice: Choice) -> None:
+def _item_ends(events: _Events, response: Response, choice: Choice) -> Iterator[tuple[str, str]]:
     text = choice.text
     if response.tool is None:
-        await events.send_of_item("response.output_text.done", content_index=0, text=text, logprobs=[])
-        await events.send_of_item("response.content_part.done", content_index=0, part=_text_part(text))
+        yield events.event_of_item("response.output_text.done", content_index=0, text=text, logprobs=[])
+        yield events.event_of_item("response.content_part.done", content_index=0, part=_text_part(text))
     else:
-        await events.send_of_item("response.function_call_arguments.done", arguments=text, name=response.tool)
-    await events.send("response.output_item.done", output_index=0, item=_item(response, choice))
+        yield events.event_of_item("response.function_call_arguments.done", arguments=text, name=response.tool)
+    yield events.event("response.output_item.done", output_index=0, item=_item(response, choice))

@@ -7,7 +7,7 @@ vLLM has three shapes of errors: OpenAI's, Anthropic's (for what is wrong with a
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Never
 
 from aiohttp import web
 
@@ -101,11 +101,13 @@ class CutError(Exception):
         self.response = response
 
 
-async def open_stream(request: web.Request) -> EventStream:
-    """A stream whose head is out: vLLM sends it before the engine has done anything."""
+async def open_stream(request: web.Request, *opening: tuple[str, str]) -> EventStream:
+    """A stream whose head is out, and the named events that need no token: vLLM sends these at once."""
     fault = request.get(BEFALLEN, NO_FAULT)
     stream = EventStream(request, fault.after_chunks if fault.kind is FaultKind.CUT else None)
     await stream.open()
+    for name, value in opening:
+        await stream.send_named(name, value)
     if fault.is_late:
         raise CutError(await stream.fail(fault_error(fault)))
     return stream
@@ -126,7 +128,7 @@ class EventStream:
     async def open(self) -> None:
         """Send the head."""
         await self.response.prepare(self._request)
-        await self._cut_if_due()
+        self._cut_if_due()
 
     async def send(self, data: str) -> None:
         """An event without a name."""
@@ -137,29 +139,42 @@ class EventStream:
         await self._write(f"event: {name}\ndata: {data}\n\n".encode())
 
     async def close(self) -> web.StreamResponse:
-        """End well."""
+        """End well, unless it is to be cut."""
+        if self._cut_after is not None:
+            self._cut()
         await self.response.write_eof()
         return self.response
 
     async def fail(self, error: ApiError | None = None) -> web.StreamResponse:
-        """The engine died, or refused late: say so as the API does, and end as if all were well."""
-        error = error or engine_issue()
-        path = self._request.path
-        if path == "/v1/messages":
-            await self.send_named("error", compact(error.body(path)))
-            return await self.close()
-        await self.send(json.dumps(error.body(path)))
-        await self.send("[DONE]")
+        """The engine died, or refused late. What a client sees of it is as far from a status as vLLM has it."""
+        body = (error or engine_issue()).body("")
+        match self._request.path:
+            case "/v1/responses":
+                self._cut()
+            case "/v1/messages":
+                await self.send_named("error", compact({"type": "error", "error": _mangled(body)}))
+            case _:
+                await self.send(json.dumps(body))
+                await self.send("[DONE]")
         return await self.close()
 
     async def _write(self, event: bytes) -> None:
         await self.response.write(event)
         self._sent += 1
-        await self._cut_if_due()
+        self._cut_if_due()
 
-    async def _cut_if_due(self) -> None:
-        if self._cut_after is None or self._sent < self._cut_after:
-            return
+    def _cut_if_due(self) -> None:
+        if self._cut_after is not None and self._sent >= self._cut_after:
+            self._cut()
+
+    def _cut(self) -> Never:
         if self._request.transport is not None:
             self._request.transport.close()
         raise CutError(self.response)
+
+
+def _mangled(body: dict[str, Any]) -> dict[str, str]:
+    """What /v1/messages makes of an error that chat told it: it takes it for a chunk, and fails to read it."""
+    told = repr(body)
+    message = f"2 validation errors for ChatCompletionStreamResponse: Field required, {told[:60]}...{told[-24:]}"
+    return {"type": "internal_error", "message": message}

@@ -153,7 +153,15 @@ async def test_a_stream_may_be_refused_after_its_head() -> None:
         [refused, done] = (await client.stream(CHAT, chat())).values
         assert (refused["error"]["code"], done) == (503, None)
         [(name, value)] = (await client.stream("/v1/messages", APIS["/v1/messages"])).events
-        assert (name, value["error"]["type"]) == ("error", "Service Unavailable")
+        assert (name, value["error"]["type"]) == ("error", "internal_error")
+        assert "'code': 503" in value["error"]["message"]
+        seen: list[bytes] = []
+        async with client.session.post(
+            f"{client.url}/v1/responses", json={**APIS["/v1/responses"], "stream": True}
+        ) as response:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await read_all(response, seen)
+        assert b"".join(seen).count(b"\n\n") == 2
         for unstreamed in (chat(), chat(stream=False)):
             assert (await client.post(CHAT, unstreamed)).status == 503
         assert (await client.post(CHAT, b"{")).status == 503
@@ -181,19 +189,30 @@ async def test_a_crashed_engine_ends_streams_as_if_all_were_well() -> None:
 
 
 @pytest.mark.parametrize("path", APIS)
-async def test_every_api_tells_that_the_engine_died_under_a_stream(path: str) -> None:
-    """As an event of its own; none ends as if the answer were whole."""
+async def test_no_stream_of_a_dead_engine_looks_whole(path: str) -> None:
+    """An event tells of the error, or, on /v1/responses, the stream is cut."""
     async with running() as (pod, client):
         pod.set_fault(Fault(FaultKind.HANG))
-        stream = asyncio.create_task(client.post(path, {**APIS[path], "stream": True}))
-        async with asyncio.timeout(PATIENCE_S):
-            while not pod.service.in_flight:
-                await client.get("/health")
-        pod.set_fault(Fault(FaultKind.CRASH))
-        body = (await asyncio.wait_for(stream, PATIENCE_S)).body
-        assert b"EngineCore" in body
+        seen: list[bytes] = []
+        async with client.session.post(client.url + path, json={**APIS[path], "stream": True}) as response:
+            pod.set_fault(Fault(FaultKind.CRASH))
+            if path == "/v1/responses":
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await read_all(response, seen)
+            else:
+                await read_all(response, seen)
+        body = b"".join(seen)
+        assert (b"EngineCore" in body) is (path != "/v1/responses")
         assert b"completed" not in body
         assert b"message_stop" not in body
+
+
+async def test_a_stream_that_would_end_sooner_is_cut_before_its_end() -> None:
+    """Whatever the number, a cut stream never looks whole."""
+    async with running() as (pod, client):
+        pod.set_fault(Fault(FaultKind.CUT, after_chunks=1000))
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await client.stream(CHAT, chat())
 
 
 async def test_an_unready_pod_says_so_and_answers() -> None:

@@ -61,6 +61,18 @@ async def test_half_an_answer_is_finished() -> None:
         assert text_of(await client.stream(CHAT, {**resumed, "echo": True})) == text
 
 
+async def test_an_answer_may_be_over_before_it_began() -> None:
+    """A whole answer to be continued has nothing to follow it but its end: one token without text."""
+    async with running() as (_, client):
+        asked = chat(LONG, max_tokens=None)
+        said = (await client.ask(CHAT, asked))["choices"][0]["message"]["content"]
+        messages = [*asked["messages"], {"role": "assistant", "content": said}]
+        over = {**asked, "messages": messages, "add_generation_prompt": False, "continue_final_message": True}
+        _, end, done = (await client.stream(CHAT, over)).values
+        assert (end["choices"][0]["delta"], end["choices"][0]["finish_reason"]) == ({"content": ""}, "stop")
+        assert done is None
+
+
 async def test_usage_of_a_stream_comes_when_asked_for() -> None:
     """In the last chunk, or in every one; a silent pod leaves out what was cached."""
     for tells, keys in ((True, {"prompt_tokens_details"}), (False, set[str]())):

@@ -93,3 +93,11 @@ async def test_an_answer_that_ends_by_itself_ends_its_turn() -> None:
     """Neither cut nor stopped."""
     async with running() as (_, client):
         assert (await client.ask(MESSAGES, message(max_tokens=5000)))["stop_reason"] == "end_turn"
+
+
+async def test_an_answer_without_text_has_no_block() -> None:
+    """Stopped within its first token: it starts, says why it stopped, and ends."""
+    async with running() as (_, client):
+        said = (await client.ask(MESSAGES, message()))["content"][0]["text"]
+        events = (await client.stream(MESSAGES, message(stop_sequences=[said[:2]]))).events
+        assert [name for name, _ in events] == ["message_start", "message_delta", "message_stop"]
