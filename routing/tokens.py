@@ -6,7 +6,8 @@ Sizes are bytes of canonical prompt (or whatever unit `Prompt.size` counts in).
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from routing.blocks import Prompt
 from routing.ratio import Ratio
@@ -17,14 +18,16 @@ USUAL_BYTES_PER_TOKEN = 4.0
 TEMPLATE_TOKENS = 8.0
 """What a chat template adds around a prompt, about."""
 
-RATIO_DECAY, RATIO_DOUBT = 0.999, 1.0
-"""The ratio belongs to the model and to what its users write: it drifts over thousands of answers, not over fifty."""
+RATIO_MEMORY = 1000.0
+"""In usual prompts. The ratio belongs to the model and to what its users write: it drifts slowly."""
+
+USUAL_PROMPT_TOKENS = 500.0
+"""The prompt that counts as one observation: a shorter one says more of the template than of the text."""
 
 REMEMBERED_LEAVES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True, gc=False):
     """The end of a prompt whose length in tokens an engine has told."""
 
     tokens: int
@@ -38,7 +41,7 @@ class TokenCounter:
 
     def __init__(self, size_per_token: float) -> None:
         self._usual_size_per_token = size_per_token
-        self._ratio = Ratio(RATIO_DECAY, RATIO_DOUBT)
+        self._ratio = Ratio(RATIO_MEMORY, seen=1.0)
         self._leaves: OrderedDict[int, Leaf] = OrderedDict()
 
     @property
@@ -48,7 +51,9 @@ class TokenCounter:
     def learn(self, prompt: Prompt, tokens: int) -> None:
         """An engine counted `tokens` for this whole prompt."""
         if prompt.size:
-            self._ratio.observe(max(1.0, tokens - TEMPLATE_TOKENS), prompt.size / self._usual_size_per_token)
+            usual_tokens = prompt.size / self._usual_size_per_token
+            ratio = max(1.0, tokens - TEMPLATE_TOKENS) / usual_tokens
+            self._ratio.observe(ratio, usual_tokens / USUAL_PROMPT_TOKENS)
         self.remember(prompt, tokens)
 
     def remember(self, prompt: Prompt, tokens: int) -> None:

@@ -6,62 +6,72 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.cost import CONTEXT_SCALE_TOKENS, OUTLIER, CostBook, Line, Prior, prefill_work
-
-observations = st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e4)), max_size=60)
-
-
-def line() -> Line:
-    return Line(0.015, 1 / 12_000, reach=16_384.0)
+from routing.cost import CONTEXT_SCALE_TOKENS, CostBook, Prior, prefill_work
+from routing.ratio import OUTLIER
 
 
-@given(observations)
-def test_a_line_stays_positive_and_finite(seen: list[tuple[float, float]]) -> None:
-    """Whatever is seen, more work never takes less time, and nothing takes no time."""
-    learned = line()
-    for x, y in seen:
-        learned.observe(x, y)
-        assert 0 < learned.intercept < float("inf")
-        assert 0 < learned.slope < float("inf")
-        assert learned.at(1000) > learned.at(0) > 0
+def paced(book: CostBook, slot: int, tokens: float) -> float:
+    """Predicted seconds of prefill."""
+    return book.prefill_overhead_s[slot] + tokens * book.seconds_per_token[slot]
 
 
-@pytest.mark.parametrize("overhead_s", [0.001, 0.02, 0.3])
+@given(st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1e6), st.floats(0, 1e4)), max_size=60))
+def test_predictions_stay_sane(seen: list[tuple[int, float, float]]) -> None:
+    """Whatever is seen, more work never takes less time, and nothing is infinite."""
+    book = CostBook()
+    book.reach(3)
+    for slot, tokens, seconds in seen:
+        book.observe_first_token(slot, tokens, seconds)
+        for each in range(3):
+            assert 0 <= paced(book, each, 0) <= paced(book, each, 1000) < float("inf")
+
+
 @pytest.mark.parametrize("seconds_per_token", [1 / 50_000, 1 / 8_000, 1 / 500])
-def test_a_true_line_is_found_in_noise(overhead_s: float, seconds_per_token: float) -> None:
+def test_a_true_pace_is_found_in_noise(seconds_per_token: float) -> None:
     """After a thousand noisy times of engines far from the prior, what is predicted is nearly the truth."""
     rng = random.Random(1)
     book = CostBook()
     book.reach(4)
     for _ in range(1000):
         tokens = rng.choice([100, 500, 2_000, 8_000, 16_000])
-        seconds = (overhead_s + tokens * seconds_per_token) * rng.uniform(0.9, 1.1)
-        book.observe_first_token(rng.randrange(4), tokens, seconds)
+        book.observe_first_token(rng.randrange(4), tokens, (0.02 + tokens * seconds_per_token) * rng.uniform(0.9, 1.1))
     for slot in range(4):
         for tokens in (4_000, 16_000):
-            predicted = book.prefill_overhead_s[slot] + tokens * book.seconds_per_token[slot]
-            assert predicted == pytest.approx(overhead_s + tokens * seconds_per_token, rel=0.1)
+            assert paced(book, slot, tokens) == pytest.approx(0.02 + tokens * seconds_per_token, rel=0.15)
 
 
 def test_before_anything_is_seen_the_prior_counts() -> None:
     """The first request is predicted sanely, and one odd time does not overturn that."""
-    learned = line()
-    assert learned.at(12_000) == pytest.approx(1.015)
-    learned.observe(1_000, 5.0)
-    assert learned.at(12_000) < 5.0
+    book = CostBook()
+    book.reach(1)
+    assert paced(book, 0, 12_000) == pytest.approx(1.015)
+    book.observe_first_token(0, 1_000, 5.0)
+    assert paced(book, 0, 12_000) < 5.0
 
 
 @given(st.floats(0, 30_000), st.floats(OUTLIER, 1e6))
 def test_an_outlier_is_bounded(tokens: float, times_as_long: float) -> None:
-    """An engine that stood still once is not taken for slow: one point counts at four times the line at most."""
-    steady, disturbed = line(), line()
-    for _ in range(50):
-        for each in (2_000, 10_000):
-            steady.observe(each, 0.015 + each / 12_000)
-            disturbed.observe(each, 0.015 + each / 12_000)
-    disturbed.observe(tokens, steady.at(tokens) * times_as_long)
-    steady.observe(tokens, steady.at(tokens) * OUTLIER)
-    assert disturbed.at(8_000) == pytest.approx(steady.at(8_000))
+    """An engine that stood still once is not taken for slow: one time counts four times what was expected at most."""
+    steady, disturbed = CostBook(), CostBook()
+    for book in (steady, disturbed):
+        book.reach(1)
+        for _ in range(50):
+            for each in (2_000, 10_000):
+                book.observe_first_token(0, each, paced(book, 0, each))
+    expected = paced(steady, 0, tokens)
+    disturbed.observe_first_token(0, tokens, expected * times_as_long)
+    steady.observe_first_token(0, tokens, expected * OUTLIER)
+    assert paced(disturbed, 0, 8_000) == pytest.approx(paced(steady, 0, 8_000), rel=0.03)
+
+
+def test_waits_of_small_requests_do_not_make_work_look_free() -> None:
+    """Small requests that wait for the step in flight say nothing against the price of a long prompt."""
+    book = CostBook()
+    book.reach(1)
+    for _ in range(300):
+        for tokens, seconds in ((300, 0.7), (10_000, 10_000 / 12_000), (30_000, 30_000 / 12_000)):
+            book.observe_first_token(0, tokens, seconds)
+    assert paced(book, 0, 20_000) == pytest.approx(20_000 / 12_000, rel=0.25)
 
 
 def test_a_very_first_step_that_compiles_is_no_measure() -> None:
@@ -91,7 +101,7 @@ def test_an_engine_that_becomes_slower_is_noticed() -> None:
             for tokens in (500, 4_000, 12_000):
                 book.observe_first_token(slot, tokens, 0.01 + tokens * seconds_per_token)
     predicted = [book.prefill_overhead_s[slot] + 8_000 * book.seconds_per_token[slot] for slot in (0, 1)]
-    assert predicted == [pytest.approx(0.41, rel=0.15), pytest.approx(1.61, rel=0.15)]
+    assert predicted == [pytest.approx(0.41, rel=0.05), pytest.approx(1.61, rel=0.15)]
 
 
 def test_engines_that_are_alike_stay_alike_while_little_is_seen() -> None:
@@ -115,7 +125,7 @@ def test_leaning_on_the_fleet_spares_an_engine_a_wrong_first_slope() -> None:
         for tokens in (500, 8_000, 16_000):
             book.observe_first_token(0, tokens, 0.01 + tokens / 48_000)
         book.observe_first_token(1, 100, 0.01 + 100 / 48_000)
-    assert book.seconds_per_token[1] == pytest.approx(1 / 48_000, rel=0.3)
+    assert book.seconds_per_token[1] == pytest.approx(1 / 48_000, rel=0.5)
 
 
 def test_a_new_engine_starts_from_what_its_siblings_showed() -> None:
