@@ -40,6 +40,7 @@ def test_what_fits_just_so_fits() -> None:
     just = candidates_of(2, kv_tokens=[8_800.0, 8_801.0], kv_capacity=[10_000.0, 10_000.0])
     assert KvRoom().score(REQUEST, just)[0] == 0.0
     assert KvRoom().score(REQUEST, just)[1] > 0.0
+    assert KvRoom().score(REQUEST, candidates_of(1, kv_tokens=[8_800.0], kv_capacity=[10_000.0])) == []
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e7), st.floats(1, 1e7), st.floats(0, 100)), min_size=1, max_size=5))
