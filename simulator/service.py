@@ -10,10 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 from simulator.exposition import Subject, render_metrics
+from simulator.generation import Choice, Generation
 from simulator.language import Speech, natural_tokens, state_of
 from simulator.options import Options
 from simulator.prompts import Chain, Prompt, seed_of
-from simulator.rank import Bell, Progress, Rank
+from simulator.rank import Bell, Rank
 from simulator.script import Script, Wish, write_script
 from simulator.sequence import Sequence as EngineSequence
 
@@ -34,120 +35,6 @@ class Order:
     rank: int | None = None
     pools: bool = False
     """The prompt is only read: nothing is said."""
-
-
-@dataclass(frozen=True, slots=True)
-class Portion:
-    """What came since the last look: the tokens [start, end) of a choice."""
-
-    start: int
-    end: int
-    text: str
-    is_last: bool
-
-
-class Choice:
-    """One answer of a generation."""
-
-    __slots__ = ("index", "progress", "prompt", "script", "sequence_id", "taken", "told_end")
-
-    def __init__(self, index: int, prompt: Prompt, script: Script, sequence_id: str, progress: Progress) -> None:
-        self.index = index
-        self.prompt = prompt
-        self.script = script
-        self.sequence_id = sequence_id
-        self.progress = progress
-        self.taken = 0
-        self.told_end = False
-
-    def take(self, most: int) -> Portion | None:
-        """What is new, `most` tokens at most, if anything is."""
-        start, end = self.taken, min(self.progress.produced, self.taken + most)
-        if self.told_end or end == start:
-            return None
-        self.taken = end
-        self.told_end = end == self.script.tokens
-        return Portion(start, end, self.script.text(start, end), self.told_end)
-
-    @property
-    def text(self) -> str:
-        """All it has said so far."""
-        return self.script.text(0, self.progress.produced)
-
-    @property
-    def cached_tokens(self) -> int:
-        """What the prefix cache gave; 0 until it is known."""
-        milestone = self.progress.end or self.progress.first
-        return milestone.cached_tokens if milestone else 0
-
-
-class Generation:
-    """All answers to one request."""
-
-    def __init__(self, rank: Rank, choices: list[Choice], bell: Bell, options: Options, copies: int) -> None:
-        self.choices = choices
-        self.copies = copies
-        self._rank = rank
-        self._bell = bell
-        self._block_size = options.profile.block_size
-        self._most = options.tokens_per_event
-
-    def abort(self) -> None:
-        """Take whatever still runs out of the engine."""
-        for choice in self.choices:
-            if not choice.progress.is_over:
-                self._rank.abort(choice.sequence_id)
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing more will come."""
-        return all(choice.progress.is_over for choice in self.choices)
-
-    @property
-    def has_failed(self) -> bool:
-        """The engine died under it."""
-        return any(choice.progress.has_failed for choice in self.choices)
-
-    @property
-    def is_told(self) -> bool:
-        """All has been taken."""
-        return all(choice.told_end for choice in self.choices)
-
-    async def more(self) -> list[tuple[Choice, Portion]]:
-        """Wait for what is new; nothing when the engine has died."""
-        await self._bell.wait()
-        portions: list[tuple[Choice, Portion]] = []
-        for choice in self.choices:
-            while portion := choice.take(self._most):
-                portions.append((choice, portion))
-        return portions
-
-    async def completed(self) -> None:
-        """Until all is said."""
-        while not self.is_over:
-            await self._bell.wait()
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Each prompt counted once, however many answers it gets."""
-        return sum(len(choice.prompt.tokens) for choice in self.choices[:: self.copies])
-
-    @property
-    def completion_tokens(self) -> int:
-        """Tokens produced so far, over all answers."""
-        return sum(choice.progress.produced for choice in self.choices)
-
-    @property
-    def cached_tokens(self) -> int:
-        """What the prefix cache gave to the first answer of each prompt."""
-        return sum(choice.cached_tokens for choice in self.choices[:: self.copies])
-
-    @property
-    def created_cache_tokens(self) -> int:
-        """What the prompts added to the prefix cache, in whole blocks."""
-        size = self._block_size
-        full = sum(len(choice.prompt.tokens) // size * size for choice in self.choices[:: self.copies])
-        return max(full - self.cached_tokens, 0)
 
 
 class ResponseStore:

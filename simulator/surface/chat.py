@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from aiohttp import web
 
+from simulator.generation import Choice, Generation, Portion
 from simulator.options import Options
-from simulator.service import Choice, Generation, Portion
 from simulator.surface.chat_request import Chat, read_chat
 from simulator.surface.fields import read_body
 from simulator.surface.logprobs import chat_logprobs

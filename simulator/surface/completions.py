@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
+from simulator.generation import Choice, Generation, Portion
 from simulator.options import Options
 from simulator.prompts import Prompt, prompt_of_text, prompt_of_tokens
-from simulator.service import Choice, Generation, Portion
 from simulator.surface.asking import Asked, read_asked
 from simulator.surface.fields import Body, read_body
 from simulator.surface.logprobs import MOST_LOGPROBS, completion_logprobs

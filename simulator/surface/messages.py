@@ -9,10 +9,11 @@ from typing import Any
 
 from aiohttp import web
 
+from simulator.generation import Choice, Generation
 from simulator.options import Options
 from simulator.prompts import Prompt
 from simulator.script import Wish
-from simulator.service import Choice, Generation, Service
+from simulator.service import Service
 from simulator.surface.asking import Asked, check_ignored, known_model, rank_of, request_id_of, salt_of
 from simulator.surface.chat_request import chat_prompt, fixed_json
 from simulator.surface.fields import Body, read_body

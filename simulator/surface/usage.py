@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.generation import Generation
 from simulator.options import Options
-from simulator.service import Generation
 
 
 def counts(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
