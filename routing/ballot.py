@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import nsmallest
+
+from msgspec import Struct
 
 from routing.candidates import Candidates
 
@@ -12,8 +13,7 @@ SHOWN_CANDIDATES = 8
 """Enough to see who nearly won; a receipt of a thousand engines would cost more than the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateShown:
+class CandidateShown(Struct, frozen=True, gc=False):
     """One engine as it was scored. `seconds` holds the term of each scorer that had something to say, by name."""
 
     engine: str
@@ -25,8 +25,7 @@ class CandidateShown:
     running: int
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(Struct, frozen=True, gc=False):
     """What each scorer said of each candidate: `terms[scorer][candidate]` seconds, and their sums."""
 
     names: tuple[str, ...]
@@ -34,8 +33,7 @@ class Scored:
     totals: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class Ballot:
+class Ballot(Struct, frozen=True, gc=False):
     """Candidates, their scores, and the position of the one chosen."""
 
     candidates: Candidates

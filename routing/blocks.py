@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import accumulate
 
+from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 SMALLEST_BLOCK = 128
@@ -45,8 +45,7 @@ BLOCK_ENDS = tuple(accumulate(BLOCK_SIZES))
 """BLOCK_ENDS[i] = how many bytes of prompt the first i + 1 blocks cover."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True, gc=False):
     """The canonical prompt as the router sees it.
 
     `blocks` are chained hashes of the full blocks, `ends[i]` the size of the prompt up to the end of block i (`ends`

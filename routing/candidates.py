@@ -7,15 +7,15 @@ engines is a handful of passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from routing.fleet import Engine
 from routing.request import Request
 
 
-@dataclass(slots=True)
-class Candidates:
+class Candidates(Struct, gc=False):
     """The engines that may serve a request. All sequences have the same length and order."""
 
     engines: Sequence[Engine]
@@ -45,7 +45,7 @@ class Candidates:
     newest_since_s: float
     session_at: int | None = None
     """Position of the engine where the request's session was last, or where the response it continues lives."""
-    holds_adapter: Sequence[bool] = field(default_factory=list)
+    holds_adapter: Sequence[bool] = ()
     """Which engines used the request's adapter lately; empty where the model is no adapter."""
 
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+from msgspec import Struct
+
 from routing.fleet import Pick
 
 
-@dataclass(slots=True)
-class Charge:
+class Charge(Struct, gc=False):
     """One request on one engine. Mutable only through its ledger."""
 
     slot: int

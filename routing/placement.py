@@ -5,8 +5,9 @@ The shell that carries the request tells the moments; time is an argument. Whate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from routing.blocks import Prompt
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from routing.warmth import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True, gc=False):
     """What an engine says a request took. `cached_tokens` is None where it does not tell."""
 
     prompt_tokens: int
@@ -28,8 +28,7 @@ class Usage:
     cached_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True, gc=False):
     """What was believed when the engine was chosen."""
 
     prompt_tokens: float

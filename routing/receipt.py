@@ -5,14 +5,13 @@ A value, made once when the request ends; knows neither where it is kept nor how
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from routing.ballot import CandidateShown
 from routing.placement import Placement, Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True, gc=False):
     """One engine that was tried, in the order of trying."""
 
     engine: str

@@ -5,8 +5,9 @@ Built once per request from bytes at the edge; knows nothing of HTTP.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from routing.blocks import EMPTY_PROMPT, Prompt
 
@@ -43,8 +44,7 @@ USUAL_OUTPUT_TOKENS = 256
 """What an answer is taken to be when the client sets no limit; settled with the real length."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True, gc=False):
     """The facts of one request.
 
     `session` ties turns of one conversation together where the client names it; `continues` is the response id a

@@ -12,7 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from routing.blocks import Prompt
 
@@ -48,8 +49,7 @@ class Run:
         return self.ends[self.end - 1] - (self.ends[kept_end - 1] if kept_end else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True, gc=False):
     """What using a prompt found: how many of its blocks were there, and when each stretch of them was used before."""
 
     warm_blocks: int

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
+from msgspec import Struct
 from xxhash import xxh3_128_hexdigest
 
 from routing.blocks import EMPTY_PROMPT, Prompt, cut_prompt, seed_of
@@ -20,8 +19,7 @@ LONGEST_SESSION = 256
 DECODERS = {api: msgspec.json.Decoder(body) for api, body in BODIES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True, gc=False):
     """What a body says, and the body for the pod.
 
     `usage_added`: the pod was asked for a usage event that the client did not ask for; it is to be withheld.

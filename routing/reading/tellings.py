@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 from msgspec import Struct
 
@@ -11,8 +9,7 @@ from routing.placement import Usage
 from routing.request import Api
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFacts:
+class AnswerFacts(Struct, frozen=True, gc=False):
     """What an answer, or one event of its stream, tells. None where it does not."""
 
     usage: Usage | None = None

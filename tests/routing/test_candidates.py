@@ -1,8 +1,7 @@
 """The one list of facts that all scorers read."""
 
-from dataclasses import fields
-
 import pytest
+from msgspec.structs import fields
 
 from routing.candidates import Candidates, Scorer
 from routing.request import Request
