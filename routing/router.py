@@ -25,6 +25,9 @@ TIE_S = 0.001
 TIE_SHARE = 0.02
 """Candidates closer than this, or than this share of the best, are equal: predictions are no better."""
 
+HEEDS_SESSIONS = "session"
+"""The scorer without which a routing is blind to sessions, among equals too: round robin takes turns."""
+
 UNKNOWN_KV_TOKENS = 200_000
 """An engine that does not say how much it holds is taken to be small, so that it is not believed warm for long."""
 
@@ -100,7 +103,7 @@ class Router:
         ruler = Ruler(self.counter(request.model), request.prompt)
         candidates = self._candidates(request, roster, ruler, now_s)
         scored = self._score(request, candidates)
-        at = _best(scored.totals, candidates, draw)
+        at = _best(scored, candidates, draw)
         engine = roster.engines[at]
         charge = self.ledger.charge(
             engine.slot,
@@ -240,11 +243,12 @@ class Router:
             self.recycle(slot)
 
 
-def _best(totals: Sequence[float], candidates: Candidates, draw: float) -> int:
-    """The position with the least seconds. Among equals the session's; else the one chosen longest ago, so that cold
-    prompts spread.
+def _best(scored: Scored, candidates: Candidates, draw: float) -> int:
+    """The position with the least seconds. Among equals the session's, where a routing heeds sessions at all; else the
+    one chosen longest ago, so that cold prompts spread.
     """
-    last_turn, session_at = candidates.last_turn, candidates.session_at
+    totals, last_turn = scored.totals, candidates.last_turn
+    session_at = candidates.session_at if HEEDS_SESSIONS in scored.names else None
     least = min(totals)
     bound = least + max(TIE_S, TIE_SHARE * least)
     if session_at is not None and totals[session_at] <= bound:

@@ -63,21 +63,24 @@ class Answer:
 
 async def ask(client: aiohttp.ClientSession, url: str, body: bytes, clock: Callable[[], float]) -> Answer:
     """Send one request and take its answer in."""
-    first: float | None = None
-    tail, receipt = b"", None
+    first, tail, receipt = None, b"", None
     timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
     try:
         async with client.post(url, data=body, headers={"Content-Type": "application/json"}, timeout=timeout) as answer:
             receipt = answer.headers.get("x-hearth-receipt")
             async for piece in answer.content.iter_any():
-                if first is None:
-                    first = clock()
-                tail = (tail + piece)[-TAIL_BYTES:]
+                first = clock() if first is None else first
+                tail = keep_end(tail, piece)
     except (aiohttp.ClientError, TimeoutError) as error:
         return Answer(first, clock(), None, receipt, type(error).__name__)
     if answer.status != 200:
         return Answer(None, clock(), None, receipt, f"{answer.status} {_read_event(tail).words}")
     return _judge(tail, Answer(first, clock(), None, receipt))
+
+
+def keep_end(tail: bytes, piece: bytes) -> bytes:
+    """The end of what has come: events may be cut anywhere."""
+    return (tail + piece)[-TAIL_BYTES:]
 
 
 def _judge(tail: bytes, answer: Answer) -> Answer:

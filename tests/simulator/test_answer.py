@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from simulator.answer import Answer, ask
+from simulator.answer import TAIL_BYTES, Answer, ask, keep_end
 
 TOKEN = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"warm"}}]}\n\n'
 COUNTS = b'{"prompt_tokens":42,"total_tokens":45,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":32}}'
@@ -40,6 +40,14 @@ async def test_a_whole_answer_has_its_usage(pieces: tuple[bytes, ...]) -> None:
     assert (answer.failure, answer.receipt) == ("", "r-1")
     assert answer.first_token_at is not None
     assert answer.first_token_at <= answer.ended_at
+
+
+def test_the_end_of_a_stream_is_kept_however_it_is_cut() -> None:
+    """Byte for byte or at once: as much of its end as is looked at, and no more."""
+    stream, tail = TOKEN * 100 + USAGE + DONE, b""
+    for at in range(len(stream)):
+        tail = keep_end(tail, stream[at : at + 1])
+    assert tail == stream[-TAIL_BYTES:] == keep_end(b"", stream)
 
 
 async def test_an_answer_without_usage_is_whole_too() -> None:

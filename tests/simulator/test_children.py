@@ -54,6 +54,7 @@ async def test_an_error_in_the_block_ends_it_too(tmp_path: Path, monkeypatch: py
         async with running("beside_us", [], name="it", log=tmp_path / "log", greeting=greeting) as (child, _):
             raise LookupError
     assert not is_there(child.pid)
+    assert child.program.returncode == -15
 
 
 async def test_one_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,14 @@ def test_warm_routing_beats_the_others_on_generated_conversations() -> None:
         assert warm.ttft_s.p95 < other.ttft_s.p95
 
 
+def test_round_robin_takes_turns_whatever_the_sessions_are() -> None:
+    """It is what others are measured by: warmth, load and sessions must not creep into it."""
+    trace = generate(TEAMS, 300, seed=0)
+    records = play(trace, setting("round-robin")).records
+    for first, second, third in zip(records, records[1:], records[2:], strict=False):
+        assert {first.pod, second.pod, third.pod} == {"pod-0", "pod-1", "pod-2"}
+
+
 def test_a_prompt_that_never_fits_is_refused_by_the_pod() -> None:
     """It counts as failed with the pod's words, and the others are served."""
     trace = make_trace("big", [Arrival(0.0, 5_000, 4), Arrival(0.0, 500, 4)], None)

@@ -93,11 +93,14 @@ def test_foresight_compares_predictions_with_what_came() -> None:
 
 def test_load_is_what_a_pod_owed_over_time() -> None:
     """A request's prefill seconds stand from its arrival to its first token, in proportion to the time they stood."""
-    load = load_of(replay(record(0, arrived_s=1.0, ttft_s=2.0), record(1, arrived_s=2.0, ttft_s=3.0, pod="b")), PROFILE)
+    load = load_of(
+        replay(record(0, arrived_s=1.03, ttft_s=2.0), record(1, arrived_s=2.0, ttft_s=3.01, pod="b")), PROFILE
+    )
     assert load.step_s == pytest.approx(10.0 / LOAD_STEPS)
     assert sum(load.owed_s["a"]) * load.step_s == pytest.approx(2.0)
-    assert sum(load.owed_s["b"]) * load.step_s == pytest.approx(3.0)
+    assert sum(load.owed_s["b"]) * load.step_s == pytest.approx(3.01)
     assert load.owed_s["a"][0] == 0.0
+    assert load.owed_s["a"][12] == pytest.approx(0.64)
     assert load.owed_s["a"][24] == pytest.approx(1.0)
 
 

@@ -60,6 +60,18 @@ def test_a_conversation_only_grows_or_is_rewritten(name: str) -> None:
     assert (rewritten > 0) == (shape.rewrite_share > 0)
 
 
+def test_a_turn_sends_the_answer_before_and_something_new() -> None:
+    """So an engine that kept the answer would find it, and never the whole prompt."""
+    last: dict[str | None, int] = {}
+    grown = 0
+    for one in generate(SHAPES["teams"], 600, seed=7).arrivals:
+        if one.session in last:
+            assert one.prompt_tokens > last[one.session] or one.prompt_tokens == SHAPES["teams"].longest_prompt_tokens
+            grown += 1
+        last[one.session] = one.prompt_tokens + one.output_tokens
+    assert grown > 200
+
+
 def test_assistants_share_their_system_prompts_and_nothing_else() -> None:
     """Two conversations have blocks in common exactly where they talk to the same assistant."""
     trace = generate(SHAPES["teams"], 600, seed=2)
