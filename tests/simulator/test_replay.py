@@ -102,7 +102,9 @@ def test_the_ledger_and_the_engines_are_empty_at_the_end() -> None:
     async def leave_early() -> Stage:
         stage = Stage(setting(), 512, None)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(stage.lead(index, Arrival(0.0, 9_000, 50))) for index in range(9)]
+            # Those whose clients will go would be answered for minutes.
+            arrivals = [Arrival(0.0, 9_000, 50 if index % 2 else 50_000) for index in range(9)]
+            tasks = [group.create_task(stage.lead(index, arrival)) for index, arrival in enumerate(arrivals)]
             await asyncio.sleep(1.0)
             for task in tasks[::2]:
                 task.cancel()
