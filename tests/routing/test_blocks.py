@@ -11,6 +11,7 @@ from routing.blocks import (
     EMPTY_PROMPT,
     LARGEST_BLOCK,
     MOST_BLOCKS,
+    OPENING_BLOCKS,
     SMALLEST_BLOCK,
     cut_prompt,
     seed_of,
@@ -75,10 +76,10 @@ def test_seeds_are_the_same_in_every_process() -> None:
     """Gateways share what they learn, so hashes may not depend on a process's own randomness."""
     assert seed_of(b"model", b"") == 14819935466007438517
     text = b"warm" * SMALLEST_BLOCK
-    assert cut_prompt(text, 1).blocks[0] == xxh3_64_intdigest(text[:SMALLEST_BLOCK], 1)
+    assert cut_prompt(text, 1).blocks[0] == xxh3_64_intdigest(text[: OPENING_BLOCKS[0]], 1)
 
 
-@pytest.mark.parametrize("index", [0, 1, 31, 32, 100, 500, MOST_BLOCKS - 1])
+@pytest.mark.parametrize("index", [len(OPENING_BLOCKS), 4, 31, 32, 100, 500, MOST_BLOCKS - 1])
 def test_blocks_grow_with_depth(index: int) -> None:
     """From the smallest to the largest, and a cut inside a block loses little of what stands before it."""
     end = BLOCK_ENDS[index]
@@ -86,6 +87,14 @@ def test_blocks_grow_with_depth(index: int) -> None:
     assert SMALLEST_BLOCK <= size <= LARGEST_BLOCK
     assert size & (size - 1) == 0
     assert size == SMALLEST_BLOCK or size * BLOCKS_PER_DOUBLING <= end
+
+
+def test_a_first_question_with_its_answer_fills_a_block() -> None:
+    """However short a conversation begins, its second turn has something to be known again by."""
+    opening = cut_prompt(b"What is the capital of France?", 0)
+    assert not opening.blocks
+    assert len(opening.extended(b"The capital of France is Paris.").blocks) == 1
+    assert sum(OPENING_BLOCKS) == SMALLEST_BLOCK
 
 
 def test_a_million_tokens_are_a_thousand_blocks() -> None:
