@@ -20,6 +20,7 @@ from tests.vllm.pods import BLOCK_TOKENS, CONTEXT_TOKENS, Pod
 from tests.vllm.talks import Talk, Turn
 
 TEXTS = {
+    "tiny": "What is the capital of France?",
     "short": "Name three things that float on the sea, and say why they do.",
     "longer": " ".join(itertools.islice(itertools.cycle(STORY), 600)) + ". Tell me what happened next.",
     "not ASCII": "Größe, Maß und Überfluß; 東京の海は静かです、そして船はゆっくり進みます。 Ξένοι στη θάλασσα. 🌊🚢 "
@@ -51,7 +52,7 @@ def front(gateway: Gateway, pods: tuple[Pod, ...]) -> Subject:
 
 def fresh(text: str) -> str:
     """A text that no engine has seen, nor any beginning of it."""
-    return f"{secrets.token_hex(8)}: {text}"
+    return f"{secrets.token_hex(4)}: {text}"
 
 
 def one_block(turn: Turn, receipt: Receipt) -> int:
@@ -132,7 +133,7 @@ async def test_tool_calls(front: Subject, gateway: Gateway, stream: bool) -> Non
 async def test_interleaved_conversations_keep_apart(front: Subject, gateway: Gateway, pods: tuple[Pod, ...]) -> None:
     """Conversations begun at once are spread over the pods, and each of them stays where it began."""
     talks = [Talk(front, path) for path in (CHAT, COMPLETIONS) * 3]
-    openings = [fresh(text) for text in (*TEXTS.values(), *TEXTS.values())]
+    openings = [fresh(TEXTS[name]) for name in ("short", "longer", "not ASCII") * 2]
     firsts = await asyncio.gather(
         *(
             talk.say(opening, stream=bool(number % 2))
