@@ -119,9 +119,18 @@ class Passage:
             journey.refusal = refusal
             carrier.refuse(refusal)
         finally:
-            outcome = journey.outcome(self._clock(), self._wall_clock())
-            for witness in self._witnesses:
-                witness(outcome)
+            self._note(journey)
+
+    def turn_away(
+        self, request: Request, refusal: Refused, *, tenant: str | None = None, trace: str | None = None
+    ) -> None:
+        """Take note of a request that a shell refused before it could be led."""
+        self._note(Journey(request, tenant, trace, self._clock(), refusal=refusal))
+
+    def _note(self, journey: Journey) -> None:
+        outcome = journey.outcome(self._clock(), self._wall_clock())
+        for witness in self._witnesses:
+            witness(outcome)
 
     async def _try_pods(self, journey: Journey, carrier: Carrier) -> None:
         avoid: frozenset[str] = frozenset()

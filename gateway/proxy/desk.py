@@ -91,11 +91,20 @@ class Desk:
         try:
             self._serve(asked, reply)
         except Refused as refusal:
-            self._on_refused(refusal)
+            self._note(asked, reply, refusal)
             is_method = refusal.reason is Reason.WRONG_METHOD and asked.endpoint is not None
             reply.refuse(refusal, fields=[("allow", asked.endpoint.allow)] if is_method and asked.endpoint else ())
         except Exception as fault:  # noqa: BLE001 - whatever is wrong with us, the client gets an answer
             self._report(fault, reply)
+
+    def _note(self, asked: Asked, reply: Reply, refusal: Refused) -> None:
+        """What was asked of the fleet leaves an outcome, and so a receipt; what was not is counted."""
+        if reply.api is None:
+            self._on_refused(refusal)
+            return
+        request = Request(reply.request_id, reply.api, model="")
+        tenant = asked.tenant.name if asked.tenant else None
+        self._passage.turn_away(request, refusal, tenant=tenant, trace=_trace(asked))
 
     def _serve(self, asked: Asked, reply: Reply) -> None:
         endpoint = asked.endpoint

@@ -39,6 +39,9 @@ class Framing(Enum):
     UNTIL_CLOSE = "until close"
 
 
+CHUNKS = Framing.CHUNKS
+
+
 class Source(Protocol):
     """Where a streamed answer comes from: the pod's connection."""
 
@@ -57,6 +60,7 @@ class Reply:
         "_is_http_1_0",
         "_transport",
         "_wants_body",
+        "_write",
         "api",
         "begun",
         "ended",
@@ -80,6 +84,7 @@ class Reply:
         client_id = asked.headers.get(b"x-request-id", b"")
         self._echoed_id = client_id.decode("ascii") if SANE_ID.fullmatch(client_id) else request_id
         self._transport = transport
+        self._write = transport.write
         self._answered = answered
         self._is_http_1_0 = asked.version == "1.0"
         self._wants_body = asked.method != "HEAD"
@@ -103,26 +108,32 @@ class Reply:
     ) -> None:
         """Write a whole answer."""
         head = self._head(status, content_type, len(body), fields)
-        self._transport.write(head + body if self._wants_body else head)
+        self._write(head + body if self._wants_body else head)
         self._end()
 
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
         """Write the head and the first bytes of a body. `length` is that of the whole body, where it is known."""
         self.is_stream = is_stream
         if length is None:
-            self._framing = Framing.UNTIL_CLOSE if self._is_http_1_0 else Framing.CHUNKS
+            self._framing = Framing.UNTIL_CLOSE if self._is_http_1_0 else CHUNKS
             self.keep_alive = self.keep_alive and not self._is_http_1_0
         head = self._head(status, content_type, length, UNBUFFERED if is_stream else ())
-        self._transport.write(head + self._framed(first) if first else head)
+        if self._framing is CHUNKS and first:
+            first = b"%x\r\n%b\r\n" % (len(first), first)
+        self._write(head + first)
 
     def send(self, payload: bytes) -> None:
         """Write a piece of body. Not empty: an empty chunk would be the last one."""
-        self._transport.write(self._framed(payload))
+        # Framing a few hundred bytes anew costs less than to find out whether the pod's own chunks could be passed on.
+        if self._framing is CHUNKS:
+            self._write(b"%x\r\n%b\r\n" % (len(payload), payload))
+        else:
+            self._write(payload)
 
     def end(self) -> None:
         """Write the end of a body that was begun."""
-        if self._framing is Framing.CHUNKS:
-            self._transport.write(LAST_CHUNK)
+        if self._framing is CHUNKS:
+            self._write(LAST_CHUNK)
         self._end()
 
     def refuse(self, refusal: Refused, *, fields: Iterable[tuple[str, str]] = ()) -> None:
@@ -160,10 +171,6 @@ class Reply:
             self.source.abort()
             self.source = None
 
-    def _framed(self, payload: bytes) -> bytes:
-        # Framing a few hundred bytes anew costs less than to find out whether the pod's own chunks could be passed on.
-        return b"%x\r\n%b\r\n" % (len(payload), payload) if self._framing is Framing.CHUNKS else payload
-
     def _end(self) -> None:
         self.ended = True
         self.source = None
@@ -175,11 +182,12 @@ class Reply:
             f"HTTP/1.1 {status} {phrase_of(status)}",
             f"content-type: {content_type}",
             f"x-request-id: {self._echoed_id}",
-            f"x-hearth-receipt: {self.request_id}",
         ]
+        if self.api is not None:
+            lines.append(f"x-hearth-receipt: {self.request_id}")
         if length is not None:
             lines.append(f"content-length: {length}")
-        elif self._framing is Framing.CHUNKS:
+        elif self._framing is CHUNKS:
             lines.append("transfer-encoding: chunked")
         lines += [f"{name}: {value}" for name, value in fields]
         if not self.keep_alive:

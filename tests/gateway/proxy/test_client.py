@@ -140,7 +140,17 @@ async def test_a_sane_request_id_is_echoed(sent: str, echoed: bool) -> None:
     async with a_rig() as rig:
         answer = await rig.ask("/health", x_request_id=sent)
         assert (answer.headers["x-request-id"] == sent) is echoed
-        assert answer.headers["x-hearth-receipt"] != sent
+
+
+async def test_every_answer_about_the_fleet_names_its_receipt() -> None:
+    """A request that was refused before it was read leaves one too; what concerns no pod names none."""
+    async with a_rig() as rig:
+        refused = await rig.ask(CHAT_PATH, b"{")
+        assert refused.status == 400
+        assert [outcome.request.id for outcome in rig.outcomes] == [refused.headers["x-hearth-receipt"]]
+        assert rig.outcomes[0].reason is Reason.BAD_JSON
+        assert "x-hearth-receipt" not in (await rig.ask("/health")).headers
+        assert "x-hearth-receipt" not in (await rig.ask("/nowhere")).headers
 
 
 async def test_connection_close_is_honoured() -> None:
