@@ -52,6 +52,7 @@ class Wanted:
 
     trace: Path | None
     keeps: bool
+    time_scale: float
     out: Path
 
 
@@ -71,12 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def show(trace: Trace, wanted: Wanted, display: Display) -> int:
     """Play the trace once with each routing, on fresh pods, and compare."""
-    profile, replays = Profile(time_scale=TIME_SCALE), list[Replay]()
+    profile, replays = Profile(time_scale=wanted.time_scale), list[Replay]()
     for routing in ROUTINGS:
         async with staged(routing, PODS, profile, wanted.out / "logs") as stage:
             with display:
                 display.begin(routing, len(trace.arrivals))
-                replays.append(await play_live(trace, routing, stage, TIME_SCALE, display))
+                replays.append(await play_live(trace, routing, stage, wanted.time_scale, display))
             if routing == ROUTINGS[-1]:
                 report = publish(trace, profile, replays, wanted.out, sys.stdout)
                 if wanted.keeps:
@@ -125,9 +126,10 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     parser = argparse.ArgumentParser(prog="python -m simulator.demo", description="Warm routing against round robin.")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="play a real trace instead of a generated workload")
     parser.add_argument("--keep", action="store_true", help="leave gateway and pods up afterwards, until Ctrl-C")
+    parser.add_argument("--time-scale", type=float, default=TIME_SCALE, metavar="X", help="(default %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="(default %(default)s)")
     said = parser.parse_args(argv)
-    return Wanted(said.trace, said.keep, said.out)
+    return Wanted(said.trace, said.keep, said.time_scale, said.out)
 
 
 if __name__ == "__main__":
