@@ -221,6 +221,8 @@ class Watcher:
             EngineShape(engine.rank, engine.role, engine.kv_tokens, engine.block_tokens) for engine in known.engines
         ):
             self._router.reshape_pod(pod.url, shapes)
+        else:
+            self._router.resize_caches(pod.url)
         if page is not None:
             self._observe(pod.url, page, before)
 

@@ -71,6 +71,10 @@ class Router:
         self._retire(self.fleet.reshape(url, shapes))
         self.ledger.reach(self.fleet.slot_count)
         self.costs.reach(self.fleet.slot_count)
+        self.resize_caches(url)
+
+    def resize_caches(self, url: str) -> None:
+        """Reckon anew, by what is now known of bytes per token, how much the caches of a pod hold."""
         pod = self.fleet.pod(url)
         for engine in pod.engines if pod else ():
             held = engine.kv_tokens or UNKNOWN_KV_TOKENS
@@ -85,7 +89,7 @@ class Router:
         pod = self.fleet.pod(url)
         for engine in pod.engines if pod else ():
             self.index.forget(engine.slot)
-            self.index.resize(engine.slot, int((engine.kv_tokens or UNKNOWN_KV_TOKENS) * self._pod_size_per_token(url)))
+        self.resize_caches(url)
 
     def observe_load(self, slot: int, foreign: Foreign) -> None:
         """Take over a scrape."""

@@ -16,6 +16,9 @@ from msgspec import Struct
 from routing.blocks import Prompt
 from routing.shadow import ShadowCache, Use
 
+RESIZE_SHARE = 0.05
+"""Sizes are bytes reckoned from tokens by a learned ratio: smaller changes than this are its noise."""
+
 SLACK = 0.1
 """A prefix counts as lost only when the engine reused this share less than predicted: bytes are not tokens."""
 
@@ -61,11 +64,18 @@ class WarmIndex:
         return len(self._holders)
 
     def resize(self, slot: int, capacity: int) -> None:
-        """Say how much an engine's KV cache holds. A cache that became smaller forgets at once."""
+        """Say how much an engine's KV cache holds. A cache that became smaller forgets at once.
+
+        What corrections have taught of its real size is kept in proportion.
+        """
         engine = self._engine(slot, capacity)
-        if capacity != engine.nominal_capacity:
-            engine.nominal_capacity = engine.shadow.capacity = capacity
-            self._drop(slot, engine.shadow.shrink())
+        before = engine.nominal_capacity
+        if abs(capacity - before) <= RESIZE_SHARE * before:
+            return
+        shadow = engine.shadow
+        shadow.capacity = shadow.capacity * capacity // before if before else capacity
+        engine.nominal_capacity = capacity
+        self._drop(slot, shadow.shrink())
 
     def size_of(self, slot: int) -> int:
         """How much we believe an engine holds."""

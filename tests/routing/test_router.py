@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routing.blocks import cut_prompt
 from routing.fleet import EngineShape, Pod, Standing
 from routing.ledger import Foreign
 from routing.placement import Usage
@@ -135,7 +136,7 @@ def test_a_continued_response_goes_where_it_is_stored() -> None:
         place(router, ask(texts_apart(number)), now_s=2.0, avoid="http://0" if first.engine.slot else "http://2")
     assert place(router, ask(b"And?", api=Api.RESPONSES, continues="resp-1"), now_s=3.0).engine == first.engine
     unknown = place(router, ask(b"And?", continues="resp-unknown"), now_s=3.0)
-    assert "session" not in unknown.shown()[0].seconds
+    assert "session" not in next(iter(unknown.few())).seconds
 
 
 def test_an_adapter_is_used_where_it_was_used() -> None:
@@ -349,3 +350,15 @@ def test_nobody_is_warm_for_more_than_it_can_hold(kv_tokens: int | None, is_warm
         placement.release(at + 0.6)
     predicted = place(router, ask(texts_apart(2)), now_s=9.0).predicted
     assert (predicted.warm_tokens > 500) == is_warm
+
+
+def test_caches_are_resized_as_the_ratio_is_learned() -> None:
+    """An engine that holds a thousand tokens holds twice the bytes when tokens turn out twice as long."""
+    router = Router(routings()["warm"])
+    add_pod(router, "http://a")
+    engine = router.fleet.roster(MODEL).engines[0]
+    before = router.index._engines[engine.slot].nominal_capacity
+    for size in range(4000, 40_000, 400):
+        router.counter(MODEL).learn(cut_prompt(b"x" * size, size), size // 8)
+    router.resize_caches("http://a")
+    assert router.index._engines[engine.slot].nominal_capacity == pytest.approx(2 * before, rel=0.1)

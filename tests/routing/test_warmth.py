@@ -277,3 +277,15 @@ def test_real_prompts_are_warm_up_to_their_last_full_block(text: bytes, more: by
     expected = [(1, first.covered)] if first.covered else []
     assert list(index.walk(cut_prompt(text + more, 3), 1)) == expected
     assert list(index.walk(cut_prompt(text + more, 4), 1)) == []
+
+
+def test_a_resize_keeps_what_corrections_taught() -> None:
+    """A better ratio of bytes to tokens scales the cache; a change within the ratio's noise leaves it."""
+    index = WarmIndex()
+    index.resize(0, 10_000)
+    engine = index._engines[0]
+    engine.shadow.capacity = 8_000
+    index.resize(0, 10_200)
+    assert (engine.nominal_capacity, engine.shadow.capacity) == (10_000, 8_000)
+    index.resize(0, 5_000)
+    assert (engine.nominal_capacity, engine.shadow.capacity) == (5_000, 4_000)
