@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.outcome import Outcome
 from routing.placement import Usage
@@ -106,8 +107,15 @@ class Receipts:
             self._by_id.popitem(last=False)
 
     def find(self, receipt_id: str) -> Receipt | None:
-        return self._by_id.get(receipt_id)
+        receipt = self._by_id.get(receipt_id)
+        return _written_out(receipt) if receipt else None
 
     def latest(self, wanted: Wanted) -> Iterator[Receipt]:
         """Those that are wanted, newest first."""
-        return (receipt for receipt in reversed(self._by_id.values()) if wanted.has(receipt))
+        return (_written_out(receipt) for receipt in reversed(self._by_id.values()) if wanted.has(receipt))
+
+
+def _written_out(receipt: Receipt) -> Receipt:
+    """With its candidates as they are read: few receipts are ever looked at."""
+    attempts = [replace(attempt, candidates=tuple(attempt.candidates)) for attempt in receipt.attempts]
+    return replace(receipt, attempts=tuple(attempts))

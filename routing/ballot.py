@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
+from operator import itemgetter
 
 from msgspec import Struct
 
 from routing.candidates import Candidates
+from routing.fleet import Engine
 
 SHOWN_CANDIDATES = 8
 """Enough to see who nearly won; a receipt of a thousand engines would cost more than the request."""
@@ -25,6 +27,32 @@ class CandidateShown(Struct, frozen=True, gc=False):
     running: int
 
 
+class Few(Struct, frozen=True, gc=False):
+    """The best of a ballot, the chosen one among them, as columns: written out only when somebody looks."""
+
+    engines: Sequence[Engine]
+    at: int
+    names: tuple[str, ...]
+    terms: tuple[Sequence[float], ...]
+    totals: Sequence[float]
+    warm_tokens: Sequence[float]
+    ahead_tokens: Sequence[float]
+    running: Sequence[float]
+
+    def __iter__(self) -> Iterator[CandidateShown]:
+        """Best first."""
+        for at in sorted(range(len(self.totals)), key=self.totals.__getitem__):
+            yield CandidateShown(
+                engine=self.engines[at].name,
+                chosen=at == self.at,
+                total_s=round(self.totals[at], 6),
+                seconds={name: round(term[at], 6) for name, term in zip(self.names, self.terms, strict=True)},
+                warm_tokens=round(self.warm_tokens[at]),
+                ahead_tokens=round(self.ahead_tokens[at]),
+                running=round(self.running[at]),
+            )
+
+
 class Scored(Struct, frozen=True, gc=False):
     """What each scorer said of each candidate: `terms[scorer][candidate]` seconds, and their sums."""
 
@@ -40,21 +68,31 @@ class Ballot(Struct, frozen=True, gc=False):
     scored: Scored
     at: int
 
-    def best(self) -> tuple[CandidateShown, ...]:
-        """The best few, the chosen one always among them."""
-        totals, scored, seen = self.scored.totals, self.scored, self.candidates
-        best = nsmallest(SHOWN_CANDIDATES, range(len(totals)), key=totals.__getitem__)
-        if self.at not in best:
-            best[-1] = self.at
-        return tuple(
-            CandidateShown(
-                engine=seen.engines[at].name,
-                chosen=at == self.at,
-                total_s=round(totals[at], 6),
-                seconds={name: round(term[at], 6) for name, term in zip(scored.names, scored.terms, strict=True)},
-                warm_tokens=round(seen.warm_tokens[at]),
-                ahead_tokens=round(seen.ahead_tokens[at]),
-                running=round(seen.running[at]),
+    def few(self) -> Few:
+        """What a receipt shows of it."""
+        seen, scored, at = self.candidates, self.scored, self.at
+        if len(seen.engines) <= SHOWN_CANDIDATES:
+            return Few(
+                seen.engines,
+                at,
+                scored.names,
+                scored.terms,
+                scored.totals,
+                seen.warm_tokens,
+                seen.ahead_tokens,
+                seen.running,
             )
-            for at in best
+        best = nsmallest(SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
+        if at not in best:
+            best[-1] = at
+        pick = itemgetter(*best)
+        return Few(
+            pick(seen.engines),
+            best.index(at),
+            scored.names,
+            tuple(map(pick, scored.terms)),
+            pick(scored.totals),
+            pick(seen.warm_tokens),
+            pick(seen.ahead_tokens),
+            pick(seen.running),
         )

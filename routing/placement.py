@@ -12,7 +12,7 @@ from msgspec import Struct
 from routing.blocks import Prompt
 
 if TYPE_CHECKING:
-    from routing.ballot import Ballot, CandidateShown
+    from routing.ballot import Ballot, Few
     from routing.fleet import Engine
     from routing.ledger import Charge
     from routing.request import Request
@@ -45,8 +45,8 @@ class Placement:
     __slots__ = (
         "_ballot",
         "_charge",
+        "_few",
         "_router",
-        "_shown",
         "_trace",
         "candidates_in_all",
         "engine",
@@ -71,8 +71,8 @@ class Placement:
         self._trace = trace
         self.request = request
         self.engine = engine
-        self._ballot: Ballot | None = ballot
-        self._shown: tuple[CandidateShown, ...] = ()
+        self._ballot = ballot
+        self._few: Few | None = None
         self.candidates_in_all = len(candidates.engines)
         self.placed_s = candidates.now_s
         self.first_token_s: float | None = None
@@ -88,19 +88,19 @@ class Placement:
     def __repr__(self) -> str:
         return f"<Placement of {self.request.id} on {self.engine.name}>"
 
-    def shown(self) -> tuple[CandidateShown, ...]:
-        """The few candidates that a receipt shows. All others are let go: a stream may last, and engines are many."""
-        if self._ballot:
-            self._shown = self._ballot.best()
-            self._ballot = None
-        return self._shown
+    def few(self) -> Few:
+        """The candidates that a receipt shows. All others are let go: a stream may last, and engines are many."""
+        if self._few is None:
+            self._few = self._ballot.few()
+            del self._ballot
+        return self._few
 
     def first_token(self, now_s: float) -> None:
         """The engine has begun to answer: its prefill is done."""
         if self.first_token_s is not None:
             return
         self.first_token_s = now_s
-        self.shown()
+        self.few()
         router = self._router
         router.ledger.prefill_done(self._charge, now_s)
         router.index.computed(self._trace)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from routing.ballot import CandidateShown
+from routing.ballot import CandidateShown, Few
 from routing.placement import Placement, Usage
 
 
@@ -16,7 +16,8 @@ class Attempt(Struct, frozen=True, gc=False):
 
     engine: str
     ended: str
-    candidates: tuple[CandidateShown, ...]
+    candidates: Few | tuple[CandidateShown, ...]
+    """The best of them; written out where they are to be read."""
     candidates_in_all: int
     predicted_prompt_tokens: int
     predicted_warm_tokens: int
@@ -32,7 +33,7 @@ def show_attempt(placement: Placement, ended: str, usage: Usage | None) -> Attem
     return Attempt(
         engine=placement.engine.name,
         ended=ended,
-        candidates=placement.shown(),
+        candidates=placement.few(),
         candidates_in_all=placement.candidates_in_all,
         predicted_prompt_tokens=round(predicted.prompt_tokens),
         predicted_warm_tokens=round(predicted.warm_tokens),
