@@ -5,19 +5,19 @@ The shell that carries the request tells the moments; time is an argument. Whate
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec import Struct
 
+from routing.affinity import LastSeen
+from routing.ballot import Ballot, Few
 from routing.blocks import Prompt
-
-if TYPE_CHECKING:
-    from routing.ballot import Ballot, Few
-    from routing.fleet import Engine
-    from routing.ledger import Charge
-    from routing.request import Request
-    from routing.router import Router
-    from routing.warmth import Trace
+from routing.cost import CostBook
+from routing.fleet import Engine
+from routing.ledger import Charge, Ledger
+from routing.request import Request
+from routing.tokens import ExactCounter, TokenCounter
+from routing.warmth import Trace, WarmIndex
 
 
 class Usage(Struct, frozen=True, gc=False):
@@ -39,6 +39,23 @@ class Prediction(Struct, frozen=True, gc=False):
     running: float
 
 
+class Learner(Protocol):
+    """What a placement teaches: the router, as far as it is taught."""
+
+    ledger: Ledger
+    index: WarmIndex
+    costs: CostBook
+    responses: LastSeen[str, int]
+
+    def counter(self, model: str) -> TokenCounter | ExactCounter:
+        """What counts the tokens of a model's prompts."""
+        ...
+
+    def recycle(self, slot: int) -> None:
+        """Nothing of this request is left on the engine in `slot`."""
+        ...
+
+
 class Placement:
     """One request on one engine, from the choice to its end."""
 
@@ -46,7 +63,7 @@ class Placement:
         "_ballot",
         "_charge",
         "_few",
-        "_router",
+        "_learner",
         "_trace",
         "candidates_in_all",
         "engine",
@@ -58,7 +75,7 @@ class Placement:
 
     def __init__(
         self,
-        router: Router,
+        learner: Learner,
         request: Request,
         engine: Engine,
         charge: Charge,
@@ -66,7 +83,7 @@ class Placement:
         ballot: Ballot,
     ) -> None:
         candidates, at = ballot.candidates, ballot.at
-        self._router = router
+        self._learner = learner
         self._charge = charge
         self._trace = trace
         self.request = request
@@ -101,10 +118,10 @@ class Placement:
             return
         self.first_token_s = now_s
         self.few()
-        router = self._router
-        router.ledger.prefill_done(self._charge, now_s)
-        router.index.computed(self._trace)
-        router.costs.observe_first_token(self.engine.slot, self.predicted.work_tokens, now_s - self.placed_s)
+        learner = self._learner
+        learner.ledger.prefill_done(self._charge, now_s)
+        learner.index.computed(self._trace)
+        learner.costs.observe_first_token(self.engine.slot, self.predicted.work_tokens, now_s - self.placed_s)
 
     def settle(self, usage: Usage | None, now_s: float, *, answer: bytes = b"", response_id: str | None = None) -> None:
         """The engine has answered in full. Learn from what it says the request took, and from the answer it now holds.
@@ -112,34 +129,34 @@ class Placement:
         `answer` is the canonical form of what was generated, as the next turn's prompt will contain it.
         """
         # An answer without a first token of its own (not streamed) still shows that the prompt was computed.
-        self._router.index.computed(self._trace)
+        self._learner.index.computed(self._trace)
         if response_id:
-            self._router.responses.put(response_id, self.engine.slot)
+            self._learner.responses.put(response_id, self.engine.slot)
         if usage is None:
             return
         self._learn_warmth(usage, answer)
         if self.first_token_s is not None:
-            self._router.costs.observe_decode(
+            self._learner.costs.observe_decode(
                 self.engine.slot,
-                (self.predicted.running + self._router.ledger.running[self.engine.slot]) / 2,
+                (self.predicted.running + self._learner.ledger.running[self.engine.slot]) / 2,
                 usage.completion_tokens // self.request.sequences - 1,
                 now_s - self.first_token_s,
             )
 
     def release(self, now_s: float) -> None:
         """The request has left the engine, however it ended. Safe to call again."""
-        router = self._router
+        learner = self._learner
         if self.first_token_s is None:
-            router.index.retract(self._trace)
-        router.ledger.release(self._charge, now_s)
-        router.recycle(self.engine.slot)
+            learner.index.retract(self._trace)
+        learner.ledger.release(self._charge, now_s)
+        learner.recycle(self.engine.slot)
 
     def _learn_warmth(self, usage: Usage, answer: bytes) -> None:
         if not usage.prompt_tokens or self.request.continues:
             # Of a response that continues another we see the newest part only, and the engine counts the whole.
             return
-        index, prompt = self._router.index, self.request.prompt
-        counter = self._router.counter(self.request.model)
+        index, prompt = self._learner.index, self.request.prompt
+        counter = self._learner.counter(self.request.model)
         counter.learn(prompt, usage.prompt_tokens)
         if usage.cached_tokens is not None:
             index.correct(self._trace, prompt.size * usage.cached_tokens / usage.prompt_tokens)
