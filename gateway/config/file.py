@@ -112,7 +112,7 @@ def _models(root: Table) -> tuple[ModelEntry, ...]:
 def _routing(root: Table) -> Routing:
     """`routing: NAME`, or `routing: {name: NAME, scorers: {SCORER: {PARAMETER: VALUE}}}`.
 
-    `scorers` replaces the list of the named routing: what is not named does not score.
+    `scorers` changes those of the named routing, or adds to them; `SCORER: off` takes one out.
     """
     known = routings()
     name = root.get("routing", lambda value: "" if isinstance(value, dict) else one_of(known)(value), "warm")
@@ -124,22 +124,27 @@ def _routing(root: Table) -> Routing:
     name = table.get("name", one_of(known), "warm")
     scorers = known[name]
     if (chosen := table.table("scorers")) is not None:
-        scorers = _scorers(chosen)
+        scorers = _scorers(chosen, scorers)
         if not scorers:
-            table.fault("scorers", "must name a scorer")
+            table.fault("scorers", "must leave a scorer")
     table.close()
     return Routing(name, scorers)
 
 
-def _scorers(table: Table) -> tuple[Scorer, ...]:
+def _scorers(table: Table, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
     """A scorer's dataclass fields are its parameters."""
+    given = {scorer.name: scorer for scorer in usual}
     found: list[Scorer] = []
     for scorer in SCORERS:
-        if scorer.name not in table.keys:
-            continue
-        parameters = table.table(scorer.name)
-        usual = scorer()
-        found.append(read_fields(parameters, usual) if parameters else usual)
+        base = given.get(scorer.name)
+        if scorer.name in table.keys:
+            if table.get(scorer.name, _is_off, default=False):
+                continue
+            base = base or scorer()
+            parameters = table.table(scorer.name)
+            base = read_fields(parameters, base) if parameters else base
+        if base is not None:
+            found.append(base)
     known = [scorer.name for scorer in SCORERS]
     for key in table.keys:
         if key not in known:
@@ -148,6 +153,11 @@ def _scorers(table: Table) -> tuple[Scorer, ...]:
             except Wrong as wrong:
                 table.fault(key, str(wrong))
     return tuple(found)
+
+
+def _is_off(value: object) -> bool:
+    """YAML 1.1 reads `off` as false."""
+    return value is False or value == "off"
 
 
 def _tls(table: Table | None) -> TlsFiles | None:

@@ -6,9 +6,11 @@ import pytest
 
 from gateway.config.file import read_settings
 from gateway.config.values import Address, ModelEntry, Secret, Settings
+from scorers.interference import Interference
 from scorers.prefill import Prefill
 from scorers.registry import SCORERS, routings
 from scorers.session import Session
+from scorers.turn import Turn
 
 
 def settings(source: str, **variables: str) -> Settings:
@@ -81,12 +83,14 @@ model_list:
 
 
 def test_a_routing_is_a_name_or_its_scorers() -> None:
-    """A scorer's fields are its parameters; the named scorers replace the routing's own."""
+    """A scorer's fields are its parameters; what is not named stays, and `off` takes out."""
     assert settings("routing: round-robin").routing.scorers == routings()["round-robin"]
     assert settings("routing: {name: least-loaded}").routing.name == "least-loaded"
-    custom = settings("routing: {name: warm, scorers: {session: {stay_s: 0.01}, prefill: {}}}").routing
-    assert custom.scorers == (Prefill(), Session(stay_s=0.01))
-    assert settings("routing: {scorers: {prefill: }}").routing.scorers == (Prefill(),)
+    custom = settings("routing: {name: warm, scorers: {session: {stay_s: 0.01}, interference: off, turn: {}}}").routing
+    kept = [scorer for scorer in routings()["warm"] if not isinstance(scorer, Interference | Session)]
+    assert set(custom.scorers) == {*kept, Session(stay_s=0.01), Turn()}
+    assert settings("routing: {scorers: {prefill: }}").routing.scorers == routings()["warm"]
+    assert settings("routing: {name: round-robin, scorers: {prefill: {}}}").routing.scorers == (Prefill(), Turn())
 
 
 def test_every_fault_is_told_at_once() -> None:
