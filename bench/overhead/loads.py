@@ -33,6 +33,8 @@ class Cost:
     by_ticks_us: float
     """The same by the kernel's coarse books."""
     faults: Sequence[str] = field(default=())
+    with_ends_us: float = 0.0
+    """Of a stream's event: with what its stream cost at its beginning and its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +90,21 @@ async def unary(port: int, pid: int, bodies: Bodies, rate: float, seconds: float
 
 
 async def streams(port: int, pid: int, count: int, pace_ms: int, seconds: float, *, size: int = 1_400) -> Cost:
-    """CPU per event of streams that all flow: none begins or ends while it is measured."""
+    """CPU per event of streams that all flow: none begins or ends while it is measured. And over their whole lives."""
     tokens = int((2 * SETTLE_S + seconds) * 1000 / pace_ms) + 1
     bodies = Bodies(size, tokens=tokens, pace_ms=pace_ms, is_stream=True)
     asker = Asker((port,))
     await asker.connect(count)
+    whole = Window(pid)
     await paced(asker, bodies, count / SETTLE_S, SETTLE_S, at_most=count)
     await asyncio.sleep(SETTLE_S / 2)
     window, before = Window(pid), _events(asker.calls)
     await window.stay(seconds)
     cost = window.cost(_events(asker.calls) - before)
     await asker.all_ended(END_LIMIT_S)
+    with_ends = whole.cost(_events(asker.calls))
     asker.close()
-    return Cost(cost.us, cost.units, cost.by_ticks_us, asker.faults())
+    return Cost(cost.us, cost.units, cost.by_ticks_us, asker.faults(), with_ends.us)
 
 
 async def first_tokens(ports: tuple[int, ...], rate: float, seconds: float) -> FirstTokens:
@@ -126,9 +130,13 @@ async def idle_streams(port: int, pid: int, count: int) -> tuple[Memory, Memory,
     await asker.connect(count)
     warmed_up = len(asker.calls)
     await paced(asker, bodies, 1_000, count / 1_000 * 2, at_most=count)
-    await asyncio.sleep(3.0)
+    is_open = 0
+    for _ in range(int(END_LIMIT_S)):
+        await asyncio.sleep(1.0)
+        is_open = sum(call.first_s is not None and call in asker.open for call in asker.calls[warmed_up:])
+        if is_open == count:
+            break
     with_streams = memory(pid)
-    is_open = sum(call.first_s is not None and call in asker.open for call in asker.calls[warmed_up:])
     asker.close()
     return before, with_streams, is_open
 

@@ -13,13 +13,16 @@ import json
 import re
 import socket
 import sys
+from collections import OrderedDict
 from typing import cast
 
 import httptools
 import uvloop
+from xxhash import xxh3_64_intdigest
 
 MODEL = "mock"
 KV_TOKENS = 1_000_000
+MOST_SEEN = 4_096
 
 NUMBERS = {name: re.compile(rb'"%b"\s*:\s*(\d+)' % name) for name in (b"max_tokens", b"seed")}
 STREAM = re.compile(rb'"stream"\s*:\s*true')
@@ -64,19 +67,9 @@ class Words:
             self._tokens.append(self._chunk(content))
         return self._tokens[number]
 
-    def usage(self, prompt_tokens: int, tokens: int) -> bytes:
-        return framed(f'{{{COMMON % "chat.completion.chunk"},"choices":[],{usage(prompt_tokens, tokens)}}}')
-
     @staticmethod
     def _chunk(choice: str) -> bytes:
         return framed(f'{{{COMMON % "chat.completion.chunk"},"choices":[{{"index":0,{choice},"token_ids":null}}]}}')
-
-
-def usage(prompt_tokens: int, tokens: int) -> str:
-    return (
-        f'"usage":{{"prompt_tokens":{prompt_tokens},"total_tokens":{prompt_tokens + tokens},'
-        f'"completion_tokens":{tokens},"prompt_tokens_details":{{"cached_tokens":{prompt_tokens // 2}}}}}'
-    )
 
 
 class Pod:
@@ -86,6 +79,18 @@ class Pod:
         self.words = words
         self.running = 0
         self.asked = 0
+        self._seen: OrderedDict[int, None] = OrderedDict()
+
+    def cached_share(self, body: bytes) -> float:
+        """How much of a prompt it has seen before, as far as one can tell by halves."""
+        whole, half = xxh3_64_intdigest(body), xxh3_64_intdigest(body[: len(body) // 2])
+        share = 0.98 if whole in self._seen else 0.48 if half in self._seen else 0.0
+        for beginning in (whole, half):
+            self._seen[beginning] = None
+            self._seen.move_to_end(beginning)
+        while len(self._seen) > MOST_SEEN:
+            self._seen.popitem(last=False)
+        return share
 
     def page(self, path: bytes) -> tuple[int, bytes]:
         if path == b"/health":
@@ -110,7 +115,7 @@ class PodConnection(asyncio.Protocol):
         self._path = b""
         self._body: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._next = self._tokens = self._prompt_tokens = 0
+        self._next = self._tokens = self._prompt_tokens = self._cached_tokens = 0
         self._begun_s = self._pace_s = 0.0
         self._tells_usage = False
         self._transport: asyncio.Transport
@@ -140,6 +145,7 @@ class PodConnection(asyncio.Protocol):
             return
         self._pod.asked += 1
         self._prompt_tokens = len(body) // 4
+        self._cached_tokens = int(self._prompt_tokens * self._pod.cached_share(body))
         self._tokens = self._number(b"max_tokens", body)
         if STREAM.search(body):
             self._begin(self._number(b"seed", body) / 1000, tells_usage=USAGE.search(body) is not None)
@@ -159,8 +165,18 @@ class PodConnection(asyncio.Protocol):
         text = "".join(f" {number}" for number in range(self._tokens))
         message = f'"message":{{"role":"assistant","content":"{text}","refusal":null,"tool_calls":[],"reasoning":null}}'
         choice = f'{{"index":0,{message},"logprobs":null,"finish_reason":"length","stop_reason":null}}'
-        tail = f'"service_tier":null,"system_fingerprint":null,{usage(self._prompt_tokens, self._tokens)}'
+        tail = f'"service_tier":null,"system_fingerprint":null,{self._usage()}'
         return f'{{{COMMON % "chat.completion"},"choices":[{choice}],{tail}}}'.encode()
+
+    def _usage_event(self) -> bytes:
+        return framed(f'{{{COMMON % "chat.completion.chunk"},"choices":[],{self._usage()}}}')
+
+    def _usage(self) -> str:
+        prompt, tokens = self._prompt_tokens, self._tokens
+        return (
+            f'"usage":{{"prompt_tokens":{prompt},"total_tokens":{prompt + tokens},'
+            f'"completion_tokens":{tokens},"prompt_tokens_details":{{"cached_tokens":{self._cached_tokens}}}}}'
+        )
 
     def _begin(self, pace_s: float, *, tells_usage: bool) -> None:
         self._pod.running += 1
@@ -181,7 +197,7 @@ class PodConnection(asyncio.Protocol):
             return
         self._timer = None
         self._pod.running -= 1
-        told = words.usage(self._prompt_tokens, self._tokens) if self._tells_usage else b""
+        told = self._usage_event() if self._tells_usage else b""
         self._transport.write(told + words.done)
 
 

@@ -19,7 +19,7 @@ class Column:
     has_ratio: bool = True
 
 
-UNARY, LARGE, FAST, MANY = "unary", "large", "fast", "many"
+UNARY, LARGE, FAST, MANY, WHOLE = "unary", "large", "fast", "many", "whole"
 RSS, PER_STREAM, ADDED_P50, ADDED_P99 = "rss", "per_stream", "added_p50", "added_p99"
 
 COLUMNS = (
@@ -27,6 +27,7 @@ COLUMNS = (
     Column(LARGE, "128 KB unary, us"),
     Column(FAST, "chunk, us (100 x 10 ms)", 2),
     Column(MANY, "chunk, us (500 x 50 ms)", 2),
+    Column(WHOLE, "same, with begin and end", 2),
     Column(ADDED_P50, "added TTFT p50, ms", 2, has_ratio=False),
     Column(ADDED_P99, "added TTFT p99, ms", 2, has_ratio=False),
     Column(RSS, "RSS, MB", 0, has_ratio=False),
