@@ -7,6 +7,7 @@ the SDKs' users have such) can use it as well as those that do not.
 import asyncio
 import contextlib
 import json
+import os
 import time
 import urllib.error
 import urllib.request
@@ -34,6 +35,8 @@ class Receipt:
     predicted_warm_tokens: int
     real_warm_tokens: int | None
     ends: tuple[str, ...]
+    candidates: tuple[Any, ...]
+    """Of the last try, best first, as the receipt shows them: why it went where it went."""
 
     @property
     def pod(self) -> str:
@@ -49,7 +52,9 @@ class Gateway(Child):
         serve = (str(ROOT / ".venv" / "bin" / "hearth"), "serve", "--listen", listen, "--admin", admin)
         named = (word for pod in pods for word in ("--pod", pod))
         words = (*bounds(lifetime_s), *serve, "--metrics", "off", *named, *flags)
-        super().__init__(f"gateway-{listen.rpartition(':')[2]}", words, f"http://{listen}")
+        # What the caller may have set is meant for another gateway.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEARTH_")}
+        super().__init__(f"gateway-{listen.rpartition(':')[2]}", words, f"http://{listen}", inherited)
         self.admin = f"http://{admin}"
 
     def receipt(self, receipt_id: str) -> Receipt:
@@ -64,6 +69,7 @@ class Gateway(Child):
             predicted_warm_tokens=attempts[-1]["predicted_warm_tokens"] if attempts else 0,
             real_warm_tokens=attempts[-1]["real_warm_tokens"] if attempts else None,
             ends=tuple(attempt["ended"] for attempt in attempts),
+            candidates=tuple(attempts[-1]["candidates"]) if attempts else (),
         )
 
     def pod(self, url: str) -> Any:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Sequence
 
 import anthropic
@@ -16,6 +17,9 @@ from tests.vllm.pods import BLOCK_TOKENS, CONTEXT_TOKENS, Pod
 
 ENDLESS = CONTEXT_TOKENS - 200
 """Tokens; on a small machine more than ten seconds of work."""
+
+COUNTING = "Write all the numbers from 1 to 1000, one after the other: 1, 2, 3, 4, 5, 6, 7, 8,"
+"""Takes this model to its limit also by the API that cannot be told to ignore the end."""
 
 
 def subject(url: str, pod: Pod) -> Subject:
@@ -48,7 +52,7 @@ async def test_a_connection_that_is_cut(gateway: Gateway, pods: tuple[Pod, ...],
     generated = await total(pods, "generation_tokens_total")
     reader, writer = await front.connect()
     try:
-        asked = front.request(path, tokens=ENDLESS, stream=stream, ignore_eos=True)
+        asked = front.request(path, COUNTING, tokens=ENDLESS, stream=stream, ignore_eos=True)
         writer.write(spell("POST", path, asked, {"Content-Type": "application/json"}))
         if stream:
             await reader.readuntil(b"\n\n")
@@ -66,7 +70,7 @@ async def test_a_stream_that_openais_client_closes(gateway: Gateway, pods: tuple
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
         raw = await client.chat.completions.with_raw_response.create(
             model=pods[0].model,
-            messages=[{"role": "user", "content": "Count to a thousand."}],
+            messages=[{"role": "user", "content": COUNTING}],
             max_tokens=ENDLESS,
             stream=True,
             extra_body={"ignore_eos": True},
@@ -87,7 +91,7 @@ async def test_a_request_that_anthropics_client_cancels(gateway: Gateway, pods: 
         asking = asyncio.create_task(
             client.messages.create(
                 model=pods[0].model,
-                messages=[{"role": "user", "content": "Count to a thousand."}],
+                messages=[{"role": "user", "content": COUNTING}],
                 max_tokens=ENDLESS,
                 extra_body={"ignore_eos": True},
             )
@@ -104,8 +108,9 @@ async def test_many_that_leave_at_once(gateway: Gateway, pods: tuple[Pod, ...]) 
     front = subject(gateway.url, pods[0])
     generated = await total(pods, "generation_tokens_total")
     asked = [
-        asyncio.create_task(front.post(path, front.request(path, tokens=ENDLESS, stream=True, ignore_eos=True)))
-        for path in APIS * 6
+        asyncio.create_task(front.post(path, front.request(path, text, tokens=ENDLESS, stream=True, ignore_eos=True)))
+        for path in APIS
+        for text in (f"{secrets.token_hex(2)}: {COUNTING}" for _ in range(6))
     ]
     # Eight run on each pod; the rest wait.
     await until_running(pods, 16)
