@@ -97,6 +97,7 @@ class Front:
             connection.cut(Refused(Reason.GATEWAY_DRAINING, "The gateway is shutting down.", retry_after_s=1.0))
         await self._wait_until_empty(LEAVING_S)
         self.close()
+        await self._wait_until_empty(LEAVING_S)
         if self._desk.tasks:
             await asyncio.wait(self._desk.tasks)
 

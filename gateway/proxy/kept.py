@@ -72,9 +72,15 @@ def facts_of_stream(api: Api, kept: Kept) -> AnswerFacts:
 
 
 def _last_events(told: bytes) -> list[bytes]:
-    end = told.rstrip().rsplit(b"\n\n", EVENTS_READ)
-    lines = [line[5:] for line in b"\n".join(end).splitlines() if line.startswith(b"data:")]
-    return lines[::-1]
+    """The data of the last events, the last one first."""
+    lines = told[-TAIL_BYTES:].splitlines()
+    events: list[bytes] = []
+    for line in reversed(lines):
+        if line.startswith(b"data:"):
+            events.append(line[5:])
+            if len(events) == EVENTS_READ:
+                break
+    return events
 
 
 def _facts_of_end(api: Api, told: bytes) -> AnswerFacts:

@@ -180,8 +180,10 @@ class EventStream:
 
     def take(self, payload: bytes) -> None:
         passed = self._scanner.take(payload)
-        if passed:
-            self._pass_on(passed)
+        if passed and self._reply.begun:
+            self._reply.send(passed)
+        elif passed:
+            self._relay.begin(self._head, passed, is_stream=True)
         if self._scanner.error is not None:
             self._tell(self._scanner.error)
 
@@ -192,16 +194,12 @@ class EventStream:
         elif not self._scanner.is_complete:
             self._relay.fail(LegEnd.LOST, "The pod ended its stream before the answer was complete.")
         else:
-            if left:
-                self._pass_on(left)
+            if not self._reply.begun:
+                self._relay.begin(self._head, left, is_stream=True)
+            elif left:
+                self._reply.send(left)
             self._reply.end()
             self._relay.answered()
-
-    def _pass_on(self, events: bytes) -> None:
-        if self._reply.begun:
-            self._reply.send(events)
-        else:
-            self._relay.begin(self._head, events, is_stream=True)
 
     def _tell(self, error: PodError) -> None:
         """The pod has said inside its stream, under a head that says 200, that it failed, or why it will not go on."""

@@ -1,7 +1,7 @@
 """Watches a stream of server-sent events as it passes: what may go on now, and what it tells.
 
 Bytes in, bytes out; whatever way the stream is split, the same bytes come out. Nearly every read holds whole events
-with nothing in them that concerns us, and costs one search. Knows nothing of HTTP, sockets and clocks.
+with nothing in them that concerns us, and costs two searches. Knows nothing of HTTP, sockets and clocks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from gateway.proxy.kept import TAIL_BYTES, Kept
 from gateway.proxy.pod_errors import PodError, read_stream_error
 from routing.request import Api
 
-NOTEWORTHY = re.compile(rb'"(?:usage|error)"')
-"""Stands in every event that has to be looked at. Inside a JSON string its quotes would be escaped."""
+USAGE = b'"usage"'
+ERROR = b'"error"'
+"""One of these stands in every event that has to be looked at. Inside a JSON string their quotes would be escaped."""
 
 EVENT_END = re.compile(rb"\n\r?\n")
 
@@ -66,6 +67,8 @@ class Scanner:
         self._withholds_usage = withholds_usage
         self._held = b""
         self._prelude = b""
+        self._is_flowing = False
+        """The first token has passed, and nothing is held."""
         self._has_passed = False
         self._is_oversized = False
         self._last_was_oversized = False
@@ -77,7 +80,8 @@ class Scanner:
     def take(self, payload: bytes) -> bytes:
         """What may go on now that this has come."""
         self._kept.add(payload)
-        if self.has_first_token and not self._held and payload.endswith(b"\n\n") and NOTEWORTHY.search(payload) is None:
+        # CPython finds a short word backwards in half the time that it takes forwards.
+        if self._is_flowing and payload.endswith(b"\n\n") and payload.rfind(USAGE) < 0 and payload.rfind(ERROR) < 0:
             return payload
         return self._take_events(payload)
 
@@ -113,6 +117,7 @@ class Scanner:
         self._held = text[start:]
         if self._is_oversized or len(self._held) > HELD_BYTES:
             passed.append(self._let_go())
+        self._is_flowing = self.has_first_token and not self._held
         return self._begun(b"".join(passed))
 
     def _let_go(self) -> bytes:
@@ -132,14 +137,14 @@ class Scanner:
         return b""
 
     def _lets_pass(self, event: bytes) -> bool:
-        told = data_of(event)
+        told = _told_by(event)
         if not told:
             return True
-        if b'"error"' in told:
+        if ERROR in told:
             self.error = read_stream_error(told)
             if self.error is not None:
                 return False
-        if self._withholds_usage and b'"usage"' in told and _is_usage_only(told):
+        if self._withholds_usage and USAGE in told and _is_usage_only(told):
             return False
         if not self.has_first_token:
             self.has_first_token = not self._is_prelude(told)
@@ -156,8 +161,8 @@ class Scanner:
         return event.type in PRELUDE
 
 
-def data_of(event: bytes) -> bytes:
-    """The data of one event; several data lines are joined by line ends. Empty for a comment."""
+def _told_by(event: bytes) -> bytes:
+    """The payload of one event; several of its lines are joined by line ends. Empty for a comment."""
     lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
 
