@@ -50,11 +50,10 @@ class HttpCarrier:
     async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
         self._attempts += 1
         url = placement.engine.pod
-        question = self._question(placement.engine)
         try:
-            relay = await self._ask(placement, question, first_byte_by_s, fresh=False)
+            relay = await self._ask(placement, first_byte_by_s, fresh=False)
             if relay.was_stale:
-                relay = await self._ask(placement, question, first_byte_by_s, fresh=True)
+                relay = await self._ask(placement, first_byte_by_s, fresh=True)
         except PoolIsFull:
             return Leg(LegEnd.BUSY, detail=f"There are too many connections to {url}.")
         except TimeoutError:
@@ -66,7 +65,7 @@ class HttpCarrier:
     def refuse(self, refusal: Refused) -> None:
         self._reply.refuse(refusal)
 
-    async def _ask(self, placement: Placed, question: list[bytes], first_byte_by_s: float, *, fresh: bool) -> Relay:
+    async def _ask(self, placement: Placed, first_byte_by_s: float, *, fresh: bool) -> Relay:
         line = await self._pool.lease(placement.engine.pod, fresh=fresh)
         relay = Relay(
             self._reply,
@@ -76,7 +75,8 @@ class HttpCarrier:
             kept_bytes=self._kept_bytes,
             begun=self._begun,
         )
-        line.ask(relay, question, first_byte_by_s)
+        # Not kept in a local: it holds the body, and this frame lives as long as the stream.
+        line.ask(relay, self._question(placement.engine), first_byte_by_s)
         try:
             await relay.ended
         except BaseException:
