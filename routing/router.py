@@ -104,8 +104,7 @@ class Router:
         may serve the model now.
         """
         roster = self._roster(request, avoid)
-        ruler = Ruler(self.counter(request.model), request.prompt)
-        candidates = self._candidates(request, roster, ruler, now_s)
+        candidates = self._candidates(request, roster, now_s)
         scored = self._score(request, candidates)
         at = _best(scored, candidates, draw)
         engine = roster.engines[at]
@@ -155,10 +154,13 @@ class Router:
             Reason.NO_POD_READY, f"No pod that serves `{request.model}` is ready.", param="model", retry_after_s=2.0
         )
 
-    def _candidates(self, request: Request, roster: Roster, ruler: Ruler, now_s: float) -> Candidates:
+    def _candidates(self, request: Request, roster: Roster, now_s: float) -> Candidates:
         pick, ledger, costs = roster.pick, self.ledger, self.costs
+        walked = list(self.index.walk(request.prompt, roster.mask))
+        deepest = walked[-1][1] if walked else 0
+        ruler = Ruler(self.counter(request.model), request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
-        warm_tokens, work = self._warmth(request, roster, ruler, prompt_tokens)
+        warm_tokens, work = _warmth(walked, roster, ruler, prompt_tokens)
         seconds_per_token = pick(costs.seconds_per_token)
         ledger.forget_stale(now_s)
         return Candidates(
@@ -183,31 +185,6 @@ class Router:
             session_at=self._session_at(request, roster),
             holds_adapter=self._holds_adapter(request, roster),
         )
-
-    def _warmth(
-        self, request: Request, roster: Roster, ruler: Ruler, prompt_tokens: float
-    ) -> tuple[list[float], list[float]]:
-        """Warm tokens and prefill work of every engine. Engines that hold equally much are reckoned together."""
-        held = [(mask, ruler.tokens(size)) for mask, size in self.index.walk(request.prompt, roster.mask)]
-        cold = roster.mask ^ sum(mask for mask, _ in held)
-        if cold:
-            held.append((cold, 0.0))
-        # What most of them hold (nothing, or a common system prompt) is filled in for all, the rest one by one.
-        held.sort(key=_engines_in, reverse=True)
-        warm_tokens: list[float] = []
-        work: list[float] = []
-        for mask, tokens in held:
-            # The last token is always computed, and only whole KV blocks are reused.
-            warm = max(0.0, min(tokens, prompt_tokens - 1)) // roster.block_tokens * roster.block_tokens
-            cold_work = prefill_work(prompt_tokens - warm, prompt_tokens)
-            if not warm_tokens:
-                warm_tokens = [warm] * len(roster.engines)
-                work = [cold_work] * len(roster.engines)
-                continue
-            for place in roster.places(mask):
-                warm_tokens[place] = warm
-                work[place] = cold_work
-        return warm_tokens, work
 
     def _score(self, request: Request, candidates: Candidates) -> Scored:
         names, terms = [], []
@@ -265,5 +242,30 @@ def _best(scored: Scored, candidates: Candidates, draw: float) -> int:
     return equals[int(draw * len(equals))]
 
 
-def _engines_in(held: tuple[int, float]) -> int:
-    return held[0].bit_count()
+def _warmth(
+    walked: Sequence[tuple[int, int]], roster: Roster, ruler: Ruler, prompt_tokens: float
+) -> tuple[list[float], list[float]]:
+    """Warm tokens and prefill work of every engine, from (mask of engines, size held). Alike are reckoned together."""
+    cold = roster.mask
+    for mask, _ in walked:
+        cold ^= mask
+    # What most of them hold (nothing, or a common system prompt) is filled in for all, the rest one by one.
+    groups = sorted([*walked, (cold, 0)] if cold else walked, key=_engines_in, reverse=True)
+    warm_tokens: list[float] = []
+    work: list[float] = []
+    for mask, size in groups:
+        # The last token is always computed, and only whole KV blocks are reused.
+        warm = max(0.0, min(ruler.tokens(size), prompt_tokens - 1)) // roster.block_tokens * roster.block_tokens
+        cold_work = prefill_work(prompt_tokens - warm, prompt_tokens)
+        if not work:
+            warm_tokens = [warm] * len(roster.engines)
+            work = [cold_work] * len(roster.engines)
+            continue
+        for place in roster.places(mask):
+            warm_tokens[place] = warm
+            work[place] = cold_work
+    return warm_tokens, work
+
+
+def _engines_in(group: tuple[int, int]) -> int:
+    return group[0].bit_count()

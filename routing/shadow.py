@@ -78,13 +78,20 @@ class ShadowCache:
         for run in self._oldest_first:
             yield from reversed(run.blocks)
 
+    def depth(self, blocks: Sequence[int]) -> int:
+        """How many of a prompt's blocks are held."""
+        path = self._path(blocks)
+        last = path[-1] if path else self._root
+        following = last.children.get(blocks[last.end]) if last.end < len(blocks) else None
+        return last.end + (following.shared_with(blocks) if following else 0)
+
     def use(self, prompt: Prompt, turn: int) -> Use:
         """Hold all blocks of a prompt, as last used in `turn`.
 
         Deepest first, so that the head of a chain is the last to be forgotten, as in the engine.
         """
         path = self._path(prompt.blocks, splitting=True)
-        use = Use(path[-1].end if path else 0, tuple((run.end, run.turn) for run in path))
+        use = Use(path[-1].end if path else 0, tuple([(run.end, run.turn) for run in path]))
         if use.warm_blocks < len(prompt.blocks):
             self._append(path, prompt, use.warm_blocks)
         for run in reversed(path):

@@ -5,7 +5,9 @@ Sizes are bytes of canonical prompt (or whatever unit `Prompt.size` counts in).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
+from math import inf
 
 from msgspec import Struct
 
@@ -66,13 +68,16 @@ class TokenCounter:
         if len(self._leaves) > REMEMBERED_LEAVES:
             self._leaves.popitem(last=False)
 
-    def known_leaf(self, prompt: Prompt) -> Leaf | None:
-        """The longest earlier prompt that ended in one of this prompt's blocks.
+    def known_leaf(self, prompt: Prompt, within: float = inf) -> Leaf | None:
+        """The longest earlier prompt that ended in one of this prompt's blocks, of those `within` its first so much.
 
         What stands after an earlier prompt's last full block is taken to be shared too: who goes on through exactly
         that block is nearly always its next turn. Where that is wrong, it is wrong by less than a block.
         """
-        for leaf in filter(None, map(self._leaves.get, reversed(prompt.blocks))):
+        blocks = prompt.blocks
+        if within < prompt.covered:
+            blocks = blocks[: bisect_right(prompt.ends, within, 0, len(blocks))]
+        for leaf in filter(None, map(self._leaves.get, reversed(blocks))):
             if leaf.size <= prompt.size:
                 return leaf
         return None
@@ -93,7 +98,7 @@ class ExactCounter:
     def remember(self, prompt: Prompt, tokens: int) -> None:
         """It is known."""
 
-    def known_leaf(self, prompt: Prompt) -> None:
+    def known_leaf(self, prompt: Prompt, within: float = inf) -> None:
         """None is needed."""
 
     def tokens(self, size: float) -> float:
@@ -105,9 +110,10 @@ class Ruler:
 
     __slots__ = ("_counter", "_leaf")
 
-    def __init__(self, counter: TokenCounter | ExactCounter, prompt: Prompt) -> None:
+    def __init__(self, counter: TokenCounter | ExactCounter, prompt: Prompt, held: float = inf) -> None:
+        """`held`: how much of the prompt anybody holds. An earlier one that ended beyond it is warm nowhere."""
         self._counter = counter
-        self._leaf = counter.known_leaf(prompt)
+        self._leaf = counter.known_leaf(prompt, held)
 
     def tokens(self, size: float) -> float:
         """Tokens of the prompt's first `size` bytes."""

@@ -85,11 +85,15 @@ class WarmIndex:
     def walk(self, prompt: Prompt, among: int) -> Iterator[tuple[int, int]]:
         """Yield (mask of engines, warm size) for the engines of `among` that hold some of the prompt's beginning.
 
-        Whoever holds a block holds all before it, so where engines leave the walk is found by bisection.
+        Whoever holds a block holds all before it, so where engines leave the walk is found by bisection; and a single
+        engine that is left knows by its own tree how far it goes, which is where it would be given the prompt.
         """
         holders, blocks, ends = self._holders, prompt.blocks, prompt.ends
         alive, depth = among, 0
         while alive and depth < len(blocks):
+            if depth and not alive & (alive - 1):
+                yield alive, ends[self._engines[alive.bit_length() - 1].shadow.depth(blocks) - 1]
+                return
 
             def some_have_left(block: int, alive: int = alive) -> bool:
                 return holders.get(block, 0) & alive != alive

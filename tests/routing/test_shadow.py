@@ -185,3 +185,13 @@ def test_what_others_stand_on_is_not_retracted() -> None:
     held = {block for grown in ("abcd", "abce") for block in prompt_of(grown).blocks}
     assert set(cache) == held
     assert set(cache.forget_before(3)) == held
+
+
+@given(st.lists(prompts, max_size=8), prompts)
+def test_the_depth_is_how_many_blocks_are_held(used: list[Prompt], asked: Prompt) -> None:
+    """Wherever a prompt leaves the tree: at a run's end, in its middle, at the root."""
+    cache = ShadowCache(UNBOUNDED, UNBOUNDED)
+    for turn, prompt in enumerate(used):
+        cache.use(prompt, turn + 1)
+    held = set(cache)
+    assert cache.depth(asked.blocks) == sum(block in held for block in asked.blocks)

@@ -58,6 +58,19 @@ def test_the_longest_counted_prompt_counts() -> None:
     assert Ruler(counter, first.extended(b"something else " * 100)).tokens(first.covered) == 1000
 
 
+def test_a_turn_that_nobody_holds_any_more_is_no_measure() -> None:
+    """Only what is warm somewhere needs exact counts; a turn that ended beyond it is not even looked for."""
+    counter = TokenCounter(4.0)
+    first = cut_prompt(TEXT, 0)
+    second = first.extended(MORE)
+    counter.remember(first, 1000)
+    counter.remember(second, 2000)
+    third = second.extended(MORE)
+    assert Ruler(counter, third, held=second.covered).tokens(second.covered) == 2000
+    assert Ruler(counter, third, held=second.covered - 1).tokens(first.covered) == 1000
+    assert Ruler(counter, third, held=0).tokens(third.size) == counter.tokens(third.size)
+
+
 def test_a_longer_prompt_is_no_measure_for_a_shorter_one() -> None:
     """A prompt that ends inside what was counted is not counted by it, though their last blocks are the same."""
     counter = TokenCounter(4.0)
