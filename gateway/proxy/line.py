@@ -188,7 +188,7 @@ class Line(asyncio.Protocol):
         )
 
     def _complete(self, answer: Answer) -> None:
-        relay, self._relay = self._relay, None
+        relay, self._relay, self._answer = self._relay, None, None
         if relay is not None:
             relay.reply.source = None
         self._due_s = self._loop.time() + self._owner.timeouts.pod_idle_s
@@ -203,7 +203,7 @@ class Line(asyncio.Protocol):
             answer.end()
 
     def _fail(self, end: LegEnd, detail: str) -> None:
-        relay, self._relay = self._relay, None
+        relay, self._relay, self._answer = self._relay, None, None
         self.abort()
         if relay is not None:
             relay.reply.source = None
