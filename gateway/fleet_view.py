@@ -23,7 +23,8 @@ def _show_pod(router: Router, pod: WatchedPod, now_s: float) -> dict[str, object
     known = router.fleet.pod(pod.url)
     return {
         "url": pod.url,
-        "standing": pod.standing(),
+        # As the router has it: a probe may have seen more, but the pod is not chosen before all is known of it.
+        "standing": known.standing if known else pod.standing(),
         "health": pod.health,
         "trouble": pod.trouble or None,
         "models": sorted(known.models) if known else [],

@@ -155,8 +155,9 @@ class Exposition(Collector):
         opened = CounterMetricFamily("hearth_breaker_opens", "How often a pod's breaker opened.", labels=("pod",))
         age = GaugeMetricFamily("hearth_scrape_age_seconds", "Since a pod's metrics were read.", labels=("pod",))
         now_s = self._gauges.clock()
+        for known in self._gauges.router.fleet.pods:
+            standings[known.standing] += 1
         for pod in self._gauges.pods():
-            standings[pod.standing()] += 1
             opened.add_metric((pod.url,), pod.breaker.opened)
             if pod.page is not None and pod.scraped_s >= 0:
                 age.add_metric((pod.url,), max(0.0, now_s - pod.scraped_s))
