@@ -116,7 +116,7 @@ def test_pods_are_counted_by_standing() -> None:
     scraped = Scraped()
     scraped.add("http://a:1")
     shown = {standing: scraped.value("hearth_pods", standing=standing.value) for standing in Standing}
-    assert shown == dict.fromkeys(Standing, 0) | {Standing.STARTING: 1}
+    assert shown == dict.fromkeys(Standing, 0) | {Standing.READY: 1}
 
 
 def test_the_gateway_shows_itself() -> None:
