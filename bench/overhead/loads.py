@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from bench.overhead.accounts import CpuBook, Memory, memory, ticks_s
 from bench.overhead.bodies import Bodies
@@ -20,6 +21,9 @@ SETTLE_S = 0.7
 END_LIMIT_S = 15.0
 SOAK_STREAMS_RATE = 20.0
 SOAK_UNARY_RATE = 100.0
+IDLE_AT_ONCE = 500
+IDLE_RATE = 1_000
+KEPT_UP_SHARE = 0.9
 LONGER_THAN_ANY_S = 3_600
 NEVER_ENDING_TOKENS = 1_000
 
@@ -35,6 +39,8 @@ class Cost:
     faults: Sequence[str] = field(default=())
     with_ends_us: float = 0.0
     """Of a stream's event: with what its stream cost at its beginning and its end."""
+    is_disturbed: bool = False
+    """The machine did not keep up with the load: units that come in heaps cost less than they should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +86,15 @@ async def unary(port: int, pid: int, bodies: Bodies, rate: float, seconds: float
     await asker.all_ended(END_LIMIT_S)
     warmed_up = len(asker.calls)
     window = Window(pid)
+    begin_s = perf_counter()
     asking = asyncio.create_task(paced(asker, bodies, rate, seconds))
     await window.stay(seconds)
     await asking
     await asker.all_ended(END_LIMIT_S)
+    is_late = perf_counter() - begin_s > seconds / KEPT_UP_SHARE + 0.1
     cost = window.cost(len(asker.calls) - warmed_up)
     asker.close()
-    return Cost(cost.us, cost.units, cost.by_ticks_us, asker.faults())
+    return Cost(cost.us, cost.units, cost.by_ticks_us, asker.faults(), is_disturbed=is_late)
 
 
 async def streams(port: int, pid: int, count: int, pace_ms: int, seconds: float, *, size: int = 1_400) -> Cost:
@@ -104,7 +112,8 @@ async def streams(port: int, pid: int, count: int, pace_ms: int, seconds: float,
     await asker.all_ended(END_LIMIT_S)
     with_ends = whole.cost(_events(asker.calls))
     asker.close()
-    return Cost(cost.us, cost.units, cost.by_ticks_us, asker.faults(), with_ends.us)
+    is_late = cost.units < KEPT_UP_SHARE * count * seconds * 1000 / pace_ms
+    return Cost(cost.us, cost.units, cost.by_ticks_us, asker.faults(), with_ends.us, is_late)
 
 
 async def first_tokens(ports: tuple[int, ...], rate: float, seconds: float) -> FirstTokens:
@@ -127,9 +136,11 @@ async def idle_streams(port: int, pid: int, count: int) -> tuple[Memory, Memory,
     await asker.all_ended(END_LIMIT_S)
     before = memory(pid)
     bodies = Bodies(1_400, tokens=NEVER_ENDING_TOKENS, pace_ms=LONGER_THAN_ANY_S * 1000, is_stream=True)
-    await asker.connect(count)
     warmed_up = len(asker.calls)
-    await paced(asker, bodies, 1_000, count / 1_000 * 2, at_most=count)
+    while (missing := count - len(asker.open)) > 0:
+        some = min(missing, IDLE_AT_ONCE)
+        await asker.connect(some)
+        await paced(asker, bodies, IDLE_RATE, some / IDLE_RATE, at_most=some)
     is_open = 0
     for _ in range(int(END_LIMIT_S)):
         await asyncio.sleep(1.0)
