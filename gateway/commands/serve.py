@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import sys
@@ -18,6 +19,9 @@ from gateway.ports import CannotListen
 from gateway.serving import serve
 from tenancy.document import Fault, Invalid
 
+COLLECT_AFTER = (20_000, 20, 100)
+"""Thresholds of the garbage collector's generations."""
+
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     """The exit status: 0 after a stop by signal, 1 where it could not start."""
@@ -29,6 +33,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
         settings = reread()
         _keep_standard_streams()
         _raise_file_limit()
+        _spare_the_collector()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings, reread, variables))
     except Invalid as invalid:
@@ -62,6 +67,15 @@ def _keep_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+
+
+def _spare_the_collector() -> None:
+    """Keep full collections small and rare: walking all that was ever loaded held the loop for a tenth of a second, and
+    with it the slowest hundredth of all first tokens. Requests leave next to no cycles behind.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _raise_file_limit() -> None:
