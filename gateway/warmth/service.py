@@ -1,0 +1,59 @@
+"""The warmth process of a host: listens for the workers and gives every message to whoever it is for.
+
+Holds nothing that a worker cannot do without: it may be slow, restarted or dead at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from gateway.config.values import Settings
+from gateway.log import EventLog
+from gateway.warmth.hub import Hub
+from gateway.warmth.line import Line
+from gateway.warmth.wire import Batch, Hello, Message, Missed
+
+
+class Warmth:
+    """Built by the supervisor's child, run until cancelled."""
+
+    def __init__(self, settings: Settings, where: Path, say: EventLog, registry: CollectorRegistry) -> None:
+        self.settings = settings
+        self.hub = Hub()
+        self._where = where
+        self._say = say
+        self._takers: dict[type, Callable[[Line, Message], None]] = {
+            Hello: self.hub.take,
+            Batch: self.hub.take,
+            Missed: self.hub.take,
+        }
+        """Who gets which message of a worker; whoever answers does so with `line.send`."""
+
+    def renew(self, settings: Settings) -> None:
+        """Take over settings that a reload has read."""
+        self.settings = settings
+
+    async def run(self) -> None:
+        """Serve the workers until cancelled."""
+        with suppress(FileNotFoundError):
+            self._where.unlink()
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            server = await loop.create_unix_server(self._line, str(self._where))
+            stack.callback(self.hub.close)
+            stack.callback(server.close)
+            self._say("info", "warmth process listening", socket=str(self._where))
+            await loop.create_future()
+
+    def _line(self) -> Line:
+        return Line(self._take, began=self.hub.join, ended=self.hub.leave)
+
+    def _take(self, line: Line, message: Message) -> None:
+        take = self._takers.get(type(message))
+        if take is not None:
+            take(line, message)

@@ -1,0 +1,109 @@
+"""What a worker and the warmth process of its host say to each other: frames of MessagePack over a unix socket.
+
+A frame is its length in four bytes, big end first, and one message: an array that begins with the message's tag. Words
+that the reader does not know are passed over, and so are fields behind those it knows: the two may be of neighbouring
+versions while a host is upgraded. Knows nothing of sockets, and nothing of what a batch of news says.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+LENGTH_BYTES = 4
+
+MOST_FRAME_BYTES = 96 << 20
+"""Longer than any body that a gateway lets in: a length beyond it is no length of ours."""
+
+
+class BrokenFramesError(Exception):
+    """What was read is no sequence of frames: the connection is of no use any more."""
+
+
+class Hello(Struct, frozen=True, array_like=True, tag=1):
+    """A worker's first word. `origin` stands in all of its news; a worker that starts again has another."""
+
+    origin: int
+    worker: int = 0
+
+
+class Batch(Struct, frozen=True, array_like=True, tag=2):
+    """News of one origin, encoded: a worker's own on the way there, others' on the way back."""
+
+    payload: bytes
+
+
+class Restate(Struct, frozen=True, array_like=True, tag=3):
+    """To a worker: somebody has missed some of your news; say what you have open."""
+
+
+class Missed(Struct, frozen=True, array_like=True, tag=4):
+    """From a worker: I have missed some of that origin's news; have it say what it has open."""
+
+    origin: int
+
+
+class Shared(Struct, frozen=True, array_like=True, tag=5):
+    """To every worker, now and then: how the exchange with other hosts goes. Shown as metrics."""
+
+    redis: bool | None = None
+    """Whether Redis takes and gives our news; None where there is none."""
+    staleness_s: float | None = None
+    """How old the latest news of our own was when we read it back from Redis."""
+    dropped: int = 0
+    """Batches that the warmth process has dropped since it began, for whomever."""
+
+
+Message = Hello | Batch | Restate | Missed | Shared
+"""Whoever adds a message gives it a tag that was never used before."""
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def framed(message: Message) -> bytes:
+    """A message as a frame."""
+    said = _ENCODER.encode(message)
+    return len(said).to_bytes(LENGTH_BYTES, "big") + said
+
+
+def read_message(said: bytes | memoryview) -> Message | None:
+    """The message of a frame without its length, None where it is not known here. Raises `BrokenFramesError` where it is none."""
+    try:
+        return _DECODER.decode(said)
+    except msgspec.ValidationError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BrokenFramesError(str(error)) from None
+
+
+class Frames:
+    """Cuts what a connection reads, however it comes in pieces, into frames."""
+
+    def __init__(self, most_bytes: int = MOST_FRAME_BYTES) -> None:
+        self._most = most_bytes
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._wanted = LENGTH_BYTES
+        """How much must be held before there is something to do."""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Take what was read; returns every frame that it completes, without its length. Raises `BrokenFramesError`."""
+        self._pieces.append(piece)
+        self._held += len(piece)
+        if self._held < self._wanted:
+            return []
+        held, start = b"".join(self._pieces), 0
+        frames: list[bytes] = []
+        while True:
+            begin = start + LENGTH_BYTES
+            length = int.from_bytes(held[start:begin], "big") if begin <= len(held) else 0
+            if length > self._most:
+                raise BrokenFramesError(f"a frame of {length} bytes")
+            end = begin + length
+            if end > len(held):
+                break
+            frames.append(held[begin:end])
+            start = end
+        self._pieces, self._held, self._wanted = [held[start:]], len(held) - start, end - start
+        return frames
