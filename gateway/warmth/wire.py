@@ -68,7 +68,7 @@ def framed(message: Message) -> bytes:
 
 
 def read_message(said: bytes | memoryview) -> Message | None:
-    """The message of a frame without its length, None where it is not known here. Raises `BrokenFramesError` where it is none."""
+    """The message of a frame without its length, None where it is not known here. Raises `BrokenFramesError`."""
     try:
         return _DECODER.decode(said)
     except msgspec.ValidationError:
