@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from gateway.config.values import ModelEntry, Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.static import Static
+from gateway.host import Host
 from gateway.identity import Keyring, key_files
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog, OutcomeLog, request_line, usage_line
@@ -35,6 +36,9 @@ from tenancy.policy import Policy, read_policy
 FROZEN_S = 5.0
 """A stream of a pod that no longer listens is cut after so long without a byte: vLLM that was told to stop at once
 freezes what runs, for good; told to drain it goes on sending."""
+
+
+ALONE = Host()
 
 
 @dataclass(slots=True)
@@ -82,15 +86,15 @@ class Gateway:
         return not self.life.is_stopping and self.watcher.is_ready()
 
 
-def build(settings: Settings, variables: Mapping[str, str]) -> Gateway:
+def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gateway:
     """Everything that a gateway is made of. Opens files, but no port. Raises `Invalid`."""
     clock, draw = asyncio.get_running_loop().time, random.Random().random  # noqa: S311 - breaks ties, keeps no secret
     tls = listener_tls(settings.tls) if settings.tls else None
-    keyring = Keyring(load_policy(settings, variables))
+    keyring = Keyring(policy)
     prices = dict(settings.model_table)
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
     life = Life()
-    say, logs = _open_logs(settings, prices)
+    say, logs = _open_logs(settings, prices, host)
     router = Router(settings.routing.scorers)
     receipts = Receipts()
     tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices)
@@ -131,12 +135,14 @@ def build(settings: Settings, variables: Mapping[str, str]) -> Gateway:
     return Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts)
 
 
-def _open_logs(settings: Settings, prices: Mapping[str, ModelEntry]) -> tuple[EventLog, dict[str, OutcomeLog]]:
-    stdout = LineWriter(STDOUT)
-    say = EventLog(stdout, settings.log_level)
+def _open_logs(
+    settings: Settings, prices: Mapping[str, ModelEntry], host: Host
+) -> tuple[EventLog, dict[str, OutcomeLog]]:
+    stdout = LineWriter(STDOUT, lock=host.lock("stdout"))
+    say = EventLog(stdout, settings.log_level, **({"worker": host.number} if host.number else {}))
     logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: say.level))}
     if settings.usage_log:
-        logs["usage"] = OutcomeLog(_usage_writer(settings.usage_log), partial(usage_line, prices=prices))
+        logs["usage"] = OutcomeLog(_usage_writer(settings.usage_log, host), partial(usage_line, prices=prices))
     return say, logs
 
 
@@ -154,9 +160,9 @@ def _make_registry(
     return make_registry(tallies, gauges)
 
 
-def _usage_writer(path: Path) -> LineWriter:
+def _usage_writer(path: Path, host: Host) -> LineWriter:
     try:
-        return LineWriter(path)
+        return LineWriter(path, lock=host.lock("usage"))
     except OSError as error:
         raise Invalid([Fault("usage_log", f"cannot write `{path}`: {error.strerror}")]) from None
 

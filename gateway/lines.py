@@ -1,11 +1,15 @@
 """Lines to a file or to standard output, written by a thread of their own: a blocked reader never blocks the loop.
 
-What waits is bounded; beyond the bound lines are dropped and counted. Knows nothing of what a line says.
+What waits is bounded; beyond the bound lines are dropped and counted. Where several processes write to one target they
+take turns by a lock, so that no line stands inside another. Knows nothing of what a line says.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -19,7 +23,10 @@ STDOUT = 1
 class LineWriter:
     """Appends to one target. `put` never waits and may be called from any thread."""
 
-    def __init__(self, target: Path | int, *, most_waiting_bytes: int = MOST_WAITING_BYTES) -> None:
+    def __init__(
+        self, target: Path | int, *, most_waiting_bytes: int = MOST_WAITING_BYTES, lock: Path | None = None
+    ) -> None:
+        """`lock`: a file that all processes that write to the target name."""
         self.dropped_lines = 0
         self._target = target
         self._most = most_waiting_bytes
@@ -28,6 +35,7 @@ class LineWriter:
         self._waiting_bytes = 0
         self._reopen = False
         self._fd = self._open()
+        self._lock_fd = None if lock is None else os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._thread = Thread(target=self._run, name=f"lines {target}", daemon=True)
         self._thread.start()
 
@@ -59,7 +67,8 @@ class LineWriter:
             lines, count = item
             try:
                 self._renew()
-                _write_all(self._fd, lines)
+                with _turn(self._lock_fd):
+                    _write_all(self._fd, lines)
             except OSError:
                 with self._lock:
                     self.dropped_lines += count
@@ -67,6 +76,8 @@ class LineWriter:
                 self._waiting_bytes -= len(lines)
         if not isinstance(self._target, int):
             os.close(self._fd)
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
 
     def _renew(self) -> None:
         if not self._reopen:
@@ -77,6 +88,21 @@ class LineWriter:
         fresh = self._open()  # before the old one is closed: where it cannot be opened, lines go on into the old file
         os.close(self._fd)
         self._fd = fresh
+
+
+@contextmanager
+def _turn(lock_fd: int | None) -> Iterator[None]:
+    """Nobody else writes meanwhile. A pipe that is full takes a long write in pieces, and others' in between; whoever
+    dies in its turn leaves it to the next.
+    """
+    if lock_fd is None:
+        yield
+        return
+    fcntl.flock(lock_fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock_fd, fcntl.LOCK_UN)
 
 
 def _write_all(fd: int, lines: bytes) -> None:

@@ -66,13 +66,15 @@ class OutcomeLog:
 class EventLog:
     """Says what happens to the gateway itself, beside its requests."""
 
-    def __init__(self, writer: LineWriter, level: str = "info") -> None:
+    def __init__(self, writer: LineWriter, level: str = "info", **always: object) -> None:
+        """`always`: fields that stand in every line, as who says it."""
         self.writer = writer
         self.level = level
+        self._always = always
 
     def __call__(self, level: str, message: str, **fields: object) -> None:
         if LEVELS[level] >= LEVELS[self.level]:
-            line = {"timestamp": stamp(time.time()), "level": level, "message": message, **fields}
+            line = {"timestamp": stamp(time.time()), "level": level, "message": message, **self._always, **fields}
             self.writer.put(msgspec.json.encode(line, enc_hook=str) + b"\n")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from gateway.admin import Admin, admin_app
-from gateway.build import Gateway, build
+from gateway.build import Gateway, build, load_policy
 from gateway.config.show import show_settings
 from gateway.config.values import Settings
 from gateway.log import Bridge
@@ -39,7 +39,7 @@ class Signals:
 
 async def serve(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
     """Run a gateway until a signal ends it. Raises `Invalid` and `CannotListen` before it has begun."""
-    gateway = build(settings, variables)
+    gateway = build(settings, load_policy(settings, variables))
     reloader = Reloader(gateway, reread, variables)
     async with AsyncExitStack() as stack:
         stack.callback(_close_logs, gateway)

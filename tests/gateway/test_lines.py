@@ -63,6 +63,24 @@ def test_a_target_that_is_gone_drops_lines() -> None:
     os.close(write)
 
 
+def test_two_that_write_to_one_pipe_take_turns(tmp_path: Path) -> None:
+    """A full pipe takes a long write in pieces; under the lock no line of one stands inside a line of the other."""
+    read, write = os.pipe()
+    writers = [LineWriter(write, lock=tmp_path / "turn") for _ in range(2)]
+    lines = [letter * 50_000 + b"\n" for letter in (b"a", b"b")]
+    for _ in range(40):
+        for writer, line in zip(writers, lines, strict=True):
+            writer.put(line)
+    seen = b""
+    while len(seen) < 80 * 50_001:
+        seen += os.read(read, 1 << 16)
+    assert sorted(seen.splitlines(keepends=True)) == sorted(lines * 40)
+    for writer in writers:
+        writer.close()
+    os.close(write)
+    os.close(read)
+
+
 def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
     """At the start, not at the first line."""
     with pytest.raises(OSError, match="No such file"):
