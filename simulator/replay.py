@@ -18,8 +18,9 @@ from routing.blocks import Prompt
 from routing.fleet import EngineShape, Pod, Standing
 from routing.request import Api, Request
 from routing.router import Router
-from scorers.registry import routings
 from simulator.clock import run_virtually
+from simulator.policies.board import Board
+from simulator.policies.registry import scorers_of
 from simulator.profile import Profile
 from simulator.records import Progress, Record, Replay
 from simulator.sequence import Sequence
@@ -63,7 +64,9 @@ class Stage:
 
     def __init__(self, setting: Setting, block_tokens: int | None, progress: Progress | None) -> None:
         loop = asyncio.get_running_loop()
-        self.router = Router(routings()[setting.routing], exact_sizes=True)
+        self.board = Board()
+        scorers = scorers_of(setting.routing, self.board, setting.profile, Random(setting.seed))
+        self.router = Router(scorers, exact_sizes=True)
         self.pods: Mapping[str, VirtualPod] = {
             f"pod-{number}": VirtualPod(setting.profile, loop) for number in range(setting.pods)
         }
@@ -97,7 +100,10 @@ class Stage:
         request = Request(name, Api.CHAT, MODEL, prompt, stream=True, session=arrival.session)
         held = engine_blocks(arrival, size, self._engine_block)
         sequence = Sequence(name, arrival.prompt_tokens, arrival.output_tokens, held)
-        await self.passage.lead(request, VirtualCarrier(self.pods, sequence))
+        try:
+            await self.passage.lead(request, VirtualCarrier(self.pods, sequence, self.board.first_token))
+        finally:
+            self.board.end(name)
 
     def _note(self, outcome: Outcome) -> None:
         index, arrival = self._arrivals.pop(outcome.request.id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from random import Random
 
 Runs = tuple[tuple[int, int], ...]
 """Ids as (first, how many) stretches of consecutive numbers: a long conversation shares them turn by turn."""
@@ -52,6 +53,19 @@ class Trace:
     def first(self, most: int | None) -> Trace:
         """Its first requests."""
         return self if most is None else replace(self, arrivals=self.arrivals[:most])
+
+    def jittered(self, most_s: float, seed: int) -> Trace:
+        """The same requests, each up to `most_s` later by a draw of its own. Those of a session keep their order."""
+        if most_s <= 0.0:
+            return self
+        random, latest_s = Random(seed), dict[str, float]()
+        moved = []
+        for arrival in self.arrivals:
+            at_s = arrival.at_s + random.uniform(0.0, most_s)
+            if arrival.session is not None:
+                at_s = latest_s[arrival.session] = max(at_s, latest_s.get(arrival.session, 0.0))
+            moved.append(replace(arrival, at_s=at_s))
+        return make_trace(self.name, moved, self.block_tokens)
 
     def faster(self, speed: float) -> Trace:
         """The same requests at `speed` times their rate."""

@@ -64,11 +64,14 @@ class VirtualPod:
 class VirtualCarrier:
     """Carries one request of a trace to whichever engine it is placed on."""
 
-    __slots__ = ("_block_tokens", "_pods", "_sequence", "refusal")
+    __slots__ = ("_on_first_token", "_pods", "_sequence", "refusal")
 
-    def __init__(self, pods: Mapping[str, VirtualPod], sequence: Sequence) -> None:
+    def __init__(
+        self, pods: Mapping[str, VirtualPod], sequence: Sequence, on_first_token: Callable[[str], None] | None = None
+    ) -> None:
         self._pods = pods
         self._sequence = sequence
+        self._on_first_token = on_first_token
         self.refusal: Refused | None = None
 
     async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
@@ -82,6 +85,8 @@ class VirtualCarrier:
             if milestone.kind is MilestoneKind.FIRST_TOKEN:
                 patience.cancel()
                 placement.first_token(milestone.at)
+                if self._on_first_token:
+                    self._on_first_token(milestone.sequence_id)
             elif not ended.done():
                 ended.set_result(milestone)
 

@@ -1,0 +1,48 @@
+"""The most that any routing could find warm: one cache as large as all together, which knows the future (Belady).
+
+Whatever pods hold between them, one cache of their sum can hold, and of all ways to run that cache none hits more than
+the one that drops what will be asked for last. So no routing of the same arrivals hits more; whether any can hit as
+much, without time, load and separate caches being in the way, is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import inf
+
+
+def clairvoyant_hits(chains: Sequence[Sequence[int]], most_useful: Sequence[int], capacity: int) -> list[int]:
+    """How many leading blocks each prompt finds in a cache of `capacity` blocks.
+
+    `chains` are the prompts' blocks in order of arrival, of which the first `most_useful` could be reused at all.
+    """
+    next_uses = _next_uses(chains)
+    due: dict[int, float] = {}
+    farthest: list[tuple[float, int, int]] = []
+    hits = []
+    for chain, useful, following in zip(chains, most_useful, next_uses, strict=True):
+        found = 0
+        while found < useful and chain[found] in due:
+            found += 1
+        hits.append(found)
+        for depth, block in enumerate(chain):
+            due[block] = following[depth]
+            # Of blocks wanted at the same time the deeper goes first: without its parents it would be of no use.
+            heappush(farthest, (-following[depth], -depth, block))
+        while len(due) > capacity:
+            negative, _, block = heappop(farthest)
+            if due.get(block) == -negative:
+                del due[block]
+    return hits
+
+
+def _next_uses(chains: Sequence[Sequence[int]]) -> list[list[float]]:
+    """For each block of each prompt: which prompt uses it next."""
+    upcoming: dict[int, float] = {}
+    uses: list[list[float]] = []
+    for index in range(len(chains) - 1, -1, -1):
+        uses.append([upcoming.get(block, inf) for block in chains[index]])
+        upcoming.update(dict.fromkeys(chains[index], float(index)))
+    uses.reverse()
+    return uses
