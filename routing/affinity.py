@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from xxhash import xxh3_64_intdigest
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -35,3 +37,32 @@ class LastSeen(Generic[K, V]):
         """Forget every entry that points to `value`."""
         for key in [key for key, held in self._entries.items() if held == value]:
             del self._entries[key]
+
+
+def key_of(name: str) -> int:
+    """What a session or a response is known by: it can be told to others without telling the name."""
+    return xxh3_64_intdigest(name.encode(errors="surrogatepass"))
+
+
+class Whereabouts:
+    """Which engine's slot a name was last on."""
+
+    def __init__(self, most: int) -> None:
+        self._slots: LastSeen[int, int] = LastSeen(most)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def put(self, name: str, slot: int) -> None:
+        self._slots.put(key_of(name), slot)
+
+    def put_key(self, key: int, slot: int) -> None:
+        """The same of a name that somebody else has heard."""
+        self._slots.put(key, slot)
+
+    def get(self, name: str) -> int | None:
+        return self._slots.get(key_of(name))
+
+    def drop_value(self, slot: int) -> None:
+        """Forget every name that was on a slot."""
+        self._slots.drop_value(slot)

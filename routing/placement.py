@@ -9,12 +9,13 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from routing.affinity import LastSeen
+from routing.affinity import Whereabouts, key_of
 from routing.ballot import Ballot, Few
 from routing.blocks import Prompt
 from routing.cost import CostBook
 from routing.fleet import Engine
 from routing.ledger import Charge, Ledger
+from routing.news import Settled, Voice
 from routing.request import Request
 from routing.tokens import ExactCounter, TokenCounter
 from routing.warmth import Trace, WarmIndex
@@ -45,7 +46,8 @@ class Learner(Protocol):
     ledger: Ledger
     index: WarmIndex
     costs: CostBook
-    responses: LastSeen[str, int]
+    responses: Whereabouts
+    voice: Voice | None
 
     def counter(self, model: str) -> TokenCounter | ExactCounter:
         """What counts the tokens of a model's prompts."""
@@ -118,30 +120,45 @@ class Placement:
             return
         self.first_token_s = now_s
         self.few()
-        learner = self._learner
+        learner, took_s = self._learner, now_s - self.placed_s
         learner.ledger.prefill_done(self._charge, now_s)
         learner.index.computed(self._trace)
-        learner.costs.observe_first_token(self.engine.slot, self.predicted.work_tokens, now_s - self.placed_s)
+        learner.costs.observe_first_token(self.engine.slot, self.predicted.work_tokens, took_s)
+        if learner.voice is not None:
+            learner.voice.first_token(self._charge, self.predicted.work_tokens, took_s)
 
     def settle(self, usage: Usage | None, now_s: float, *, answer: bytes = b"", response_id: str | None = None) -> None:
         """The engine has answered in full. Learn from what it says the request took, and from the answer it now holds.
 
         `answer` is the canonical form of what was generated, as the next turn's prompt will contain it.
         """
+        learner, slot = self._learner, self.engine.slot
         # An answer without a first token of its own (not streamed) still shows that the prompt was computed.
-        self._learner.index.computed(self._trace)
+        learner.index.computed(self._trace)
         if response_id:
-            self._learner.responses.put(response_id, self.engine.slot)
-        if usage is None:
-            return
-        self._learn_warmth(usage, answer)
-        if self.first_token_s is not None:
-            self._learner.costs.observe_decode(
-                self.engine.slot,
-                (self.predicted.running + self._learner.ledger.running[self.engine.slot]) / 2,
-                usage.completion_tokens // self.request.sequences - 1,
-                now_s - self.first_token_s,
+            learner.responses.put(response_id, slot)
+        running = (self.predicted.running + learner.ledger.running[slot]) / 2
+        decode_s = None if self.first_token_s is None else now_s - self.first_token_s
+        # Of a response that continues another we see the newest part only, and the engine counts the whole.
+        tells_warmth = usage is not None and usage.prompt_tokens and not self.request.continues
+        grown = self.request.prompt.extended(answer) if tells_warmth and answer else None
+        if usage is not None and tells_warmth:
+            learn_warmth(learner, self.request.model, self._trace, usage, grown)
+        if usage is not None and decode_s is not None:
+            tokens = usage.completion_tokens // self.request.sequences - 1
+            learner.costs.observe_decode(slot, running, tokens, decode_s)
+        if learner.voice is not None:
+            word = Settled(
+                self._charge.number,
+                usage.prompt_tokens if usage and tells_warmth else 0,
+                usage.cached_tokens if usage else None,
+                usage.completion_tokens if usage else 0,
+                grown,
+                key_of(response_id) if response_id else None,
+                running,
+                decode_s if usage else None,
             )
+            learner.voice.settled(self._charge, word)
 
     def release(self, now_s: float) -> None:
         """The request has left the engine, however it ended. Safe to call again."""
@@ -149,18 +166,20 @@ class Placement:
         if self.first_token_s is None:
             learner.index.retract(self._trace)
         learner.ledger.release(self._charge, now_s)
+        if learner.voice is not None:
+            learner.voice.ended(self._charge)
         learner.recycle(self.engine.slot)
 
-    def _learn_warmth(self, usage: Usage, answer: bytes) -> None:
-        if not usage.prompt_tokens or self.request.continues:
-            # Of a response that continues another we see the newest part only, and the engine counts the whole.
-            return
-        index, prompt = self._learner.index, self.request.prompt
-        counter = self._learner.counter(self.request.model)
-        counter.learn(prompt, usage.prompt_tokens)
-        if usage.cached_tokens is not None:
-            index.correct(self._trace, prompt.size * usage.cached_tokens / usage.prompt_tokens)
-        if answer:
-            grown: Prompt = prompt.extended(answer)
-            index.grow(self._trace, grown)
-            counter.remember(grown, usage.prompt_tokens + usage.completion_tokens)
+
+def learn_warmth(learner: Learner, model: str, trace: Trace, usage: Usage, grown: Prompt | None) -> None:
+    """Learn from a prompt that an engine has counted: how long it is, and how much of it was really there.
+
+    `grown` is the prompt with its answer behind it, where that is known.
+    """
+    counter = learner.counter(model)
+    counter.learn(trace.prompt, usage.prompt_tokens)
+    if usage.cached_tokens is not None:
+        learner.index.correct(trace, trace.prompt.size * usage.cached_tokens / usage.prompt_tokens)
+    if grown is not None:
+        learner.index.grow(trace, grown)
+        counter.remember(grown, usage.prompt_tokens + usage.completion_tokens)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import add
 
-from routing.affinity import LastSeen
+from routing.affinity import LastSeen, Whereabouts
 from routing.ballot import Ballot, Scored
 from routing.candidates import Candidates, Scorer
 from routing.cost import CostBook, prefill_work
 from routing.fleet import EngineShape, Fleet, Pod, Roster
 from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
+from routing.news import Voice
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request
@@ -46,15 +47,17 @@ class Router:
         costs: CostBook | None = None,
         index: WarmIndex | None = None,
         exact_sizes: bool = False,
+        voice: Voice | None = None,
     ) -> None:
-        """`exact_sizes`: the sizes of prompts are tokens already, not bytes."""
+        """`exact_sizes`: the sizes of prompts are tokens already, not bytes. `voice` tells other routers what we do."""
         self.scorers = tuple(scorers)
+        self.voice = voice
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.index = index or WarmIndex()
         self.costs = costs or CostBook()
-        self.sessions: LastSeen[str, int] = LastSeen(REMEMBERED_SESSIONS)
-        self.responses: LastSeen[str, int] = LastSeen(REMEMBERED_SESSIONS)
+        self.sessions = Whereabouts(REMEMBERED_SESSIONS)
+        self.responses = Whereabouts(REMEMBERED_SESSIONS)
         self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
         self._counters: dict[str, TokenCounter | ExactCounter] = {}
         self._exact_sizes = exact_sizes
@@ -121,6 +124,8 @@ class Router:
             self.sessions.put(request.session, engine.slot)
         if candidates.holds_adapter:
             self.adapters.put((request.model, engine.slot), engine.slot)
+        if self.voice is not None:
+            self.voice.placed(charge, engine.name, request)
         return Placement(self, request, engine, charge, trace, Ballot(candidates, scored, at))
 
     def counter(self, model: str) -> TokenCounter | ExactCounter:
