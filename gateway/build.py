@@ -6,10 +6,11 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -80,6 +81,8 @@ class Gateway:
     passage: Passage
     front: Front
     registry: CollectorRegistry
+    background: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
+    """What runs until it is cancelled, while the gateway does."""
 
     def is_ready(self) -> bool:
         """Whether new requests are welcome."""

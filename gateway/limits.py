@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,17 @@ class Limits:
     """Bytes unsent to a slow client at which its pod is paused."""
     kept_answer_bytes: int = 256 << 10
     """Answer bytes kept by reference per request, to know what the engine holds afterwards."""
+
+    def share(self, processes: int) -> Limits:
+        """What each of several processes may take, so that all together keep to it: memory is the machine's.
+
+        The kernel deals connections out evenly enough. One body must fit whatever the share.
+        """
+        return replace(
+            self,
+            max_bodies_bytes=max(self.max_body_bytes, self.max_bodies_bytes // processes),
+            max_connections=-(-self.max_connections // processes),
+        )
 
 
 @dataclass(frozen=True, slots=True)

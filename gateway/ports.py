@@ -1,14 +1,20 @@
-"""Opens the small ports beside the traffic port: an application on an address, and where it really listens."""
+"""Opens what listens beside the traffic port's single listener: small applications, and a port that processes share."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from gateway.config.values import Address
+
+Binding = tuple[int, tuple[Any, ...]]
+"""Address family and socket address."""
 
 
 class CannotListen(Exception):  # noqa: N818 - told to a person, who then acts
@@ -22,8 +28,7 @@ def cannot_listen(name: str, where: Address, error: OSError) -> CannotListen:
 
 async def open_port(name: str, app: web.Application, where: Address) -> tuple[web.AppRunner, list[str]]:
     """Serve `app` on an address. Returns what to clean up, and the addresses chosen."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-    await runner.setup()
+    runner = await _running(app)
     try:
         await web.TCPSite(runner, where.host, where.port).start()
     except OSError as error:
@@ -32,12 +37,87 @@ async def open_port(name: str, app: web.Application, where: Address) -> tuple[we
     return runner, [str(_address(name)) for name in runner.addresses]
 
 
+async def open_socket(app: web.Application, path: Path) -> web.AppRunner:
+    """Serve `app` on a unix socket; one that a dead process has left there is replaced."""
+    runner = await _running(app)
+    await web.UnixSite(runner, path).start()
+    return runner
+
+
+async def _running(app: web.Application) -> web.AppRunner:
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    await runner.setup()
+    return runner
+
+
+# --- A port that several processes listen on --------------------------------------------------------------------------
+
+
+async def reserve_port(name: str, where: Address) -> list[socket.socket]:
+    """Keep an address for processes that will `share_port` it: one socket for each of its names, bound, not listening.
+
+    SO_REUSEPORT would let two gateways share a port, and neither would notice. So the address is bound without it,
+    which fails where anybody listens; only then is it opened to sharers, and closed to whoever binds as we did.
+    """
+    loop, reserved = asyncio.get_running_loop(), list[socket.socket]()
+    try:
+        found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, at in dict.fromkeys((family, at) for family, _, _, _, at in found):
+            reserved.append(_bound(family, at))
+    except OSError as error:
+        for held in reserved:
+            held.close()
+        raise cannot_listen(name, where, error) from None
+    for held in reserved:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    return reserved
+
+
+def bindings_of(reserved: Iterable[socket.socket]) -> tuple[Binding, ...]:
+    """What another process needs to share them."""
+    return tuple((held.family, held.getsockname()) for held in reserved)
+
+
+def share_port(name: str, bindings: Iterable[Binding]) -> list[socket.socket]:
+    """Sockets of our own on a reserved address, to listen on."""
+    shared: list[socket.socket] = []
+    for family, at in bindings:
+        try:
+            shared.append(_bound(family, at, shares=True))
+        except OSError as error:
+            for held in shared:
+                held.close()
+            raise cannot_listen(name, _address(at), error) from None
+    return shared
+
+
+def _bound(family: int, at: tuple[Any, ...], *, shares: bool = False) -> socket.socket:
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # over connections of before that linger
+        if shares:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        held.setblocking(False)
+        held.bind(at)
+    except OSError as error:
+        held.close()
+        words = f"error while attempting to bind on address {at}: {str(error.strerror).lower()}"
+        raise OSError(error.errno, words) from None
+    return held
+
+
+# --- What they say ----------------------------------------------------------------------------------------------------
+
+
 def addresses_of(sockets: Iterable[socket.socket]) -> list[str]:
-    """Where listening sockets really listen."""
+    """Where sockets really listen."""
     return [str(_address(held.getsockname())) for held in sockets]
 
 
-def _address(name: tuple[str, int]) -> Address:
+def _address(name: tuple[Any, ...]) -> Address:
     return Address(name[0], name[1])
 
 

@@ -1,23 +1,33 @@
 """Reads settings, policy and certificate again, and puts what is new in force without losing a connection.
 
 All or nothing: what is wrong is named, and the old stays. What cannot change under a running gateway is named too.
+Reading and putting in force are two steps: a supervisor reads once, and all its workers put the same in force.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from gateway.build import Gateway, load_policy
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
 from gateway.tls import check_certificate, load_certificate
 from tenancy.document import Fault, Invalid
+from tenancy.policy import Policy
 
 LIVE = frozenset(("pods", "models", "policy", "pod_api_key", "tls", "log_level"))
 """Settings that a reload puts in force."""
 
 Reread = Callable[[], Settings]
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What was read: the settings, and the policy that they name."""
+
+    settings: Settings
+    policy: Policy | None
 
 
 class Reloader:
@@ -31,46 +41,65 @@ class Reloader:
     async def reload(self) -> dict[str, object]:
         """What became of it, as JSON values."""
         gateway = self._gateway
-        for log in gateway.logs.values():
-            log.writer.reopen()
+        reopen_logs(gateway)
         try:
-            needs_restart = self._reload()
+            old = gateway.settings
+            fresh = read_anew(old, self._reread, self._variables)
+            put_in_force(gateway, fresh)
         except Invalid as invalid:
             faults = [str(fault) for fault in invalid.faults]
             gateway.say("error", "reload refused, the old settings stay", faults=faults)
             return {"reloaded": False, "faults": faults}
-        gateway.say("info", "reloaded", needs_restart=needs_restart)
-        return {"reloaded": True, "needs_restart": needs_restart}
+        restart = needs_restart(old, fresh.settings)
+        gateway.say("info", "reloaded", needs_restart=restart)
+        return {"reloaded": True, "needs_restart": restart}
 
-    def _reload(self) -> list[str]:
-        """Names of the settings that have changed but want a restart. Raises `Invalid` before anything is changed."""
-        gateway, new = self._gateway, self._reread()
-        old = gateway.settings
-        if old.policy and not new.policy:
-            raise Invalid([Fault("policy", "is gone: that would let everybody in, so it wants a restart")])
-        policy = load_policy(new, self._variables)
-        if new.tls and gateway.tls:
-            check_certificate(new.tls)
-            load_certificate(gateway.tls, new.tls)
-        gateway.keyring.policy = policy
-        gateway.pod_keys.key = new.pod_api_key.value if new.pod_api_key else None
-        gateway.say.level = new.log_level
-        gateway.prices.clear()
-        gateway.prices.update(new.model_table)
-        self._replace_pods(new)
-        gateway.settings = new
-        return [
-            field.name
-            for field in fields(Settings)
-            if getattr(old, field.name) != getattr(new, field.name)
-            and (field.name not in LIVE or (field.name == "tls" and not (old.tls and new.tls)))
-        ]
 
-    def _replace_pods(self, new: Settings) -> None:
-        gateway = self._gateway
-        static = Static(new.static_pods)
-        gateway.watcher.replace_source(gateway.static, static)
-        gateway.static = static
-        gateway.watcher.replace_models(new.model_table)
-        if gateway.pod_file is not None:
-            gateway.pod_file.look_now()
+def read_anew(old: Settings, reread: Reread, variables: Mapping[str, str]) -> Fresh:
+    """Settings that may take the place of the old ones. Raises `Invalid` where they may not."""
+    new = reread()
+    if old.policy and not new.policy:
+        raise Invalid([Fault("policy", "is gone: that would let everybody in, so it wants a restart")])
+    policy = load_policy(new, variables)
+    if new.tls and old.tls:
+        check_certificate(new.tls)
+    return Fresh(new, policy)
+
+
+def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
+    """Have a gateway go by what was read. Raises `Invalid` before anything is changed."""
+    new = fresh.settings
+    if new.tls and gateway.tls:
+        load_certificate(gateway.tls, new.tls)
+    gateway.keyring.policy = fresh.policy
+    gateway.pod_keys.key = new.pod_api_key.value if new.pod_api_key else None
+    gateway.say.level = new.log_level
+    gateway.prices.clear()
+    gateway.prices.update(new.model_table)
+    _replace_pods(gateway, new)
+    gateway.settings = new
+
+
+def reopen_logs(gateway: Gateway) -> None:
+    """Go on in new files where the old ones were moved away."""
+    for log in gateway.logs.values():
+        log.writer.reopen()
+
+
+def needs_restart(old: Settings, new: Settings) -> list[str]:
+    """Names of the settings that have changed but cannot change while we run."""
+    return [
+        field.name
+        for field in fields(Settings)
+        if getattr(old, field.name) != getattr(new, field.name)
+        and (field.name not in LIVE or (field.name == "tls" and not (old.tls and new.tls)))
+    ]
+
+
+def _replace_pods(gateway: Gateway, new: Settings) -> None:
+    static = Static(new.static_pods)
+    gateway.watcher.replace_source(gateway.static, static)
+    gateway.static = static
+    gateway.watcher.replace_models(new.model_table)
+    if gateway.pod_file is not None:
+        gateway.pod_file.look_now()

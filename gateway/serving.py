@@ -1,20 +1,27 @@
-"""The life of a running gateway: open the ports, watch the pods, stop in order when told to."""
+"""The life of a running gateway: open the ports, watch the pods, stop in order when told to.
+
+`serve` is that of a gateway alone in its process. Its parts also serve those who run one among others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import Any
+
+from aiohttp import web
 
 from gateway.admin import Admin, admin_app
 from gateway.build import Gateway, build, load_policy
 from gateway.config.show import show_settings
-from gateway.config.values import Settings
-from gateway.log import Bridge
+from gateway.config.values import Secret, Settings
+from gateway.log import Bridge, EventLog
 from gateway.metrics.port import metrics_app
 from gateway.ports import addresses_of, cannot_listen, open_port
 from gateway.reload import Reloader
@@ -22,6 +29,9 @@ from gateway.tls import renew
 
 BACKLOG = 4096
 """Connections the kernel keeps for us while the loop is busy; it cuts this to its own somaxconn."""
+
+Reload = Callable[[], Coroutine[Any, Any, dict[str, object]]]
+"""What becomes of it, as JSON values."""
 
 
 @dataclass(slots=True)
@@ -42,29 +52,52 @@ async def serve(settings: Settings, reread: Callable[[], Settings], variables: M
     gateway = build(settings, load_policy(settings, variables))
     reloader = Reloader(gateway, reread, variables)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(furnished(gateway))
+        servers = await stack.enter_async_context(taking_traffic(gateway, None))
+        listening = {"traffic": [at for server in servers for at in addresses_of(server.sockets)]}
+        metrics, admin = small_apps(gateway, reloader.reload, settings.admin_token)
+        for name, where, app in (("metrics", settings.metrics, metrics), ("admin", settings.admin, admin)):
+            if where is not None:
+                runner, listening[name] = await open_port(name, app, where)
+                stack.push_async_callback(runner.cleanup)
+        signals = stack.enter_context(taking_signals(reloader.reload))
+        await stack.enter_async_context(watching(gateway, signals))
+        gateway.say("info", "listening", version=version("hearth-gateway"), **listening)
+        warn_of_idle_settings(settings, gateway.say)
+        await signals.stop.wait()
+        await drain(gateway, servers, signals)
+
+
+@asynccontextmanager
+async def furnished(gateway: Gateway) -> AsyncIterator[None]:
+    """What is open from the first to the last moment: logs, and the session of the probes."""
+    async with AsyncExitStack() as stack:
         stack.callback(_close_logs, gateway)
         stack.push_async_callback(gateway.probes.close)
-        stack.enter_context(_bridged(gateway))
-        server = await _open_traffic(gateway)
+        stack.enter_context(bridged(gateway.say))
+        yield
+
+
+@asynccontextmanager
+async def taking_traffic(
+    gateway: Gateway, shared: Sequence[socket.socket] | None
+) -> AsyncIterator[Sequence[asyncio.Server]]:
+    """Clients may come in, by sockets that are bound already or by the address of the settings."""
+    async with AsyncExitStack() as stack:
+        servers = [await _listen(gateway, held) for held in ([None] if shared is None else shared)]
         stack.callback(gateway.front.close)
-        stack.callback(server.close)
-        listening = {"traffic": addresses_of(server.sockets)}
-        listening |= await _open_small_ports(gateway, reloader, stack)
-        signals = stack.enter_context(_signals(reloader))
-        await stack.enter_async_context(_watching(gateway, signals))
-        gateway.say("info", "listening", version=version("hearth-gateway"), **listening)
-        _warn_of_idle_settings(gateway)
-        await signals.stop.wait()
-        await _drain(gateway, server, signals)
+        for server in servers:
+            stack.callback(server.close)
+        yield servers
 
 
-async def _open_traffic(gateway: Gateway) -> asyncio.Server:
+async def _listen(gateway: Gateway, held: socket.socket | None) -> asyncio.Server:
     where, timeouts = gateway.settings.listen, gateway.settings.timeouts
+    at: dict[str, Any] = {"host": where.host, "port": where.port} if held is None else {"sock": held}
     try:
         return await asyncio.get_running_loop().create_server(
             gateway.front.protocol,
-            where.host,
-            where.port,
+            **at,
             backlog=BACKLOG,
             ssl=gateway.tls,
             ssl_handshake_timeout=timeouts.header_s if gateway.tls else None,
@@ -73,39 +106,32 @@ async def _open_traffic(gateway: Gateway) -> asyncio.Server:
         raise cannot_listen("listen", where, error) from None
 
 
-async def _open_small_ports(gateway: Gateway, reloader: Reloader, stack: AsyncExitStack) -> dict[str, list[str]]:
-    """The metrics and admin ports, as far as they are wanted. Returns where they listen."""
-    settings, opened = gateway.settings, {}
+def small_apps(gateway: Gateway, reload: Reload, token: Secret | None) -> tuple[web.Application, web.Application]:
+    """The applications of the metrics and the admin port."""
     admin = Admin(
         receipts=gateway.receipts,
         router=gateway.router,
         watcher=gateway.watcher,
         settings=lambda: show_settings(gateway.settings),
-        reload=reloader.reload,
+        reload=reload,
         clock=asyncio.get_running_loop().time,
-        token=settings.admin_token,
+        token=token,
     )
-    for name, where, app in (
-        ("metrics", settings.metrics, metrics_app(gateway.registry, gateway.is_ready)),
-        ("admin", settings.admin, admin_app(admin)),
-    ):
-        if where is not None:
-            runner, opened[name] = await open_port(name, app, where)
-            stack.push_async_callback(runner.cleanup)
-    return opened
+    return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 
 
 @contextmanager
-def _signals(reloader: Reloader) -> Iterator[Signals]:
-    """SIGTERM and SIGINT stop, SIGHUP reloads."""
+def taking_signals(reload: Reload | None) -> Iterator[Signals]:
+    """SIGTERM and SIGINT stop, SIGHUP reloads, or nothing where somebody else decides about that."""
     loop, signals = asyncio.get_running_loop(), Signals()
 
-    def reload() -> None:
-        task = loop.create_task(reloader.reload(), name="reload")
-        signals.reloads.add(task)
-        task.add_done_callback(signals.reloads.discard)
+    def take_reload() -> None:
+        if reload is not None:
+            task = loop.create_task(reload(), name="reload")
+            signals.reloads.add(task)
+            task.add_done_callback(signals.reloads.discard)
 
-    taken = {signal.SIGTERM: signals.take_stop, signal.SIGINT: signals.take_stop, signal.SIGHUP: reload}
+    taken = {signal.SIGTERM: signals.take_stop, signal.SIGINT: signals.take_stop, signal.SIGHUP: take_reload}
     for number, act in taken.items():
         loop.add_signal_handler(number, act)
     try:
@@ -116,9 +142,10 @@ def _signals(reloader: Reloader) -> Iterator[Signals]:
 
 
 @asynccontextmanager
-async def _watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
+async def watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
     """What runs beside us. Should any of it ever end by itself, we stop: a blind gateway is worse than none."""
     tasks = [asyncio.create_task(gateway.watcher.run(), name="watcher")]
+    tasks += [asyncio.create_task(run(), name="background") for run in gateway.background]
     if gateway.tls is not None:
         renewing = renew(gateway.tls, lambda: gateway.settings.tls, gateway.say)
         tasks.append(asyncio.create_task(renewing, name="renew certificate"))
@@ -134,10 +161,11 @@ async def _watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
                 await task
 
 
-async def _drain(gateway: Gateway, server: asyncio.Server, signals: Signals) -> None:
+async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Signals) -> None:
     """No new connections, then wait for the requests in flight, for as long as allowed or until told again."""
     gateway.life.is_stopping = True
-    server.close()
+    for server in servers:
+        server.close()
     grace_s = gateway.settings.timeouts.drain_s
     gateway.say("info", "draining", requests=gateway.front.open_requests, grace_s=grace_s)
     draining = asyncio.create_task(gateway.front.drain(grace_s), name="drain")
@@ -155,9 +183,9 @@ async def _drain(gateway: Gateway, server: asyncio.Server, signals: Signals) -> 
 
 
 @contextmanager
-def _bridged(gateway: Gateway) -> Iterator[None]:
-    """What libraries log comes out as our events while the gateway runs."""
-    root, bridge = logging.getLogger(), Bridge(gateway.say)
+def bridged(say: EventLog) -> Iterator[None]:
+    """What libraries log comes out as our events."""
+    root, bridge = logging.getLogger(), Bridge(say)
     root.addHandler(bridge)
     try:
         yield
@@ -171,8 +199,9 @@ def _close_logs(gateway: Gateway) -> None:
         log.writer.close()
 
 
-def _warn_of_idle_settings(gateway: Gateway) -> None:
-    if gateway.settings.redis:
-        gateway.say("warning", "redis is set, but this version shares nothing yet: each gateway knows only itself")
-    if gateway.settings.trusted_proxies:
-        gateway.say("warning", "trusted_proxies is set, but this version believes no header of any proxy")
+def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:
+    """Say which settings have no effect."""
+    if settings.redis:
+        say("warning", "redis is set, but this version shares nothing yet: each gateway knows only itself")
+    if settings.trusted_proxies:
+        say("warning", "trusted_proxies is set, but this version believes no header of any proxy")

@@ -18,6 +18,7 @@ from gateway.config.words import (
     network,
     place,
     pod_url,
+    processes,
     redis_url,
     secret,
     secret_file,
@@ -41,6 +42,7 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
     usual = Settings()
     settings = Settings(
         listen=root.get("listen", address, usual.listen),
+        processes=root.get("processes", processes, usual.processes),
         metrics=root.get("metrics", address_or_off, usual.metrics),
         admin=root.get("admin", address_or_off, usual.admin),
         admin_token=_secret(root, "admin_token"),
@@ -59,7 +61,7 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
         else usual.timeouts,
     )
     settings = _discovered(root.table("discovery"), settings)
-    for word in ("ladders", "extproc", "processes", "telemetry"):
+    for word in ("ladders", "extproc", "telemetry"):
         root.refuse(word, NOT_SUPPORTED)
     root.close()
     return settings, root

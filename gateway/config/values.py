@@ -73,6 +73,8 @@ class Settings:
     """All of it, defaults included."""
 
     listen: Address = Address("127.0.0.1", 8000)
+    processes: int = 1
+    """Workers that share the traffic port: a core's worth of streams each."""
     metrics: Address | None = Address("127.0.0.1", 9090)
     admin: Address | None = Address("127.0.0.1", 9091)
     admin_token: Secret | None = None

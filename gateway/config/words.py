@@ -7,9 +7,11 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.config.values import Address, Secret
-from tenancy.document import Wrong, text
+from tenancy.document import Wrong, text, whole
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+MOST_PROCESSES = 256
 
 
 def address(value: object) -> Address:
@@ -29,6 +31,14 @@ def address(value: object) -> Address:
 def address_or_off(value: object) -> Address | None:
     """The same, or `off`, which YAML 1.1 reads as false."""
     return None if value is False or value == "off" else address(value)
+
+
+def processes(value: object) -> int:
+    """How many of us there shall be."""
+    found = whole(value)
+    if not 1 <= found <= MOST_PROCESSES:
+        raise Wrong(f"must be from 1 to {MOST_PROCESSES}, not {found}")
+    return found
 
 
 def pod_url(value: object) -> str:

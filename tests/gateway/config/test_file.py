@@ -42,6 +42,7 @@ def test_every_word_is_read(tmp_path: Path) -> None:
     found = settings(
         f"""
 listen: 0.0.0.0:8000
+processes: 4
 metrics: off
 admin: "[::]:9091"
 admin_token_file: {tmp_path}/token
@@ -64,6 +65,7 @@ model_list:
         REDIS="redis://u:p@h:6379",
     )
     assert (found.listen, found.metrics, found.admin) == (Address("0.0.0.0", 8000), None, Address("::", 9091))
+    assert found.processes == 4
     assert (found.admin_token, found.pod_api_key, found.redis) == (
         Secret("t0ken"),
         Secret("sk-pods"),

@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from gateway.config.values import Address, Secret
-from gateway.config.words import address, address_or_off, file, network, place, pod_url, redis_url, secret, secret_file
+from gateway.config.words import (
+    address,
+    address_or_off,
+    file,
+    network,
+    place,
+    pod_url,
+    processes,
+    redis_url,
+    secret,
+    secret_file,
+)
 from tenancy.document import Wrong
 
 
@@ -72,6 +83,10 @@ def test_a_pod_has_one_name(given: str, url: str) -> None:
         (pod_url, "http://pod?x=1", "without a path"),
         (pod_url, "http://me:pw@pod", "a pod's key belongs into pod_api_key"),
         (redis_url, "localhost:6379", "must be a URL beginning with redis:// or rediss://"),
+        (processes, 0, "must be from 1 to 256, not 0"),
+        (processes, "257", "must be from 1 to 256, not 257"),
+        (processes, 1.5, "must be a whole number"),
+        (processes, "many", "must be a number"),
         (network, "10.0.0.0/33", "is no network"),
         (network, "10.0.0.1/8", "has host bits set"),
         (secret, "a\nb", "one line of printable ASCII"),
