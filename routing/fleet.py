@@ -172,6 +172,7 @@ class Fleet:
         self._free_slots: list[int] = []
         self._slots_made = 0
         self._rosters: dict[str, Roster] = {}
+        self._engines: dict[str, Engine] = {}
 
     def __repr__(self) -> str:
         ready = sum(pod.standing is Standing.READY for pod in self._pods.values())
@@ -189,10 +190,17 @@ class Fleet:
     def pod(self, url: str) -> Pod | None:
         return self._pods.get(url)
 
+    def engine(self, name: str) -> Engine | None:
+        """An engine by its name."""
+        if not self._engines:
+            self._engines = {engine.name: engine for pod in self._pods.values() for engine in pod.engines}
+        return self._engines.get(name)
+
     def put(self, pod: Pod) -> None:
         """Add a pod or replace what is known of it. Its engines keep their slots: change them with `reshape`."""
         self._pods[pod.url] = pod
         self._rosters.clear()
+        self._engines.clear()
 
     def reshape(self, url: str, shapes: Iterable[EngineShape]) -> tuple[int, ...]:
         """Give a pod the engines it says it has. Returns the slots that are freed, for the caller to forget."""
@@ -210,6 +218,7 @@ class Fleet:
         """Take a pod out. Returns the slots that are freed, for the caller to forget."""
         pod = self._pods.pop(url, None)
         self._rosters.clear()
+        self._engines.clear()
         return tuple(engine.slot for engine in pod.engines) if pod else ()
 
     def roster(self, model: str) -> Roster:

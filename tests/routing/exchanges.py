@@ -1,0 +1,56 @@
+"""Routers that hear each other, for the tests of news: every batch can be lost, told twice or held back."""
+
+from dataclasses import dataclass, field
+
+from routing.hearing import Hearing
+from routing.news import News, Voice
+from routing.placement import Placement
+from routing.router import Router
+from scorers.registry import routings
+from tests.routing.engines import add_pod
+
+
+@dataclass
+class Talker:
+    """A router that says what it does, and hears others."""
+
+    name: int
+    router: Router
+    voice: Voice
+    hearing: Hearing
+    batches: int = 0
+    placements: list[Placement] = field(default_factory=list)
+
+    def batch(self) -> tuple[int, int, list[News]]:
+        """What it has said, as the next batch."""
+        self.batches += 1
+        return self.name, self.batches, self.voice.take()
+
+
+def talker(name: int, pods: int) -> Talker:
+    voice = Voice()
+    router = Router(routings()["warm"], voice=voice)
+    for number in range(pods):
+        add_pod(router, f"http://{number}")
+    return Talker(name, router, voice, Hearing(router))
+
+
+def tell_all(talkers: list[Talker], now_s: float) -> None:
+    """Everybody hears what everybody else has said."""
+    for said in [one.batch() for one in talkers]:
+        for other in talkers:
+            if other.name != said[0]:
+                other.hearing.hear(*said, now_s)
+
+
+def loads(router: Router) -> dict[str, tuple[float, float, int]]:
+    """What stands on every engine that anything stands on."""
+    ledger = router.ledger
+    found = {}
+    for pod in router.fleet.pods:
+        for engine in pod.engines:
+            slot = engine.slot
+            load = (round(ledger.prefill_tokens[slot], 6), round(ledger.kv_tokens[slot], 6), ledger.running[slot])
+            if any(load):
+                found[engine.name] = load
+    return found

@@ -1,0 +1,321 @@
+"""What others say counts as our own: exactly, whatever is lost, and whatever is said."""
+
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from routing.blocks import BLOCK_ENDS, Prompt
+from routing.hearing import MOST_ORIGINS, Hearing
+from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
+from routing.placement import Usage
+from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve
+from tests.routing.exchanges import Talker, loads, talker, tell_all
+
+TEXTS = [TALK, TALK[:3000], TALK[40:4000], b"Call me Ishmael. " * 300]
+
+
+def pair(pods: int = 3) -> tuple[Talker, Talker]:
+    return talker(1, pods), talker(2, pods)
+
+
+def test_another_s_request_is_charged_and_given_back() -> None:
+    """Its prefill, its KV and its place are ours from its placing to its end, moment by moment."""
+    here, there = pair()
+    placement = place(there.router, ask())
+    tell_all([here, there], 0.1)
+    assert loads(here.router) == loads(there.router) != {}
+    placement.first_token(1.0)
+    tell_all([here, there], 1.0)
+    assert loads(here.router) == loads(there.router)
+    assert here.router.ledger.prefill_tokens[placement.engine.slot] == 0
+    placement.release(2.0)
+    tell_all([here, there], 2.0)
+    assert here.router.ledger.is_empty()
+
+
+def test_another_s_prompt_is_warm_and_its_session_known() -> None:
+    """The second turn of a conversation goes to where another router sent its first."""
+    here, there = pair()
+    first = serve(there.router, ask(session="talk"), draw=0.99)
+    tell_all([here, there], 1.0)
+    second = place(here.router, ask(TALK + b"And then?", session="talk"), now_s=1.0)
+    assert second.engine.name == first.engine.name
+    assert second.predicted.warm_tokens > 0.9 * second.predicted.prompt_tokens
+
+
+def test_a_response_is_known_to_all() -> None:
+    """A request that continues a response finds the engine that made it, whoever had placed it."""
+    here, there = pair()
+    placement = place(there.router, ask(), draw=0.99)
+    placement.settle(Usage(2000, 5, 0), 1.0, response_id="resp")
+    placement.release(1.0)
+    tell_all([here, there], 1.0)
+    assert here.router.responses.get("resp") == placement.engine.slot
+
+
+def test_an_answer_grows_the_prefix_for_all() -> None:
+    """What an engine generated is warm for the other router's next turn too."""
+    here, there = pair()
+    request, answer = ask(), b"It was the epoch of belief. " * 200
+    placement = place(there.router, request)
+    placement.first_token(0.5)
+    placement.settle(Usage(2000, 1400, 0), 1.0, answer=answer)
+    placement.release(1.0)
+    tell_all([here, there], 1.0)
+    walked = list(here.router.index.walk(request.prompt.extended(answer), 0b111))
+    assert walked[-1][1] > request.prompt.size + 0.9 * len(answer)
+
+
+def test_a_request_that_never_began_leaves_no_warmth() -> None:
+    """As with our own: what an engine was never seen to compute is not believed to be there."""
+    here, there = pair()
+    request = ask()
+    place(there.router, request).release(1.0)
+    tell_all([here, there], 1.0)
+    assert list(here.router.index.walk(request.prompt, 0b111)) == []
+
+
+def test_paces_are_learned_from_others() -> None:
+    """An engine that was only ever seen by another router is known to be slow here too."""
+    here, there = pair(1)
+    for turn in range(20):
+        placement = place(there.router, ask(b"%d " % turn * 2000), now_s=turn * 100.0)
+        placement.first_token(turn * 100.0 + 4 * placement.predicted.ttft_s)
+        placement.release(turn * 100.0 + 90)
+        tell_all([here, there], turn * 100.0 + 90)
+    assert here.router.costs.seconds_per_token == pytest.approx(there.router.costs.seconds_per_token)
+    assert here.router.costs.seconds_per_token[0] > 2 / 12_000
+
+
+def test_a_corrected_prediction_corrects_all() -> None:
+    """An engine that was seen to have forgotten a prompt is believed cold by the other router as well."""
+    here, there = pair(1)
+    serve(there.router, ask())
+    placement = place(there.router, ask(), now_s=10.0)
+    placement.first_token(11.0)
+    tell_all([here, there], 11.0)
+    assert here.router.index.size_of(0) == ask().prompt.covered
+    placement.settle(Usage(2000, 5, cached_tokens=0), 12.0)
+    placement.release(12.0)
+    tell_all([here, there], 12.0)
+    assert here.router.index.size_of(0) == there.router.index.size_of(0)
+    for router in (here.router, there.router):
+        serve(router, ask(TEXTS[3]), now_s=20.0)
+        router.index.resize(0, 10_000)
+    assert here.router.index.size_of(0) == there.router.index.size_of(0)
+
+
+def test_routers_that_hear_each_other_choose_like_one() -> None:
+    """Conversations spread over two routers find their prefixes as often as with one router, and load as evenly."""
+
+    def play(routers: list[Talker]) -> tuple[float, float]:
+        warm = asked = 0.0
+        for turn in range(6):
+            for talk in range(40):
+                now_s = turn * 100.0 + talk
+                # Turns of one conversation come to either router.
+                one = routers[(talk + turn) % len(routers)]
+                text = b"Talk %d. " % talk * 200 + b"".join(b"Turn %d. " % past * 100 for past in range(turn))
+                placement = serve(one.router, ask(text), now_s=now_s, draw=(talk * 0.37) % 1)
+                warm += placement.predicted.warm_tokens
+                asked += placement.predicted.prompt_tokens
+                tell_all(routers, now_s)
+        sizes = [routers[0].router.index.size_of(slot) for slot in range(4)]
+        return warm / asked, max(sizes) / min(sizes)
+
+    alone, together, apart = play([talker(1, 4)]), play([talker(1, 4), talker(2, 4)]), [talker(1, 4), talker(2, 4)]
+    for one in apart:
+        one.hearing.hear = lambda *_: True  # type: ignore[method-assign]
+    assert together == pytest.approx(alone, rel=0.02)
+    assert play(apart)[0] < 0.9 * alone[0]
+
+
+def test_a_gap_is_seen_and_a_statement_heals_it() -> None:
+    """Who has lost a batch says so until the origin states what it has open."""
+    here, there = pair()
+    first = place(there.router, ask())
+    assert not here.hearing.hear(*there.batch(), 0.0), "of an origin heard for the first time the past is unknown"
+    there.voice.state()
+    assert here.hearing.hear(*there.batch(), 0.0)
+    first.release(1.0)
+    there.batch()
+    place(there.router, ask(TEXTS[3]))
+    assert not here.hearing.hear(*there.batch(), 1.0)
+    there.voice.state()
+    assert here.hearing.hear(*there.batch(), 1.0)
+    assert (here.hearing.gaps, loads(here.router)) == (1, loads(there.router))
+
+
+def test_a_batch_told_twice_or_late_is_passed_over() -> None:
+    """Redis may hold a batch twice after a time-out; one that was overtaken says nothing new."""
+    here, there = pair()
+    place(there.router, ask())
+    batch = there.batch()
+    here.hearing.hear(*batch, 0.0)
+    here.hearing.hear(*batch, 0.0)
+    here.hearing.hear(there.name, 0, [Ended(1)], 0.0)
+    assert loads(here.router) == loads(there.router)
+
+
+def test_who_falls_silent_is_forgotten() -> None:
+    """Its charges go, those of others stay; when it speaks again it is heard again."""
+    here, there = pair()
+    other = talker(3, 3)
+    place(there.router, ask())
+    place(other.router, ask(TEXTS[3]), draw=0.5)
+    here.hearing.hear(*there.batch(), 1.0)
+    here.hearing.hear(*other.batch(), 9.0)
+    assert here.hearing.forget_silent(5.0, 10.0) == [there.name]
+    assert loads(here.router) == loads(other.router)
+    there.voice.state()
+    assert here.hearing.hear(*there.batch(), 11.0)
+    here.hearing.forget(other.name, 11.0)
+    assert loads(here.router) == loads(there.router)
+    here.hearing.forget(4711, 11.0)
+
+
+def test_a_pod_removed_here_gets_its_slot_back_when_others_have_ended_there() -> None:
+    """A slot is not given to another pod while another router's request is charged to it."""
+    here, there = pair(1)
+    placement = place(there.router, ask())
+    tell_all([here, there], 0.0)
+    here.router.remove_pod("http://0")
+    add_pod(here.router, "http://new")
+    assert here.router.fleet.slot_count == 2
+    placement.release(1.0)
+    tell_all([here, there], 1.0)
+    add_pod(here.router, "http://newer")
+    assert here.router.fleet.slot_count == 2
+
+
+class Loss(RuleBasedStateMachine):
+    """Two routers act; what they say reaches a third in order, or not at all."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.now_s = 0.0
+        self.talkers = [talker(1, 3), talker(2, 3)]
+        self.here = router_of(3)
+        self.hearing = Hearing(self.here)
+
+    @rule(which=st.integers(0, 1), text=st.sampled_from(TEXTS), draw=st.floats(0, 0.99))
+    def place(self, which: int, text: bytes, draw: float) -> None:
+        one = self.talkers[which]
+        one.placements.append(place(one.router, ask(text), now_s=self.now_s, draw=draw))
+
+    @rule(which=st.integers(0, 1), at=st.integers(0, 100), settles=st.booleans(), ends=st.booleans())
+    def go_on(self, which: int, at: int, settles: bool, ends: bool) -> None:
+        one = self.talkers[which]
+        if one.placements:
+            placement = one.placements[at % len(one.placements)]
+            placement.first_token(self.now_s)
+            if settles:
+                placement.settle(Usage(900, 20, 300), self.now_s, answer=b"And so on. " * 40, response_id="r")
+            if ends:
+                one.placements.remove(placement)
+                placement.release(self.now_s)
+
+    @rule(which=st.integers(0, 1), is_lost=st.booleans(), is_stated=st.booleans())
+    def speak(self, which: int, is_lost: bool, is_stated: bool) -> None:
+        one = self.talkers[which]
+        if is_stated:
+            one.voice.state()
+        batch = one.batch()
+        if not is_lost:
+            self.hearing.hear(*batch, self.now_s)
+
+    @rule(which=st.integers(0, 1))
+    def forget(self, which: int) -> None:
+        self.hearing.forget(self.talkers[which].name, self.now_s)
+
+    @rule()
+    def pass_time(self) -> None:
+        self.now_s += 1.0
+
+    @rule()
+    def lose_a_pod(self) -> None:
+        self.here.remove_pod("http://1")
+        add_pod(self.here, "http://1")
+
+    @invariant()
+    def nothing_is_negative(self) -> None:
+        if hasattr(self, "here"):
+            ledger = self.here.ledger
+            assert min([*ledger.running, *ledger.prefill_tokens, *ledger.kv_tokens]) >= -1e-6
+
+    def teardown(self) -> None:
+        """After everybody has stated what is open, this is what is on the ledger; after all are forgotten, nothing."""
+        if not hasattr(self, "here"):
+            return
+        here, hearing = router_of(3), self.hearing
+        for one in self.talkers:
+            one.voice.state()
+            batch = one.batch()
+            assert hearing.hear(*batch, self.now_s)
+            Hearing(here).hear(*batch, self.now_s)
+        # Slots that were freed while something was charged to them keep that: it is the sum over all slots that counts.
+        for column in ("running", "prefill_tokens", "kv_tokens"):
+            assert sum(getattr(self.here.ledger, column)) == pytest.approx(sum(getattr(here.ledger, column)))
+        for one in self.talkers:
+            hearing.forget(one.name, self.now_s)
+        assert self.here.ledger.is_empty()
+
+
+TestLoss = Loss.TestCase
+
+NUMBERS = st.integers(0, 5)
+ANY_FLOAT = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, -1.0, 1e308, inf, nan]))
+ANY_COUNT = st.one_of(st.integers(-(2**63), 2**64 - 1), st.integers(0, 4))
+CHARGES = st.builds(
+    Open,
+    NUMBERS,
+    st.sampled_from(["http://0", "http://1", "http://0#3", "", "nobody"]),
+    ANY_FLOAT,
+    ANY_FLOAT,
+    ANY_FLOAT,
+    ANY_COUNT,
+    st.booleans(),
+)
+PROMPTS = st.builds(Prompt, st.lists(st.integers(0, 2**64 - 1), max_size=4).map(tuple), st.just(BLOCK_ENDS), ANY_COUNT)
+WORDS: st.SearchStrategy[News] = st.one_of(
+    st.builds(Placed, CHARGES, st.sampled_from([MODEL, "strange", ""]), PROMPTS, st.none() | ANY_COUNT),
+    st.builds(FirstToken, NUMBERS, ANY_FLOAT, ANY_FLOAT),
+    st.builds(
+        Settled,
+        NUMBERS,
+        ANY_COUNT,
+        st.none() | ANY_COUNT,
+        ANY_COUNT,
+        st.none() | PROMPTS,
+        st.none() | ANY_COUNT,
+        ANY_FLOAT,
+        st.none() | ANY_FLOAT,
+    ),
+    st.builds(Ended, NUMBERS),
+    st.builds(Stated, st.lists(CHARGES, max_size=4).map(tuple)),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), ANY_COUNT, st.lists(WORDS, max_size=6)), max_size=8))
+def test_nothing_that_can_be_said_raises(batches: list[tuple[int, int, list[News]]]) -> None:
+    """Unknown engines and models, numbers that cannot be: passed over; we decide as before, and owe nothing after."""
+    router = router_of(2)
+    hearing = Hearing(router)
+    for name, number, words in batches:
+        hearing.hear(name, number, words, 1.0)
+        placement = serve(router, ask(), now_s=1.0)
+        assert 0 < placement.predicted.ttft_s < inf
+    for name in range(3):
+        hearing.forget(name, 2.0)
+    assert router.ledger.is_empty()
+
+
+def test_origins_cannot_be_invented_without_end() -> None:
+    """Beyond a bound new ones are not heard."""
+    hearing = Hearing(router_of(1))
+    for name in range(MOST_ORIGINS + 5):
+        hearing.hear(name, 1, [], 0.0)
+    assert (hearing.origins, hearing.strange) == (MOST_ORIGINS, 5)
