@@ -7,7 +7,7 @@ jitter, few at a time. Knows no request; requests tell it how their pods behaved
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -76,6 +76,9 @@ class Watcher:
         self._group: asyncio.TaskGroup | None = None
         self._slots = asyncio.Semaphore(self._rhythm.at_once)
         self._started_s = clock()
+        self._drained: set[str] = set()
+        self.has_looked = asyncio.Event()
+        """Every source has told its pods, and each of them has been looked at."""
 
     # -- what others ask and tell ----------------------------------------------------------------------------------
 
@@ -100,11 +103,16 @@ class Watcher:
         self._move_breaker(pod, pod.breaker.failed(self._clock()))
         pod.wake.set()
 
+    def keep_drained(self, urls: Iterable[str]) -> None:
+        """Give these pods no requests when they are found: they were drained before we began."""
+        self._drained.update(urls)
+
     def drain(self, url: str, *, drained: bool) -> bool:
         """Give a pod no more requests, or again. False where there is no such pod."""
         pod = self._pods.get(url)
         if pod is None:
             return False
+        (self._drained.add if drained else self._drained.discard)(url)
         pod.is_drained = drained
         self._show(pod)
         pod.wake.set()
@@ -146,9 +154,10 @@ class Watcher:
         for url, pod in wanted.items():
             if url not in self._pods:
                 self._add(pod)
+        self._note_look()
 
     def _add(self, found: Found) -> None:
-        pod = self._pods[found.url] = WatchedPod(found)
+        pod = self._pods[found.url] = WatchedPod(found, is_drained=found.url in self._drained)
         self._router.put_pod(Pod(found.url, pool=found.pool))
         self._router.reshape_pod(found.url, (EngineShape(),))
         if self._group is not None:
@@ -156,6 +165,7 @@ class Watcher:
 
     def _remove(self, url: str) -> None:
         pod = self._pods.pop(url)
+        self._drained.discard(url)
         if pod.task is not None:
             pod.task.cancel()
         self._router.remove_pod(url)
@@ -170,7 +180,14 @@ class Watcher:
                     await self._look(pod)
                 except Exception as error:  # noqa: BLE001 - one odd pod must not end the watching of all
                     self._say("error", "watching failed", pod=pod.url, error=repr(error))
+            self._note_look()
             await self._pause(pod)
+
+    def _note_look(self) -> None:
+        if self.has_looked.is_set() or len(self._told) < len(self._sources):
+            return
+        if all(pod.looked_s > -inf for pod in self._pods.values()):
+            self.has_looked.set()
 
     async def _pause(self, pod: WatchedPod) -> None:
         jitter = 1 + self._rhythm.jitter * (2 * self._draw() - 1)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.carrier import LegEnd
 from gateway.config.values import ModelEntry
-from gateway.discovery.source import Source
+from gateway.discovery.source import Found, Source
 from gateway.discovery.static import Static
 from gateway.probe import Prober, probe_session
 from gateway.watcher import Rhythm, Watcher
@@ -41,6 +41,9 @@ class TellingRouter(Router):
         super().__init__(routings()["warm"])
         self.pulse = Pulse()
 
+    def standings(self) -> list[Standing]:
+        return [pod.standing for pod in self.fleet.pods]
+
     def put_pod(self, pod: Pod) -> None:
         super().put_pod(pod)
         self.pulse.beat()
@@ -52,6 +55,20 @@ class TellingRouter(Router):
     def observe_load(self, slot: int, foreign: Foreign) -> None:
         super().observe_load(slot, foreign)
         self.pulse.beat()
+
+
+class Told:
+    """A source that tells what the test wants, when it wants."""
+
+    def __init__(self) -> None:
+        self._urls: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
+
+    def tell(self, *urls: str) -> None:
+        self._urls.put_nowait(urls)
+
+    async def follow(self, take: Callable[[tuple[Found, ...]], None]) -> None:
+        while True:
+            take(tuple(map(Found, await self._urls.get())))
 
 
 @dataclass
@@ -200,6 +217,41 @@ async def test_drain_and_undrain() -> None:
         assert watch.pod(pod.url).standing is Standing.READY
         assert watch.pod(pod.url).ready_since_s == -inf
         assert not watch.watcher.drain("http://unknown:1", drained=True)
+
+
+async def test_a_pod_that_was_drained_before_is_never_chosen() -> None:
+    """A worker that starts again goes by what its siblings were told; a pod that has gone is forgotten with it."""
+    router, found = TellingRouter(), Told()
+    async with fake_pods(pod := FakePod()), probe_session() as session:
+        watcher = Watcher(
+            router,
+            [found],
+            Prober(session, lambda _: None),
+            say=Heard(),
+            clock=asyncio.get_running_loop().time,
+            draw=lambda: 0.5,
+            rhythm=FAST,
+        )
+        watcher.keep_drained([pod.url])
+        task = asyncio.create_task(watcher.run())
+        found.tell(pod.url)
+        await router.pulse.until(lambda: router.standings() == [Standing.DRAINING])
+        found.tell()
+        await router.pulse.until(lambda: router.standings() == [])
+        found.tell(pod.url)
+        await router.pulse.until(lambda: router.standings() == [Standing.READY])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_it_is_known_when_every_pod_has_been_looked_at() -> None:
+    """Whoever begins among others takes no request before; a dead pod has been looked at too."""
+    slow, dead = FakePod(hangs=True), Static(("http://127.0.0.1:1",))
+    async with fake_pods(slow), watching(Static((slow.url,)), dead) as watch:
+        await slow.pulse.until(lambda: "health" in slow.asked)
+        assert not watch.watcher.has_looked.is_set()
+        async with asyncio.timeout(20):
+            await watch.watcher.has_looked.wait()
 
 
 async def test_load_of_others_is_what_a_scrape_shows_beyond_ours() -> None:
