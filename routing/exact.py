@@ -1,0 +1,209 @@
+"""Exact warmth: what every engine holds of a prompt's tokens, as the engines themselves tell it.
+
+One walk down a prompt answers for all engines. Prompts that were placed but whose events have not come yet count as
+held. Fed with events and promises; knows no socket, no text, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from msgspec import Struct
+
+from routing.chains import Ends
+from routing.followed import Followed, Group
+from routing.hits import leading_run, longest_hit
+from routing.kv_events import GPU, KvEvent
+from routing.shelves import Masks
+
+SWEPT_PER_EVENT = 256
+"""Links of thrown-away shelves that are cleaned up with every event: a sweep keeps pace with any stream of events."""
+
+MOST_BLOCKS = 1 << 22
+"""Per engine: 67 million tokens in blocks of 16. An engine that holds more is followed so far."""
+
+MOST_PROMISES = 1 << 14
+"""Requests under way at once; beyond it the oldest promise is withdrawn."""
+
+
+class Held(Struct, frozen=True, gc=False):
+    """How much of a prompt one engine holds: in all, and of that on slower media."""
+
+    tokens: int = 0
+    slow_tokens: Mapping[str, int] = {}
+
+
+NOTHING_HELD = Held()
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A prompt that is on its way to an engine, or being computed there."""
+
+    engine: str
+    links: Sequence[tuple[int, Sequence[int]]]
+    """By cache group."""
+
+
+class ExactIndex:
+    """One per warmth process."""
+
+    def __init__(self, *, most_blocks: int = MOST_BLOCKS) -> None:
+        self._masks = Masks()
+        self._engines: dict[str, Followed] = {}
+        self._promises: dict[str, Promise] = {}
+        self._most_blocks = most_blocks
+
+    def __repr__(self) -> str:
+        return f"<ExactIndex {len(self._masks)} blocks on {len(self._engines)} engines>"
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    @property
+    def engines(self) -> Mapping[str, Followed]:
+        return self._engines
+
+    def follow(self, engine: str, block_tokens: int | None = None) -> None:
+        """Begin to follow an engine. `block_tokens`: the size of its blocks, where its pod has told it."""
+        followed = self._engines.get(engine)
+        if followed is None:
+            followed = self._engines[engine] = Followed(self._masks, self._most_blocks)
+        followed.suppose(block_tokens or 0)
+
+    def drop(self, engine: str) -> None:
+        """Follow it no more."""
+        for ticket in [ticket for ticket, promise in self._promises.items() if promise.engine == engine]:
+            self.withdraw(ticket)
+        followed = self._engines.pop(engine, None)
+        if followed:
+            followed.leave()
+
+    def take(self, engine: str, events: Iterable[KvEvent]) -> None:
+        """Follow what one engine says, in its order."""
+        followed = self._engines[engine]
+        for event in events:
+            followed.take(event)
+            self._masks.sweep(SWEPT_PER_EVENT)
+
+    def clear(self, engine: str) -> None:
+        """An engine has lost its cache, or we have lost sight of it."""
+        self._engines[engine].clear()
+
+    # -- promises --------------------------------------------------------------------------------------------------
+
+    def promise(self, ticket: str, engine: str, ends: Ends) -> None:
+        """A prompt was placed on an engine: who comes after it will find it there."""
+        followed = self._engines.get(engine)
+        if followed is None or ticket in self._promises:
+            return
+        if len(self._promises) >= MOST_PROMISES:
+            self.withdraw(next(iter(self._promises)))
+        promise = Promise(engine, followed.promised_links(ends))
+        self._promises[ticket] = promise
+        for number, links in promise.links:
+            self._masks.promise(followed.groups[number].first, links)
+
+    def withdraw(self, ticket: str) -> None:
+        """The prompt's blocks have been told by events by now, or never will be. Safe to call again."""
+        promise = self._promises.pop(ticket, None)
+        followed = self._engines.get(promise.engine) if promise else None
+        if promise is None or followed is None:
+            return
+        for number, links in promise.links:
+            self._masks.withdraw(followed.groups[number].first, links)
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def look(self, ends: Ends) -> dict[str, Held]:
+        """What each engine holds of a prompt. Its last token is computed in any case, so it counts as held nowhere."""
+        most = ends.tokens - 1
+        found: dict[str, Held] = dict.fromkeys(self._engines, NOTHING_HELD)
+        if most <= 0:
+            return found
+        alike: dict[tuple[int, int], dict[int, str]] = {}
+        for name, followed in self._engines.items():
+            if followed.is_plain:
+                group = next(iter(followed.groups.values()))
+                alike.setdefault((group.block_tokens, followed.link_tokens), {})[group.first.bit] = name
+            elif followed.groups:
+                found[name] = self._look_closely(followed, ends, most)
+        for (block, link), names in alike.items():
+            for bit, blocks in self._walk(ends.of_blocks(block, link)[: most // block], sum(names)):
+                found[names[bit]] = Held(blocks * block)
+        return found
+
+    def _walk(self, links: Sequence[int], among: int) -> Iterator[tuple[int, int]]:
+        """Yield (bit of a shelf, leading blocks on it) for the shelves of `among` that hold any."""
+        held, promised = self._masks.held.get, self._masks.promised.get
+        alive, depth = among, 0
+        for depth, link in enumerate(links):
+            still = alive & (held(link, 0) | promised(link, 0))
+            if still == alive:
+                continue
+            if depth:
+                yield from ((bit, depth) for bit in _bits(alive ^ still))
+            alive = still
+            if not alive:
+                return
+        yield from ((bit, len(links)) for bit in _bits(alive) if links)
+
+    def _look_closely(self, followed: Followed, ends: Ends, most: int) -> Held:
+        """Where groups or media differ."""
+        views = [_view(group, self._masks, ends, followed.link_tokens) for group in followed.groups.values()]
+        near = longest_hit(views, most)
+        slow: dict[str, int] = {}
+        for medium in sorted({medium for group in followed.groups.values() for medium in group.shelves} - {GPU}):
+            reached = min(
+                (view.reach(near + sum(slow.values()), medium, most) for view in views if view.has(medium)), default=0
+            )
+            more = reached - near - sum(slow.values())
+            if more > 0:
+                slow[medium] = more
+        return Held(near + sum(slow.values()), slow)
+
+
+@dataclass(slots=True)
+class View:
+    """One cache group's blocks of one prompt."""
+
+    kind: str
+    window_tokens: int
+    block_tokens: int
+    held: Sequence[int]
+    """Truthy where the block stands on the accelerator."""
+    masks: Sequence[int]
+    bits: Mapping[str, int]
+
+    def has(self, medium: str) -> bool:
+        return medium in self.bits
+
+    def reach(self, start: int, medium: str, most: int) -> int:
+        """How far a medium goes on from `start` tokens. Tiers may keep several blocks under the name of the last."""
+        bit = self.bits[medium]
+        there = [place for place, mask in enumerate(self.masks, 1) if mask & bit]
+        if not there:
+            return start
+        every = gcd(*there)
+        steps = [mask & bit for mask in self.masks[every - 1 :: every]]
+        first = start // (self.block_tokens * every)
+        run = leading_run(steps[first:], len(steps))
+        return max(start, min((first + run) * every * self.block_tokens, most // self.block_tokens * self.block_tokens))
+
+
+def _view(group: Group, masks: Masks, ends: Ends, link_tokens: int) -> View:
+    links = ends.of_blocks(group.block_tokens, link_tokens)
+    seen = masks.masks_of(links)
+    bits = {medium: shelf.bit for medium, shelf in group.shelves.items()}
+    first = bits[GPU]
+    held = [mask & first for mask in seen]
+    return View(group.kind, group.window_tokens, group.block_tokens, held, seen, bits)
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest
+        mask ^= lowest

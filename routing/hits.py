@@ -1,0 +1,82 @@
+"""How many leading tokens of a prompt an engine can reuse, from which blocks its cache groups hold.
+
+Models that mix kinds of layers keep a cache group per kind, each with blocks and rules of its own, and only what every
+group can go on from is warm. Restated from vLLM's `kv_cache_coordinator.py`; knows neither events nor engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, lcm
+from typing import Protocol
+
+RUNNING = frozenset({"mamba"})
+"""Recurrent states: the one at the very end stands for all before it."""
+
+SLIDING = frozenset({"sliding_window", "sliding_window_mla"})
+"""Only the blocks of the last window are needed."""
+
+OF_NO_PREFIX = frozenset({"cross_attention", "encoder_only_attention"})
+"""Never reused across prompts by their prefix."""
+
+
+class GroupHeld(Protocol):
+    """One cache group of an engine, and for a given prompt which of its full blocks the group holds."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def window_tokens(self) -> int: ...
+    @property
+    def block_tokens(self) -> int: ...
+    @property
+    def held(self) -> Sequence[object]: ...
+
+
+def longest_hit(groups: Sequence[GroupHeld], most_tokens: int) -> int:
+    """Tokens of the longest prefix, of at most `most_tokens`, that all groups can go on from."""
+    needed = [group for group in groups if group.kind not in OF_NO_PREFIX]
+    if not needed:
+        return 0
+    grain = lcm(*(group.block_tokens for group in needed))
+    length = most_tokens // grain * grain
+    while length:
+        before = length
+        for group in needed:
+            length = _longest(group, length, grain)
+        if length == before:
+            break
+    return length
+
+
+def _longest(group: GroupHeld, most_tokens: int, grain: int) -> int:
+    if group.kind in RUNNING:
+        return _last_state(group, most_tokens, grain)
+    if group.kind in SLIDING and group.window_tokens:
+        return _last_window(group, most_tokens, grain)
+    return leading_run(group.held, most_tokens // group.block_tokens) * group.block_tokens // grain * grain
+
+
+def leading_run(held: Sequence[object], most: int) -> int:
+    """How many of the first `most` are held without a gap."""
+    for place, one in enumerate(held[:most]):
+        if not one:
+            return place
+    return min(most, len(held))
+
+
+def _last_state(group: GroupHeld, most_tokens: int, grain: int) -> int:
+    for end in range(most_tokens, 0, -grain):
+        if group.held[end // group.block_tokens - 1]:
+            return end
+    return 0
+
+
+def _last_window(group: GroupHeld, most_tokens: int, grain: int) -> int:
+    """The longest prefix whose last window is held, or whose whole is where it is shorter than a window."""
+    window = ceil((group.window_tokens - 1) / group.block_tokens)
+    for end in range(most_tokens, 0, -grain):
+        last = end // group.block_tokens
+        if all(group.held[max(0, last - window) : last]):
+            return end
+    return 0

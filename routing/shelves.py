@@ -1,0 +1,122 @@
+"""Which engines hold a block, as one integer mask per block, and what of it is promised rather than seen.
+
+A shelf is one medium of one cache group of one engine; it owns one bit of the masks. Emptying a shelf takes a new bit
+at once and sweeps the old one out little by little: a cleared cache of a million blocks must not hold anybody up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+
+class Shelf:
+    """Holds how often each block stands here: engines compute the same block twice and remove the copies one by one."""
+
+    __slots__ = ("bit", "copies", "promised")
+
+    def __init__(self, bit: int) -> None:
+        self.bit = bit
+        self.copies: dict[int, int] = {}
+        """Copies beyond the first, by link."""
+        self.promised: dict[int, int] = {}
+        """How many requests will leave this link here, by link."""
+
+
+class Masks:
+    """Link to a mask of shelves, for what is held and for what is promised."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        self.promised: dict[int, int] = {}
+        self._free: list[int] = []
+        self._made = 0
+        self._stale: list[tuple[int, Iterator[int]]] = []
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def new_shelf(self) -> Shelf:
+        if self._free:
+            return Shelf(self._free.pop())
+        self._made += 1
+        return Shelf(1 << (self._made - 1))
+
+    def put(self, shelf: Shelf, link: int) -> None:
+        """One copy more."""
+        mask = self.held.get(link, 0)
+        if mask & shelf.bit:
+            shelf.copies[link] = shelf.copies.get(link, 0) + 1
+        else:
+            self.held[link] = mask | shelf.bit
+
+    def take(self, shelf: Shelf, link: int) -> None:
+        """One copy less."""
+        more = shelf.copies.get(link, 0)
+        if more > 1:
+            shelf.copies[link] = more - 1
+        elif more:
+            del shelf.copies[link]
+        else:
+            self._unset(shelf.bit, link)
+
+    def is_held(self, shelf: Shelf, link: int) -> bool:
+        return bool(self.held.get(link, 0) & shelf.bit)
+
+    def promise(self, shelf: Shelf, links: Iterable[int]) -> None:
+        """One request more that will leave these blocks on the shelf."""
+        counts, masks, bit = shelf.promised, self.promised, shelf.bit
+        for link in links:
+            counts[link] = counts.get(link, 0) + 1
+            masks[link] = masks.get(link, 0) | bit
+
+    def withdraw(self, shelf: Shelf, links: Iterable[int]) -> None:
+        """The opposite of `promise`."""
+        counts, masks, bit = shelf.promised, self.promised, shelf.bit
+        for link in links:
+            if counts[link] > 1:
+                counts[link] -= 1
+                continue
+            del counts[link]
+            left = masks[link] & ~bit
+            if left:
+                masks[link] = left
+            else:
+                del masks[link]
+
+    def masks_of(self, links: Iterable[int]) -> Sequence[int]:
+        """What is held or promised of each link."""
+        held, promised = self.held.get, self.promised.get
+        if not self.promised:
+            return [held(link, 0) for link in links]
+        return [held(link, 0) | promised(link, 0) for link in links]
+
+    def discard(self, shelves: Collection[Shelf], links: Iterable[int]) -> None:
+        """Shelves are thrown away, with all the links that may stand on them. Their bits come back once swept."""
+        for shelf in shelves:
+            self.withdraw(shelf, [link for link, count in shelf.promised.items() for _ in range(count)])
+        mask = sum(shelf.bit for shelf in shelves)
+        if mask:
+            self._stale.append((mask, iter(links)))
+
+    def sweep(self, most: int) -> None:
+        """Take thrown-away bits out of at most so many links."""
+        while self._stale and most > 0:
+            mask, links = self._stale[-1]
+            for link in links:
+                self._unset(mask, link)
+                most -= 1
+                if most <= 0:
+                    return
+            self._stale.pop()
+            while mask:
+                lowest = mask & -mask
+                self._free.append(lowest)
+                mask ^= lowest
+
+    def _unset(self, bits: int, link: int) -> None:
+        mask = self.held.get(link, 0)
+        left = mask & ~bits
+        if left:
+            self.held[link] = left
+        elif mask:
+            del self.held[link]

@@ -1,0 +1,74 @@
+"""One engine followed: groups learned from events, names forgotten with the last copy, promises kept."""
+
+from routing.chains import Ends, TokenPrompt, pack_tokens
+from routing.followed import FULL, Followed
+from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from routing.shelves import Masks
+
+
+def followed() -> Followed:
+    return Followed(Masks(), most_blocks=100)
+
+
+def test_groups_are_what_events_say() -> None:
+    """Kind, window and block size come with the first event; what was supposed gives way."""
+    one = followed()
+    one.suppose(16)
+    assert (one.groups[0].kind, one.groups[0].block_tokens, one.is_plain) == (FULL, 16, True)
+    one.take(BlockStored([1], None, [1, 2], 2, kv_cache_spec_kind="sliding_window", kv_cache_spec_sliding_window=8))
+    group = one.groups[0]
+    assert (group.kind, group.window_tokens, group.block_tokens) == ("sliding_window", 8, 2)
+    assert not one.is_plain
+    one.suppose(32)
+    assert one.groups[0].block_tokens == 2
+
+
+def test_a_block_computed_twice_is_removed_twice() -> None:
+    """The name lives as long as one copy does."""
+    one = followed()
+    for _ in range(2):
+        one.take(BlockStored([1], None, [1, 2], 2))
+    one.take(BlockRemoved([1]))
+    assert len(one) == 1
+    one.take(BlockRemoved([1]))
+    one.take(BlockRemoved([1]))
+    assert len(one) == 0
+    assert (one.count.stored, one.count.removed) == (2, 3)
+
+
+def test_blocks_told_without_tokens_wait_for_their_names() -> None:
+    """An offloading tier speaks first; who names the block later makes it count there too."""
+    one = followed()
+    one.suppose(2)
+    one.take(BlockStored([1], None, [], 0, medium="CPU"))
+    one.take(BlockStored([2], None, [], 0, medium="CPU"))
+    one.take(BlockRemoved([2], medium="CPU"))
+    one.take(BlockStored([1, 2], None, [1, 2, 3, 4], 2))
+    one.take(BlockRemoved([1]))
+    one.take(BlockRemoved([2]))
+    assert len(one) == 1
+    assert sorted(one.groups[0].shelves) == ["CPU", "GPU"]
+
+
+def test_clearing_keeps_the_groups_and_what_is_promised() -> None:
+    """The engine is the same, its cache is another."""
+    masks = Masks()
+    one = Followed(masks, most_blocks=100)
+    one.suppose(2)
+    ends = Ends(TokenPrompt(pack_tokens([1, 2, 3])))
+    (number, links), *_ = one.promised_links(ends)
+    masks.promise(one.groups[number].first, links)
+    before = one.groups[0].first.bit
+    one.take(AllBlocksCleared())
+    assert one.groups[0].first.bit != before
+    assert masks.promised == dict.fromkeys(links, one.groups[0].first.bit)
+    assert one.generation == 1
+
+
+def test_blocks_that_do_not_fit_the_links_are_given_up() -> None:
+    """A group whose blocks end between links cannot be followed beside one whose blocks are links."""
+    one = followed()
+    one.take(BlockStored([1], None, [1] * 16, 16))
+    one.take(BlockStored([2], None, [1] * 8, 8, group_idx=1))
+    assert list(one.groups) == [0]
+    assert one.count.given_up == 1
