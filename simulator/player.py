@@ -37,6 +37,12 @@ class Venue:
     time_scale: float
     pods: Mapping[str, str]
     admin_url: str | None = None
+    more_urls: tuple[str, ...] = ()
+    """Further gateways of the same pods; requests go to all of them by turns."""
+
+    def url_for(self, index: int) -> str:
+        """Where a request goes."""
+        return (self.url, *self.more_urls)[index % (1 + len(self.more_urls))]
 
 
 class Attempt(msgspec.Struct):
@@ -66,9 +72,9 @@ class Player:
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
         self._clock = time.monotonic
 
-    async def play(self) -> list[Record]:
-        """Until the last answer has ended."""
-        start = self._clock()
+    async def play(self, start_at_s: float | None = None) -> list[Record]:
+        """From now, or a time of the monotonic clock, until the last answer has ended."""
+        start = self._clock() if start_at_s is None else start_at_s
         async with asyncio.TaskGroup() as group:
             tasks = []
             for index, arrival in enumerate(self._trace.arrivals):
@@ -95,7 +101,7 @@ class Player:
     async def _ask(self, index: int, arrival: Arrival, body: bytes, due: float) -> Record:
         async with self._room:
             sent = self._clock()
-            answer = await ask(self._client, f"{self._venue.url}/v1/chat/completions", body, self._clock)
+            answer = await ask(self._client, f"{self._venue.url_for(index)}/v1/chat/completions", body, self._clock)
         self.late_s.append((sent - due) * self._venue.time_scale)
         record = self._record(index, arrival, sent, answer, await self._last_attempt(answer.receipt))
         self._note(record)

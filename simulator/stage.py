@@ -43,9 +43,9 @@ async def staged(routing: str, pods: int, profile: Profile, logs: Path) -> Async
 
     What they say goes into the folder `logs`.
     """
-    _make_folder(logs)
+    make_folder(logs)
     async with AsyncExitStack() as stack:
-        started = await _start_pods(stack, [logs / f"{routing}-pod-{number}.log" for number in range(pods)], profile)
+        started = await start_pods(stack, [logs / f"{routing}-pod-{number}.log" for number in range(pods)], profile)
         urls = tuple(url for _, url in started)
         gateway, listening = await stack.enter_async_context(
             running(
@@ -62,8 +62,10 @@ async def staged(routing: str, pods: int, profile: Profile, logs: Path) -> Async
         yield stage
 
 
-async def _start_pods(stack: AsyncExitStack, logs: Sequence[Path], profile: Profile) -> list[tuple[Child, str]]:
-    """All at once: a program of ours spends a second on its imports."""
+async def start_pods(stack: AsyncExitStack, logs: Sequence[Path], profile: Profile) -> list[tuple[Child, str]]:
+    """One pod per log file, each with its URL; they end with the stack. All at once: a program of ours spends a second
+    on its imports.
+    """
     arguments = pod_arguments(profile)
     try:
         async with asyncio.TaskGroup() as group:
@@ -80,7 +82,8 @@ async def _start_pods(stack: AsyncExitStack, logs: Sequence[Path], profile: Prof
     return [start.result() for start in starts]
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Where programs may log."""
     folder.mkdir(parents=True, exist_ok=True)
 
 

@@ -11,6 +11,21 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
 
+from simulator.traces import Trace
+
+
+def clairvoyant_ratio(trace: Trace, kv_tokens: int) -> float:
+    """The bound as a share of all prompt tokens; `kv_tokens` is what all engines hold together.
+
+    An engine always computes the last token of a prompt, as ours do, so a block that holds it is of no use.
+    """
+    size = trace.block_tokens
+    if size is None:
+        return 0.0
+    useful = [(one.prompt_tokens - 1) // size for one in trace.arrivals]
+    hits = clairvoyant_hits([one.blocks for one in trace.arrivals], useful, kv_tokens // size)
+    return sum(hits) * size / sum(one.prompt_tokens for one in trace.arrivals)
+
 
 def clairvoyant_hits(chains: Sequence[Sequence[int]], most_useful: Sequence[int], capacity: int) -> list[int]:
     """How many leading blocks each prompt finds in a cache of `capacity` blocks.
@@ -23,7 +38,7 @@ def clairvoyant_hits(chains: Sequence[Sequence[int]], most_useful: Sequence[int]
     hits = []
     for chain, useful, following in zip(chains, most_useful, next_uses, strict=True):
         found = 0
-        while found < useful and chain[found] in due:
+        while found < min(useful, len(chain)) and chain[found] in due:
             found += 1
         hits.append(found)
         for depth, block in enumerate(chain):

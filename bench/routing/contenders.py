@@ -1,0 +1,107 @@
+"""Who is compared live, how each is started in front of pods of one kind, and why one cannot be where it cannot."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.overhead.gateways import RIVALS, free_port
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One gateway program to start: where it will listen, and what to ask whether it has found all pods."""
+
+    command: list[str]
+    port: int
+    ready: Ready
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A GET that answers with how many pods are usable."""
+
+    url: str
+    count: Callable[[dict[str, object]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Programs that share the pods of one run; requests are spread over them by turns."""
+
+    name: str
+    programs: Callable[[Sequence[str], Path], list[Program]]
+    lacks: Callable[[], str] = lambda: ""
+    """Why it cannot be played here, empty where it can."""
+    redis: bool = False
+    """It wants a Redis of its own; its address is handed over as if it were the last pod."""
+    copies: int = 1
+
+
+def hearth(name: str = "hearth", *, copies: int = 1, redis: bool = False, words: Sequence[str] = ()) -> Contender:
+    """`hearth serve` as it comes: nothing is told of the pods but where they are."""
+
+    def programs(pods: Sequence[str], folder: Path) -> list[Program]:
+        urls, more = (pods[:-1], ["--redis", pods[-1]]) if redis else (pods, [])
+        return [_hearth(urls, folder / f"{number}.jsonl", [*words, *more]) for number in range(copies)]
+
+    return Contender(name, programs, _lacks_redis if redis else lambda: "", redis, copies)
+
+
+def _hearth(pods: Sequence[str], usage: Path, words: Sequence[str]) -> Program:
+    port, admin = free_port(), free_port()
+    ports = ["--listen", f"{LOOPBACK}:{port}", "--metrics", f"{LOOPBACK}:0", "--admin", f"{LOOPBACK}:{admin}"]
+    named = [word for url in pods for word in ("--pod", url)]
+    command = [sys.executable, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(usage), *words]
+    return Program(command, port, Ready(f"http://{LOOPBACK}:{admin}/fleet", _ready_in_fleet))
+
+
+def rust(name: str, binary: str, policy: str, *before: str) -> Contender:
+    """SMG or vllm-router, with its own defaults."""
+    path = RIVALS / binary
+
+    def programs(pods: Sequence[str], _: Path) -> list[Program]:
+        port = free_port()
+        listen = ["--host", LOOPBACK, "--port", str(port), "--prometheus-port", str(free_port())]
+        words = [*listen, "--policy", policy, "--log-level", "error", "--worker-urls", *pods]
+        ready = Ready(f"http://{LOOPBACK}:{port}/readiness", lambda told: int(str(told["healthy_workers"])))
+        return [Program([str(path), *before, *words], port, ready)]
+
+    return Contender(name, programs, lambda: "" if path.exists() else f"no {path.name}: sh bench/rivals.sh")
+
+
+def _ready_in_fleet(told: dict[str, object]) -> int:
+    pods = told["pods"]
+    assert isinstance(pods, list)
+    return sum(pod["standing"] == "ready" and bool(pod["engines"]) for pod in pods)
+
+
+def _lacks_redis() -> str:
+    return "" if shutil.which("redis-server") else "no redis-server on the path"
+
+
+OURS = "hearth"
+
+RIVALS_LIVE = ("smg cache_aware", "vllm-router cache_aware")
+"""Whose better figure is the measure."""
+
+
+def contenders() -> tuple[Contender, ...]:
+    """The rows of the live table."""
+    return (
+        rust("smg round_robin", "smg", "round_robin", "launch"),
+        rust(RIVALS_LIVE[0], "smg", "cache_aware", "launch"),
+        rust(RIVALS_LIVE[1], "vllm-router", "cache_aware"),
+        hearth(OURS),
+        hearth("hearth, 4 replicas, Redis", copies=4, redis=True),
+        hearth("hearth, 4 processes", words=("--processes", "4")),
+    )

@@ -1,0 +1,46 @@
+"""Which recorded requests are played, how fast, and onto what."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from simulator.profile import Profile
+from simulator.trace_formats import load_trace
+from simulator.traces import Trace
+
+PODS = 8
+
+JITTER_S = 0.2
+"""By how much a seed moves an arrival at most: the order within a burst changes, the burst stays one."""
+
+ENGINE = Profile(prefill_tokens_per_s=12_000, step_base_s=0.012, kv_capacity_tokens=1_000_000)
+"""Each of the pods; prefill slows down with context (see `Profile`)."""
+
+COARSE = replace(ENGINE, block_size=64)
+"""For virtual time: both traces share in blocks of 512 tokens, finer ones cost time and change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One trace. `speed` and `requests` are those of the live runs; in virtual time it is played whole, as recorded."""
+
+    name: str
+    file: str
+    speed: float
+    requests: int
+
+    def trace(self) -> Trace:
+        """The whole recording. Raises TraceFault."""
+        return load_trace(Path(os.environ.get("TRACES", "../shared/traces")) / self.file)
+
+    def live_trace(self, seed: int, requests: int | None = None) -> Trace:
+        """Its beginning at the live speed, jittered."""
+        return self.trace().first(requests or self.requests).jittered(JITTER_S, seed).faster(self.speed)
+
+
+LOADS = (
+    Load("Mooncake conversation", "mooncake_conversation_trace.jsonl.gz", speed=1.6, requests=1_500),
+    Load("Claude Code", "claudecode_dev.jsonl.gz", speed=1.0, requests=500),
+)
