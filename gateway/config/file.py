@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gateway.config.exact import kv_events, tokenizer_entry
 from gateway.config.values import ModelEntry, Routing, Secret, Settings, TlsFiles
 from gateway.config.words import (
     LOG_LEVELS,
@@ -55,6 +56,7 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
         tls=_tls(root.table("tls")),
         log_level=_log_level(root.table("log")),
         usage_log=root.get("usage_log", place, None),
+        kv_events=kv_events(root, pod_url),
         limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
         timeouts=read_fields(times, usual.timeouts, above_zero=True)
         if (times := root.table("timeouts"))
@@ -103,6 +105,7 @@ def _models(root: Table) -> tuple[ModelEntry, ...]:
             input_cost_per_token=table.get("input_cost_per_token", not_negative, None),
             output_cost_per_token=table.get("output_cost_per_token", not_negative, None),
             pods=pods,
+            tokenizer=tokenizer_entry(table, file),
         )
         table.close()
         if entry.name and entry.name in entries:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 
+from gateway.config.exact import KvEvents, TokenizerEntry
 from gateway.limits import Limits, Timeouts
 from routing.candidates import Scorer
 from scorers.registry import routings
@@ -50,6 +51,8 @@ class ModelEntry:
     output_cost_per_token: float | None = None
     pods: tuple[str, ...] | None = None
     """The pods that may serve it, None for all that say they do."""
+    tokenizer: TokenizerEntry | None = None
+    """How its prompts become tokens, None where the pods' own `/tokenize` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,8 @@ class Settings:
     routing: Routing = field(default_factory=Routing)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    kv_events: KvEvents | None = None
+    """Exact warmth, where it is wanted."""
     tls: TlsFiles | None = None
     log_level: str = "info"
     usage_log: Path | None = None

@@ -22,6 +22,8 @@ def test_everything_shows_but_secrets() -> None:
     assert found["admin_token"] == found["redis"] == found["pod_api_key"] == "***"
     assert found["listen"] == "127.0.0.1:8000"
     assert found["routing"]["scorers"]["session"]["stay_s"] > 0
-    assert found["models"] == [{"name": "a", "input_cost_per_token": 1e-6, "output_cost_per_token": None, "pods": None}]
+    assert found["models"] == [
+        {"name": "a", "input_cost_per_token": 1e-6, "output_cost_per_token": None, "pods": None, "tokenizer": None}
+    ]
     assert found["tls"] == {"cert": "c.pem", "key": "k.pem"}
     assert found["timeouts"]["drain_s"] == 30.0
