@@ -18,7 +18,7 @@ KEEP ?=
 ARGS ?=
 
 .PHONY: help python venv install lock demo test check format format-check lint types layers fuzz wheel \
-	bench-overhead bench-decide \
+	bench-overhead bench-decide bench-routing \
 	vllm-venv serve-vllm test-vllm clean
 
 help: ## List the verbs.
@@ -102,6 +102,10 @@ bench-overhead: $(READY) ## CPU, memory and latency beside nginx and the Rust ro
 
 bench-decide: $(READY) ## What one decision costs, by pods and prompt length (ARGS=--quick; minutes).
 	@$(BIN)/python -m bench.decide --keep bench/decide.last.txt $(ARGS)
+
+bench-routing: $(READY) ## Where requests go and what it does to first tokens, beside others (ARGS=--quick; 45 minutes).
+	@PYTHON="$(PYTHON)" sh bench/rivals.sh
+	@$(BIN)/python -m bench.routing --keep bench/routing/last.txt $(ARGS)
 
 # --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
 

@@ -14,14 +14,16 @@ from pathlib import Path
 
 import uvloop
 
-from scorers.registry import routings
 from simulator.children import ChildFailed
 from simulator.display import Display, make_display
 from simulator.live_replay import play_on_stages
+from simulator.policies.registry import COMPARED as ALL_POLICIES
+from simulator.policies.registry import POLICIES, known_policies
 from simulator.profile import Profile
 from simulator.publish import publish
 from simulator.records import Replay
 from simulator.replay import Setting, play
+from simulator.report import RoutingReport, report_on
 from simulator.trace_formats import TraceFault, load_trace
 from simulator.traces import Trace
 from simulator.workload import SHAPES, generate
@@ -29,6 +31,9 @@ from simulator.workload import SHAPES, generate
 GENERATED_REQUESTS = 2_000
 
 GENERATED = "generated"
+
+JITTER_S = 0.2
+"""With several seeds: the order within a burst changes, the burst stays one."""
 
 COMPARED = "round-robin,least-loaded,warm"
 
@@ -46,6 +51,8 @@ class Wanted:
     speed: float
     limit: int | None
     seed: int
+    seeds: int
+    jitter_s: float
     profile: Profile
     is_live: bool
     out: Path
@@ -58,12 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         trace = choose_trace(wanted.trace, wanted.limit, wanted.seed).faster(wanted.speed)
         with make_display() as display:
             replays = play_all(wanted, trace, display)
+            again = play_again(wanted, trace, display)
     except (TraceFault, ChildFailed, ValueError) as fault:
         print(f"hearth: {fault}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
-    publish(trace, wanted.profile, replays, wanted.out, sys.stdout)
+    publish(trace, wanted.profile, replays, wanted.out, sys.stdout, again)
     return 0
 
 
@@ -72,11 +80,23 @@ def play_all(wanted: Wanted, trace: Trace, display: Display) -> list[Replay]:
     if wanted.is_live:
         logs = wanted.out / "logs"
         return uvloop.run(play_on_stages(trace, wanted.routings, wanted.pods, wanted.profile, logs, display))
-    replays = []
-    for routing in wanted.routings:
-        display.begin(routing, len(trace.arrivals))
-        replays.append(play(trace, Setting(routing, wanted.pods, wanted.profile, wanted.seed), display))
-    return replays
+    return [play_one(wanted, trace, routing, wanted.seed, display) for routing in wanted.routings]
+
+
+def play_again(wanted: Wanted, trace: Trace, display: Display) -> list[list[RoutingReport]]:
+    """The other seeds: per routing, a report each."""
+    seeds = range(wanted.seed + 1, wanted.seed + wanted.seeds)
+    return [
+        [report_on(play_one(wanted, trace, routing, seed, display), wanted.profile) for seed in seeds]
+        for routing in wanted.routings
+    ]
+
+
+def play_one(wanted: Wanted, trace: Trace, routing: str, seed: int, display: Display) -> Replay:
+    """One routing with one seed, in virtual time."""
+    display.begin(routing, len(trace.arrivals))
+    setting = Setting(routing, wanted.pods, wanted.profile, seed)
+    return play(trace.jittered(wanted.jitter_s, seed), setting, display)
 
 
 def choose_trace(name: str, limit: int | None, seed: int) -> Trace:
@@ -94,10 +114,13 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     parser = make_parser()
     said = parser.parse_args(argv)
     names = tuple(dict.fromkeys(name for name in said.routing.split(",") if name))
-    if unknown := [name for name in names if name not in routings()]:
-        parser.error(f"argument --routing: no routing `{unknown[0]}`: {', '.join(routings())}")
-    if min(said.pods, said.speed, said.limit or 1) <= 0 or not names:
-        parser.error("--pods, --speed and --limit must be above 0, and --routing must name one")
+    names = ALL_POLICIES if said.compare else names
+    if unknown := [name for name in names if name not in known_policies()]:
+        parser.error(f"argument --routing: no routing `{unknown[0]}`: {', '.join(known_policies())}")
+    if min(said.pods, said.speed, said.limit or 1, said.seeds) <= 0 or (said.jitter or 0.0) < 0 or not names:
+        parser.error("--pods, --speed, --limit and --seeds must be above 0, and --routing must name one")
+    if said.http and (said.seeds > 1 or set(names) & set(POLICIES)):
+        parser.error("--http plays the gateway's own routings, once: no --seeds, --compare or policies of others")
     try:
         profile = replace(
             Profile(),
@@ -109,7 +132,19 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
         )
     except ValueError as error:
         parser.error(str(error))
-    return Wanted(said.trace, names, said.pods, said.speed, said.limit, said.seed, profile, said.http, said.out)
+    return Wanted(
+        said.trace,
+        names,
+        said.pods,
+        said.speed,
+        said.limit,
+        said.seed,
+        said.seeds,
+        said.jitter if said.jitter is not None else (JITTER_S if said.seeds > 1 else 0.0),
+        profile,
+        said.http,
+        said.out,
+    )
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -134,6 +169,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("--speed", type=float, default=1.0, metavar="S", help="arrivals come S times as fast (default %(default)s)")
     add("--limit", type=int, metavar="N", help="play the first N requests only")
     add("--seed", type=int, default=0, metavar="N", help="decides all that is drawn (default %(default)s)")
+    add("--seeds", type=int, default=1, metavar="N", help="play with N seeds from --seed on and tell medians")
+    add(
+        "--jitter",
+        type=float,
+        metavar="S",
+        help=f"a seed moves each arrival by up to S seconds (default {JITTER_S:g} with --seeds, else 0)",
+    )
+    add("--compare", action="store_true", help=f"all policies side by side: {', '.join(ALL_POLICIES)}")
     add("--http", action="store_true", help="over HTTP: hearth serve and pods as programs of their own")
     add("--time-scale", type=float, default=1.0, metavar="X", help="with --http: the clock runs X times as fast")
     add(

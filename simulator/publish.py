@@ -8,9 +8,10 @@ from textwrap import fill
 from typing import TextIO
 
 from simulator.plot import draw
+from simulator.policies.bound import clairvoyant_ratio
 from simulator.profile import Profile
 from simulator.records import Replay
-from simulator.report import Report, RoutingReport, report_on
+from simulator.report import Report, RoutingReport, middle_of, report_on
 from simulator.table import explain_failures, tabulate
 from simulator.traces import Trace
 
@@ -27,10 +28,24 @@ TOO_LATE_S = 0.25
 """Requests later than this (p99) were not the trace any more."""
 
 
-def publish(trace: Trace, profile: Profile, replays: Sequence[Replay], out: Path, stream: TextIO) -> Report:
-    """Write the table to the stream and report.json and plot.png into the folder."""
+def publish(
+    trace: Trace,
+    profile: Profile,
+    replays: Sequence[Replay],
+    out: Path,
+    stream: TextIO,
+    again: Sequence[Sequence[RoutingReport]] = (),
+) -> Report:
+    """Write the table to the stream and report.json and plot.png into the folder.
+
+    `again`: for each replay, the reports of the same with other seeds; medians are then told.
+    """
     setup = describe(trace, profile, replays)
-    report = Report(trace.name, setup, tuple(report_on(one, profile) for one in replays))
+    first = [report_on(one, profile) for one in replays]
+    others = again or [()] * len(first)
+    told = tuple(middle_of([one, *more]) for one, more in zip(first, others, strict=True))
+    bound = clairvoyant_ratio(trace, profile.kv_capacity_tokens * len(replays[0].pods)) if trace.block_tokens else None
+    report = Report(trace.name, setup, told, 1 + len(others[0]), bound)
     out.mkdir(parents=True, exist_ok=True)
     report.write(out / "report.json")
     picture = _draw_if_possible(report, replays, out / "plot.png")
@@ -76,7 +91,18 @@ def explain_method(trace: Trace, profile: Profile, report: Report) -> str:
         f"{profile.step_base_s * 1000:g} ms a step, {profile.kv_capacity_tokens:,} tokens of KV cache."
     )
     played = _virtual_words(report) if one.late_s is None else _live_words(profile, report)
-    return fill(f"{load} {played} {LEGEND}", WIDTH)
+    return fill(f"{load} {played} {_seeds_words(report)}{LEGEND}{_bound_words(report)}", WIDTH)
+
+
+def _seeds_words(report: Report) -> str:
+    return f"Medians of {report.seeds} runs, each with its own jitter and draws. " if report.seeds > 1 else ""
+
+
+def _bound_words(report: Report) -> str:
+    bound = report.clairvoyant_hit_ratio
+    if bound is None:
+        return ""
+    return f" No routing could find more than {bound:.1%} warm: one cache of all pods' size that knew the future would."
 
 
 def _virtual_words(report: Report) -> str:

@@ -6,17 +6,18 @@ Figures only, from records; knows no router, and no file but the one report it w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
 
 from simulator.profile import Profile
 from simulator.records import Record, Replay
-from simulator.spread import Spread, spread_of
+from simulator.spread import Spread, middle_spread, spread_of
 
 LOAD_STEPS = 120
 """How finely load is told over a replay: what a small picture can show."""
@@ -86,6 +87,10 @@ class Report:
     trace: str
     setup: dict[str, str | int | float]
     routings: tuple[RoutingReport, ...]
+    seeds: int = 1
+    """Of how many runs each figure is the median."""
+    clairvoyant_hit_ratio: float | None = None
+    """What no routing can exceed (`simulator.policies.bound`); None where nobody recorded what was shared."""
 
     def write(self, path: Path) -> None:
         """As JSON."""
@@ -124,6 +129,22 @@ def report_on(replay: Replay, profile: Profile) -> RoutingReport:
         took_s=replay.took_s,
         late_s=replay.late_s,
         busy=replay.busy,
+    )
+
+
+def middle_of(reports: Sequence[RoutingReport]) -> RoutingReport:
+    """The median of each figure that is compared; the first report's where a median would mean nothing."""
+
+    def middle(figure: Callable[[RoutingReport], float]) -> float:
+        return median(figure(one) for one in reports)
+
+    return replace(
+        reports[0],
+        hit_ratio=middle(lambda one: one.hit_ratio),
+        ttft_s=middle_spread([one.ttft_s for one in reports]),
+        tpot_s=middle_spread([one.tpot_s for one in reports]),
+        wait_s=middle_spread([one.wait_s for one in reports]),
+        imbalance=middle(lambda one: one.imbalance),
     )
 
 

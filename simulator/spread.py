@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +28,8 @@ def spread_of(numbers: Iterable[float]) -> Spread:
 def at_share(ordered: Sequence[float], share: float) -> float:
     """The member of an ordered list below which `share` of it lies: one that was seen, not a blend of two."""
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0
+
+
+def middle_spread(spreads: Sequence[Spread]) -> Spread:
+    """The median of each point by itself, over several measurements of the same thing."""
+    return Spread(*(median(points) for points in zip(*map(astuple, spreads), strict=True)))

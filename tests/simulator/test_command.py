@@ -38,7 +38,10 @@ def test_options_reach_the_replay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--trace", "generated", "--routing", "warm,best"], "no routing `best`: warm, round-robin, least-loaded"),
+        (
+            ["--trace", "generated", "--routing", "warm,best"],
+            "no routing `best`: warm, round-robin, least-loaded, least-prefill",
+        ),
         (["--trace", "generated", "--pods", "0"], "must be above 0"),
         (["--trace", "generated", "--speed", "-1"], "must be above 0"),
         (["--trace", "generated", "--kv-tokens", "3"], "kv_capacity_tokens: must hold at least one block"),

@@ -1,0 +1,149 @@
+"""Compares routing in virtual time and live, prints the tables and one line for each thing that issue 4 wants.
+
+    python -m bench.routing [--quick] [--seeds N] [--runs N] [--only virtual|live] [--load WORD] [--time-scale X]
+                            [--without WORD ...] [--keep FILE]
+
+The traces are looked for in the folder that TRACES names. Exit status 1 where something falls short or is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvloop
+
+from bench.overhead.gateways import RIVALS
+from bench.routing.contenders import OURS, Contender, contenders
+from bench.routing.live import Live, play_live
+from bench.routing.loads import JITTER_S, LOADS, PODS, Load
+from bench.routing.offline import Offline, compare
+from bench.routing.rows import tabulate
+from bench.routing.targets import Target, live_targets, offline_targets, replica_targets
+from simulator.trace_formats import TraceFault
+
+QUICK_REQUESTS = 200
+
+METHOD = f"""\
+{PODS} simulated pods, alike: 12,000 tokens/s of prefill, slower with context (x (1 + context / 100,000)), steps of
+12 ms and more, 1,000,000 KV tokens, chunked prefill of 8,192 tokens a step. Seconds are the engines'. hit: share of
+prompt tokens found cached. wait: TTFT beyond what the request's own cold tokens need on an idle pod. TPOT in ms.
+imbalance: prefill of the busiest pod by the mean.
+Virtual: whole traces at their recorded rate through the real router and spine; others' policies by their published
+rules and defaults, fed by our warm index (cache-aware by its own tree). A seed moves each arrival by up to
+{JITTER_S:g} s and draws ties. The bound is one cache of all pods' size that knows the future (Belady).
+Live: `hearth serve` and the routers from PyPI, each with its defaults and with pods and a client of its own, all
+playing at the same moments, so that a disturbed machine disturbs all alike. Rates are learned, not given.\
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    loads = [load for load in LOADS if options.load.lower() in load.name.lower()]
+    told, found = [_head(options), METHOD], list[Target]()
+    try:
+        if options.only != "live":
+            _virtual(loads, options, told, found)
+        if options.only != "virtual":
+            _live(loads, options, told, found)
+    except TraceFault as fault:
+        print(f"bench-routing: {fault}", file=sys.stderr)
+        return 1
+    told.append("\n".join(map(str, found)))
+    print("\n\n".join(told))
+    if options.keep:
+        options.keep.write_text("\n\n".join(told) + "\n")
+    return 0 if found and all(target.is_met for target in found) else 1
+
+
+def _virtual(loads: Sequence[Load], options: argparse.Namespace, told: list[str], found: list[Target]) -> None:
+    for load in loads:
+        one: Offline = compare(load, options.seeds, os.cpu_count() or 1)
+        head = f"{load.name}, virtual, medians of {options.seeds}; clairvoyant bound of hits {one.bound:.3f}"
+        told.append(f"{head}\n{tabulate(one.rows)}")
+        print(f"\n{told[-1]}\n", file=sys.stderr)
+        found += offline_targets(load, one.rows)
+
+
+def _live(loads: Sequence[Load], options: argparse.Namespace, told: list[str], found: list[Target]) -> None:
+    chosen = _present(options.without)
+    with tempfile.TemporaryDirectory() as folder:
+        for load in loads:
+            requests = QUICK_REQUESTS if options.quick else None
+            runs = play_live(load, chosen, options.runs, requests, options.time_scale, Path(folder))
+            live: Live = uvloop.run(runs)
+            head = (
+                f"{load.name}, live, first {requests or load.requests:,} requests at {load.speed:g} x their rate, "
+                f"medians of {options.runs}, clock x {options.time_scale:g}"
+            )
+            told.append(f"{head}\n{tabulate(live.rows)}")
+            print(f"\n{told[-1]}\n", file=sys.stderr)
+            found += live_targets(load, live.rows) + _many(load, live)
+
+
+def _many(load: Load, live: Live) -> list[Target]:
+    """Several gateways against one, where both were played; said to be skipped where not."""
+    rows = {row.name: row for row in live.rows}
+    if OURS not in rows:
+        return []
+    return [
+        target
+        for one in contenders()
+        if one.name.startswith(f"{OURS},")
+        for target in replica_targets(load, "live", rows[OURS], rows.get(one.name), one.name, one.lacks() or "left out")
+    ]
+
+
+def _present(without: Sequence[str]) -> list[Contender]:
+    there = []
+    for contender in contenders():
+        if any(word in contender.name for word in without):
+            continue
+        if why := contender.lacks():
+            print(f"{contender.name} is left out: {why}", file=sys.stderr)
+            continue
+        there.append(contender)
+    return there
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.routing", description="Where requests go, by whose rule.")
+    parser.add_argument("--seeds", type=int, default=5, help="of each policy in virtual time")
+    parser.add_argument("--runs", type=int, default=3, help="of each contender live")
+    parser.add_argument("--only", choices=("virtual", "live"))
+    parser.add_argument("--load", default="", metavar="WORD", help="loads whose name has this word")
+    parser.add_argument("--without", nargs="*", default=[], metavar="WORD", help="leave out contenders by a word")
+    parser.add_argument(
+        "--time-scale", type=float, default=1.0, metavar="X", help="live: the clock runs X times as fast"
+    )
+    parser.add_argument("--quick", action="store_true", help=f"one seed, one live run of {QUICK_REQUESTS} requests")
+    parser.add_argument("--keep", type=Path, help="write what is printed to this file too")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.seeds, options.runs = 1, 1
+    return options
+
+
+def _head(options: argparse.Namespace) -> str:
+    machine = f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
+    versions = "" if options.only == "virtual" else f"\nsmg {_wheel('smg')}, vllm-router {_wheel('vllm-router')}"
+    return f"bench-routing, {datetime.now(UTC):%Y-%m-%d}, {machine}{versions}"
+
+
+def _wheel(name: str) -> str:
+    python = RIVALS / "python"
+    if not python.exists():
+        return "not installed"
+    code = f"from importlib.metadata import version; print(version({name!r}))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Plays a load on all contenders at once, several times over, and gathers medians."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.routing.contenders import Contender
+from bench.routing.loads import Load
+from bench.routing.rows import Row, middle
+from bench.routing.venue import BEFORE_START_S, Run, open_venue
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """One load: per contender its runs, in the order of the table."""
+
+    load: Load
+    runs: tuple[tuple[Run, ...], ...]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The median of each figure."""
+        return [middle([run.row for run in runs]) for runs in self.runs]
+
+
+async def play_live(
+    load: Load, chosen: Sequence[Contender], runs: int, requests: int | None, time_scale: float, folder: Path
+) -> Live:
+    """`runs` times, each with fresh pods and jitter of its own. Raises ChildFailed."""
+    played = []
+    for seed in range(runs):
+        print(f"{load.name}, live, run {seed + 1} of {runs} ...", file=sys.stderr, flush=True)
+        played.append(await _once(load, chosen, seed, requests, time_scale, folder / f"{load.file}-{seed}"))
+        for run in played[-1]:
+            print(f"  {run.row.name}: {run.told()}", file=sys.stderr, flush=True)
+    return Live(load, tuple(zip(*played, strict=True)))
+
+
+async def _once(
+    load: Load, chosen: Sequence[Contender], seed: int, requests: int | None, time_scale: float, folder: Path
+) -> list[Run]:
+    async with AsyncExitStack() as stack:
+        # One after the other: a program of ours spends a second of a core on its imports.
+        venues = [
+            await stack.enter_async_context(open_venue(contender, folder / str(number), time_scale))
+            for number, contender in enumerate(chosen)
+        ]
+        start_at_s = time.monotonic() + BEFORE_START_S
+        return await asyncio.gather(*(venue.play(load, seed, requests, time_scale, start_at_s) for venue in venues))

@@ -1,0 +1,108 @@
+"""What issue 4 asks of routing, one line each: wanted beside measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.routing.contenders import OURS, RIVALS_LIVE
+from bench.routing.loads import Load
+from bench.routing.rows import Row
+from simulator.policies.registry import OURS as OUR_POLICY
+
+NEAR = 1.03
+"""Within 3 % of the best."""
+HIT_OF_BEST = 0.9
+HIT_OF_RIVAL = 0.95
+WAIT_OF_RIVAL = 0.35
+REPLICA_HIT = 0.97
+REPLICA_TTFT = 1.1
+
+Figure = Callable[[Row], float]
+
+POINTS: Sequence[tuple[str, Figure]] = (
+    ("p50", lambda row: row.ttft_p50),
+    ("p95", lambda row: row.ttft_p95),
+    ("p99", lambda row: row.ttft_p99),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing that is wanted. `found` is None where it was not measured, and `why` says why."""
+
+    wanted: str
+    bound: float
+    found: float | None
+    at_least: bool = False
+    why: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        if self.found is None:
+            return False
+        return self.found >= self.bound if self.at_least else self.found <= self.bound
+
+    def __str__(self) -> str:
+        word = "at least" if self.at_least else "at most"
+        if self.found is None:
+            return f"SKIP  {self.wanted}: wanted {word} {self.bound:.3f}: {self.why}"
+        verdict = "ok   " if self.is_met else "SHORT"
+        return f"{verdict} {self.wanted}: wanted {word} {self.bound:.3f}, found {self.found:.3f}"
+
+
+def offline_targets(load: Load, rows: Sequence[Row]) -> list[Target]:
+    """Virtual time, medians of seeds."""
+    ours, others = _split(rows, OUR_POLICY)
+
+    def best(figure: Figure) -> tuple[float, str]:
+        return min((figure(row), row.name) for row in others)
+
+    found = []
+    for word, figure in POINTS:
+        least, name = best(figure)
+        found.append(Target(f"{load.name}, virtual, TTFT {word} ({name} x {NEAR})", NEAR * least, figure(ours)))
+    most, name = best(lambda row: -row.hit)
+    wanted = f"{load.name}, virtual, hit ({name} x {HIT_OF_BEST})"
+    return [*found, Target(wanted, HIT_OF_BEST * -most, ours.hit, at_least=True)]
+
+
+def live_targets(load: Load, rows: Sequence[Row]) -> list[Target]:
+    """Over HTTP, medians of runs, against the better rival in each figure."""
+    rivals = [row for row in rows if row.name in RIVALS_LIVE]
+    ours = next((row for row in rows if row.name == OURS), None)
+    if not rivals or ours is None:
+        return []
+    found = [
+        Target(
+            f"{load.name}, live, hit (better rival x {HIT_OF_RIVAL})",
+            HIT_OF_RIVAL * max(row.hit for row in rivals),
+            ours.hit,
+            at_least=True,
+        )
+    ]
+    limits: Sequence[tuple[str, float, Figure]] = (
+        ("wait mean", WAIT_OF_RIVAL, lambda row: row.wait_mean),
+        ("TTFT p90", load.p90_of_rival, lambda row: row.ttft_p90),
+        ("TTFT p99", load.p99_of_rival, lambda row: row.ttft_p99),
+        ("TPOT p99", 1.0, lambda row: row.tpot_p99),
+    )
+    for word, share, figure in limits:
+        least = min(map(figure, rivals))
+        found.append(Target(f"{load.name}, live, {word} (better rival x {share:g})", share * least, figure(ours)))
+    return [*found, Target(f"{load.name}, live, failed requests", 0, ours.failed)]
+
+
+def replica_targets(load: Load, where: str, one: Row, many: Row | None, name: str, why: str = "") -> list[Target]:
+    """Several gateways against one."""
+    hit, late = REPLICA_HIT * one.hit, REPLICA_TTFT * one.ttft_p95
+    here = f"{load.name}, {where}, {name}"
+    return [
+        Target(f"{here}: hit (one x {REPLICA_HIT})", hit, many.hit if many else None, at_least=True, why=why),
+        Target(f"{here}: TTFT p95 (one x {REPLICA_TTFT})", late, many.ttft_p95 if many else None, why=why),
+        Target(f"{here}: failed requests", 0, many.failed if many else None, why=why),
+    ]
+
+
+def _split(rows: Sequence[Row], name: str) -> tuple[Row, list[Row]]:
+    return next(row for row in rows if row.name == name), [row for row in rows if row.name != name]
