@@ -44,7 +44,7 @@ class _Named(msgspec.Struct, forbid_unknown_fields=True):
 
 def admin_app(admin: Admin) -> web.Application:
     """The application of the admin port."""
-    app = web.Application(middlewares=[_errors_as_json, _guard(admin.token) if admin.token else _only_by_hand])
+    app = web.Application(middlewares=guards(admin.token))
     app.add_routes(
         [
             web.get("/receipts", _bound(admin, _receipts)),
@@ -57,6 +57,11 @@ def admin_app(admin: Admin) -> web.Application:
         ]
     )
     return app
+
+
+def guards(token: Secret | None) -> list[Middleware]:
+    """What stands before every admin application: answers are JSON, and not everybody gets one."""
+    return [_errors_as_json, _guard(token) if token else _only_by_hand]
 
 
 Answer = Callable[[Admin, web.Request], Awaitable[web.Response]]

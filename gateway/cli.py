@@ -17,6 +17,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from gateway.commands import simulate
 
         return simulate.run(words[1:])
+    if words[:1] == ["child"]:
+        # Not for people: what a supervisor runs.
+        from gateway.commands import child
+
+        return child.run(int(words[-1]))
     parser = make_parser(words)
     arguments = parser.parse_args(words)
     if arguments.command == "serve":

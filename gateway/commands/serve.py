@@ -1,4 +1,4 @@
-"""`hearth serve`: settings put together, then a gateway run on uvloop until a signal ends it."""
+"""`hearth serve`: settings put together, then a gateway, or a team of them, run on uvloop until a signal ends it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ import uvloop
 from gateway.config.sources import WORDS, Given, gather
 from gateway.config.values import Settings
 from gateway.ports import CannotListen
+from gateway.processes.child import CannotStart
+from gateway.processes.plan import needs_supervisor
+from gateway.processes.supervisor import supervise
 from gateway.serving import serve
 from tenancy.document import Fault, Invalid
 
@@ -31,16 +34,18 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
 
     try:
         settings = reread()
-        _keep_standard_streams()
-        _raise_file_limit()
-        _spare_the_collector()
+        ready_interpreter()
+        run_all = supervise if needs_supervisor(settings) else serve
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, reread, variables))
+            runner.run(run_all(settings, reread, variables))
     except Invalid as invalid:
         sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.faults))
         return 1
     except CannotListen as trouble:
         sys.stderr.write(f"hearth: {trouble}\n")
+        return 1
+    except CannotStart as trouble:
+        sys.stderr.write("".join(f"hearth: {line}\n" for line in trouble.lines))
         return 1
     return 0
 
@@ -58,6 +63,13 @@ def read(arguments: Namespace, variables: Mapping[str, str]) -> Settings:
             [Fault("--pod", "no pod is named: use --pod URL, --pod-file FILE, or discovery in a --config FILE")]
         )
     return settings
+
+
+def ready_interpreter() -> None:
+    """What every process of ours does first."""
+    _keep_standard_streams()
+    _raise_file_limit()
+    _spare_the_collector()
 
 
 def _keep_standard_streams() -> None:

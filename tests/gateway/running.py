@@ -37,7 +37,8 @@ class Running:
 
     def at(self, port: str, path: str = "") -> str:
         """A URL on one of its ports: traffic, metrics or admin."""
-        return f"http://{self.lines[0][port][0]}{path}"
+        line = next(line for line in self.lines if line["message"] == "listening")
+        return f"http://{line[port][0]}{path}"
 
     async def end(self) -> int:
         """Its exit status, once it has ended by itself."""

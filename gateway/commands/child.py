@@ -1,0 +1,44 @@
+"""`hearth child NAME FD`: what a supervisor runs its children as. Not for people: orders come over the descriptor."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import uvloop
+
+from gateway.commands.serve import ready_interpreter
+from gateway.ports import CannotListen
+from gateway.processes.channel import Channel
+from gateway.processes.house import be_warmth
+from gateway.processes.orders import Failed, Orders
+from gateway.processes.worker import be_worker
+from tenancy.document import Invalid
+
+
+def run(channel_fd: int) -> int:
+    """The exit status: 0 after a stop, 1 where it could not begin."""
+    ready_interpreter()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(channel_fd))
+
+
+async def _run(channel_fd: int) -> int:
+    channel = await Channel.over(socket.socket(fileno=channel_fd))
+    orders = await channel.receive()
+    if not isinstance(orders, Orders):
+        return 0  # the supervisor went before it said anything
+    try:
+        if orders.traffic:
+            await be_worker(orders, channel)
+        elif orders.host.warmth is not None:
+            await be_warmth(orders, channel, orders.host.warmth)
+    except Invalid as invalid:
+        channel.send(Failed(tuple(map(str, invalid.faults))))
+        return 1
+    except CannotListen as trouble:
+        channel.send(Failed((str(trouble),)))
+        return 1
+    finally:
+        await channel.close()
+    return 0

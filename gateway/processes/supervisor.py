@@ -1,0 +1,121 @@
+"""The life of a supervisor: reserve the port, have a team at work on it, pass on what signals and operators want.
+
+Nothing is done here per request, and no traffic passes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from gateway.build import load_policy
+from gateway.config.values import Settings
+from gateway.lines import STDOUT, LineWriter
+from gateway.log import EventLog
+from gateway.ports import addresses_of, bindings_of, open_port, reserve_port
+from gateway.processes.admin import TeamAdmin
+from gateway.processes.child import CannotStart
+from gateway.processes.metrics import Counts, team_metrics_app
+from gateway.processes.team import Team
+from gateway.reload import Fresh, Reread, needs_restart, read_anew
+from gateway.serving import Signals, bridged, taking_signals, warn_of_idle_settings
+from tenancy.document import Invalid
+
+LONGEST_FOLDER = 70
+"""Bytes of the run folder's path: a unix socket's must stay below 108."""
+
+
+async def supervise(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
+    """Run a team until a signal ends it. Raises `Invalid`, `CannotListen` and `CannotStart` before it has begun."""
+    fresh = Fresh(settings, load_policy(settings, variables))
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(_run_folder())
+        writer = LineWriter(STDOUT, lock=folder / "stdout.lock")
+        stack.callback(writer.close)
+        say = EventLog(writer, settings.log_level)
+        stack.enter_context(bridged(say))
+        reserved = await reserve_port("listen", settings.listen)
+        for held in reserved:
+            stack.callback(held.close)
+        counts = Counts()
+        team = Team(fresh, folder, bindings_of(reserved), say=say, began=counts.join, ended=counts.leave)
+        reloader = TeamReloader(team, reread, variables, say)
+        signals = stack.enter_context(taking_signals(reloader.reload))
+        listening = {"traffic": addresses_of(reserved)}
+        apps = (
+            ("metrics", settings.metrics, team_metrics_app(team, counts, signals.stop.is_set)),
+            ("admin", settings.admin, TeamAdmin(team, reloader.reload).app(settings.admin_token)),
+        )
+        for name, where, app in apps:
+            if where is not None:
+                runner, listening[name] = await open_port(name, app, where)
+                stack.push_async_callback(runner.cleanup)
+        await stack.enter_async_context(team.kept())
+        if await _begun(team, signals):
+            say("info", "listening", version=version("hearth-gateway"), **listening, processes=settings.processes)
+            warn_of_idle_settings(settings, say)
+            await signals.stop.wait()
+        say("info", "draining", grace_s=settings.timeouts.drain_s)
+        await team.leave(signals.cut, settings.timeouts.drain_s)
+        say("info", "stopped")
+
+
+class TeamReloader:
+    """Reloads a team: read and checked once, here, then put in force by every child."""
+
+    def __init__(self, team: Team, reread: Reread, variables: Mapping[str, str], say: EventLog) -> None:
+        self._team = team
+        self._reread = reread
+        self._variables = variables
+        self._say = say
+        self._turn = asyncio.Lock()
+
+    async def reload(self) -> dict[str, object]:
+        """What became of it, as JSON values."""
+        async with self._turn:
+            self._team.reopen_logs()
+            old = self._team.fresh.settings
+            try:
+                fresh = read_anew(old, self._reread, self._variables)
+            except Invalid as invalid:
+                faults = [str(fault) for fault in invalid.faults]
+                self._say("error", "reload refused, the old settings stay", faults=faults)
+                return {"reloaded": False, "faults": faults}
+            self._say.level = fresh.settings.log_level
+            found = await self._team.renew(fresh)
+            if faults := [f"{name}: {fault}" for name, held in found.items() for fault in held]:
+                self._say("error", "reloaded, but not by all", faults=faults)
+                return {"reloaded": False, "faults": faults}
+            restart = needs_restart(old, fresh.settings)
+            self._say("info", "reloaded", needs_restart=restart, processes=sorted(found))
+            return {"reloaded": True, "needs_restart": restart, "processes": sorted(found)}
+
+
+@contextmanager
+def _run_folder() -> Iterator[Path]:
+    """A folder for sockets and locks that nobody else may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="hearth-"))
+    try:
+        if len(str(folder)) > LONGEST_FOLDER:
+            raise CannotStart((f"{folder} is too long a path for sockets: set TMPDIR to a shorter one",))
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _begun(team: Team, signals: Signals) -> bool:
+    """Whether the team is at work, and nobody has said stop before. Raises `CannotStart`."""
+    begun = asyncio.create_task(team.begun(), name="begin")
+    stop = asyncio.create_task(signals.stop.wait(), name="stop")
+    await asyncio.wait((begun, stop), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if begun.done():
+        begun.result()
+        return True
+    begun.cancel()
+    return False
