@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -155,7 +155,6 @@ def make_parser() -> argparse.ArgumentParser:
         "router and spine, or with --http through the real gateway.",
         allow_abbrev=False,
     )
-    ours = Profile()
     add = parser.add_argument
     shapes = ", ".join(f"{GENERATED}:{name}" for name in SHAPES)
     add("--trace", required=True, metavar="FILE", help=f"Mooncake, LMCache, Azure or our own format; or {shapes}")
@@ -179,6 +178,19 @@ def make_parser() -> argparse.ArgumentParser:
     add("--compare", action="store_true", help=f"all policies side by side: {', '.join(ALL_POLICIES)}")
     add("--http", action="store_true", help="over HTTP: hearth serve and pods as programs of their own")
     add("--time-scale", type=float, default=1.0, metavar="X", help="with --http: the clock runs X times as fast")
+    _add_engine_flags(add)
+    add(
+        "--out",
+        type=Path,
+        default=Path("out/simulate"),
+        metavar="DIR",
+        help="for report.json, plot.png and logs (default %(default)s)",
+    )
+    return parser
+
+
+def _add_engine_flags(add: Callable[..., object]) -> None:
+    ours = Profile()
     add(
         "--prefill-rate",
         type=float,
@@ -207,14 +219,6 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="of an engine's block (default %(default)s)",
     )
-    add(
-        "--out",
-        type=Path,
-        default=Path("out/simulate"),
-        metavar="DIR",
-        help="for report.json, plot.png and logs (default %(default)s)",
-    )
-    return parser
 
 
 if __name__ == "__main__":
