@@ -6,8 +6,8 @@ from gateway.config.values import Settings
 
 
 def needs_warmth(settings: Settings) -> bool:
-    """Whether there is anybody to share warmth and ledger with."""
-    return settings.processes > 1 or settings.redis is not None
+    """Whether there is anybody to share warmth and ledger with, or an engine's own word to follow."""
+    return settings.processes > 1 or settings.redis is not None or settings.kv_events is not None
 
 
 def needs_supervisor(settings: Settings) -> bool:
