@@ -14,6 +14,9 @@ import msgspec
 TAIL_BYTES = 4096
 """What is kept of an answer: more than its last events are."""
 
+EVENT = b"data:"
+"""What every event begins with."""
+
 ANSWER_TIMEOUT_S = 900.0
 
 
@@ -69,8 +72,10 @@ async def ask(client: aiohttp.ClientSession, url: str, body: bytes, clock: Calla
         async with client.post(url, data=body, headers={"Content-Type": "application/json"}, timeout=timeout) as answer:
             receipt = answer.headers.get("x-hearth-receipt")
             async for piece in answer.content.iter_any():
-                first = clock() if first is None else first
                 tail = keep_end(tail, piece)
+                if first is None and EVENT in tail:
+                    # Before it there may be comments: some routers send them so that nobody gives up waiting.
+                    first = clock()
     except (aiohttp.ClientError, TimeoutError) as error:
         return Answer(first, clock(), None, receipt, type(error).__name__)
     if answer.status != 200:

@@ -86,3 +86,9 @@ async def test_a_connection_that_breaks_is_a_failure() -> None:
         answer = await ask(client, "http://127.0.0.1:9/", b"{}", time.monotonic)
     assert answer.failure == "ClientConnectorError"
     assert answer.first_token_at is None
+
+
+async def test_a_comment_is_no_first_token() -> None:
+    """Some routers send comments while nothing comes, so that nobody gives up."""
+    assert (await take(b": keep-alive\n\n", b":\n\n")).first_token_at is None
+    assert (await take(b": keep-alive\n\n", TOKEN, DONE)).first_token_at is not None
