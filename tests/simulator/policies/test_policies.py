@@ -1,6 +1,7 @@
 """Each policy of others does what its published rule says, on scenes where the rules part."""
 
 from random import Random
+from typing import ClassVar
 
 import pytest
 
@@ -158,7 +159,7 @@ def test_given_seconds_adds_queue_and_cold_tokens() -> None:
 class Flat:
     """Likes all the same."""
 
-    name = "flat"
+    name: ClassVar[str] = "flat"
 
     def score(self, request: object, candidates: object) -> list[float]:
         return [3.0, 3.0, 9.0]
