@@ -399,10 +399,7 @@ def test_an_answer_that_grows_another_prompt_is_not_believed() -> None:
     here, there = pair(1)
     prompt = Prompt((1, 2, 3), BLOCK_ENDS, 140)
     here.hearing.hear(there.name, 1, [Placed(opened(), MODEL, prompt)], 0.0)
-    for grown in (
-        Prompt((1, 2, 4, 5), BLOCK_ENDS, 999),
-        Prompt((1, 2), BLOCK_ENDS, 999),
-        Prompt((1, 2, 3, 4), BLOCK_ENDS, 1),
-    ):
-        here.hearing.hear(there.name, 2, [Settled(9, 100, 0, 5, grown)], 0.0)
+    others = (((1, 2, 4, 5), 999), ((1, 2), 999), ((1, 2, 3, 4), 1))
+    for number, (blocks, size) in enumerate(others, start=2):
+        here.hearing.hear(there.name, number, [Settled(9, 100, 0, 5, Prompt(blocks, BLOCK_ENDS, size))], 0.0)
     assert here.router.index.size_of(0) == 128

@@ -1,0 +1,92 @@
+"""News between routers in virtual time: what one says the others hear a while later, or never.
+
+Stands where workers, warmth processes and Redis stand in production; routers, words and hearing are the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from routing.hearing import Hearing
+from routing.news import News, Voice
+from routing.router import Router
+
+BATCH_S = 0.01
+"""Words are put together for so long before they are sent."""
+
+STATE_S = 2.0
+"""How often a router states what it has open, where news can be lost."""
+
+SILENT_S = 5.0
+"""Who was not heard for so long is forgotten, where news can be lost."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One router of the exchange."""
+
+    name: int
+    router: Router
+    voice: Voice
+    hearing: Hearing
+    batches: int = 0
+    stated_s: float = 0.0
+
+
+class Exchange:
+    """Joins routers that share pods. Made on the loop whose clock is the routers'."""
+
+    def __init__(self, *, delay_s: float = 0.02, loss: float = 0.0, draw: Callable[[], float] = lambda: 1.0) -> None:
+        """`delay_s`: from a batch's end until it is heard; `loss`: the share of batches that a hearer never gets, by
+        `draw` in [0, 1).
+        """
+        self.delay_s = delay_s
+        self.loss = loss
+        self.batches = 0
+        self.words = 0
+        self._draw = draw
+        self._loop = asyncio.get_running_loop()
+        self._members: list[Member] = []
+
+    def join(self, router: Router) -> Hearing:
+        """Have a router tell and hear. Returns what it hears with."""
+        name = len(self._members)
+        voice = Voice(lambda: self._wake(name))
+        router.voice = voice
+        member = Member(name, router, voice, Hearing(router))
+        self._members.append(member)
+        return member.hearing
+
+    def _wake(self, name: int) -> None:
+        self._loop.call_later(BATCH_S, self._send, self._members[name])
+
+    def _send(self, member: Member) -> None:
+        now_s = self._loop.time()
+        if self.loss and now_s - member.stated_s >= STATE_S:
+            member.stated_s = now_s
+            member.voice.state()
+        news = member.voice.take()
+        member.batches += 1
+        self.batches += 1
+        self.words += len(news)
+        for other in self._members:
+            if other is not member and not (self.loss and self._draw() < self.loss):
+                self._loop.call_later(self.delay_s, self._tell, other, member, member.batches, news)
+
+    def _tell(self, other: Member, member: Member, number: int, news: list[News]) -> None:
+        now_s = self._loop.time()
+        is_whole = other.hearing.hear(member.name, number, news, now_s)
+        if self.loss:
+            other.hearing.forget_silent(now_s - SILENT_S, now_s)
+        if not is_whole and now_s - member.stated_s > self.delay_s:
+            member.stated_s = now_s
+            self._loop.call_later(self.delay_s, member.voice.state)
+
+    async def settle(self) -> None:
+        """Wait until everybody has heard, without loss, what everybody has open."""
+        self.loss = 0.0
+        for member in self._members:
+            member.voice.state()
+        await asyncio.sleep(2 * (BATCH_S + self.delay_s))

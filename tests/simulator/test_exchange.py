@@ -1,0 +1,90 @@
+"""Routers in virtual time hear each other after a delay, and come to the same books whatever is lost."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from routing.news import Stated
+from routing.router import Router
+from scorers.registry import routings
+from simulator.clock import run_virtually
+from simulator.exchange import BATCH_S, Exchange
+from tests.routing.engines import TALK, add_pod, ask, place
+from tests.routing.exchanges import loads
+
+
+def routers(count: int) -> list[Router]:
+    made = [Router(routings()["warm"]) for _ in range(count)]
+    for router in made:
+        for number in range(3):
+            add_pod(router, f"http://{number}")
+    return made
+
+
+def test_news_come_after_the_delay_and_not_before() -> None:
+    """A batch is put together, then travels; a moment earlier nobody knows of it."""
+
+    async def scene() -> None:
+        here, there = routers(2)
+        exchange = Exchange(delay_s=0.5)
+        for router in (here, there):
+            exchange.join(router)
+        placement = place(here, ask())
+        await asyncio.sleep(BATCH_S + 0.49)
+        assert loads(there) == {}
+        await asyncio.sleep(0.02)
+        assert loads(there) == loads(here) != {}
+        placement.release(asyncio.get_running_loop().time())
+        await exchange.settle()
+        assert there.ledger.is_empty()
+        assert exchange.words >= 2
+
+    run_virtually(scene())
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3, 0.95])
+def test_books_agree_in_the_end_whatever_was_lost(loss: float) -> None:
+    """Sixteen routers, a third of all batches lost: when all have stated what is open, all hold the same."""
+
+    async def scene() -> None:
+        draw = Random(7).random
+        members = routers(16)
+        exchange = Exchange(delay_s=0.05, loss=loss, draw=draw)
+        for router in members:
+            exchange.join(router)
+        held = []
+        for number in range(200):
+            now_s = asyncio.get_running_loop().time()
+            placement = place(members[number % 16], ask(TALK[number:]), now_s=now_s, draw=draw())
+            if draw() < 0.9:
+                placement.first_token(now_s + 0.001)
+                placement.release(now_s + 0.001)
+            else:
+                held.append(placement)
+            await asyncio.sleep(0.05)
+        await exchange.settle()
+        assert len(held) > 5
+        for router in members[1:]:
+            assert loads(router) == loads(members[0])
+
+    run_virtually(scene())
+
+
+def test_without_loss_nobody_states_but_once() -> None:
+    """A statement costs all that is open: where every batch comes, one is enough for who has just come."""
+
+    async def scene() -> None:
+        members = routers(3)
+        exchange = Exchange(delay_s=0.01)
+        hearings = [exchange.join(router) for router in members]
+        stated = []
+        taken = hearings[1]._take
+        hearings[1]._take = lambda *said: (stated.append(said[1]), taken(*said))[1]  # type: ignore[method-assign,func-returns-value]
+        for _ in range(50):
+            place(members[0], ask()).release(asyncio.get_running_loop().time())
+            await asyncio.sleep(0.1)
+        assert sum(isinstance(word, Stated) for word in stated) == 1
+        assert hearings[1].gaps == 0
+
+    run_virtually(scene())
