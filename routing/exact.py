@@ -92,6 +92,12 @@ class ExactIndex:
         """An engine has lost its cache, or we have lost sight of it."""
         self._engines[engine].clear()
 
+    def correct(self, engine: str, ends: Ends, real_tokens: int) -> None:
+        """An engine in doubt has reused exactly so much of a prompt: believe that, whatever its events said."""
+        followed = self._engines.get(engine)
+        if followed is not None and followed.groups:
+            followed.correct(ends, real_tokens)
+
     # -- promises --------------------------------------------------------------------------------------------------
 
     def promise(self, ticket: str, engine: str, ends: Ends) -> None:

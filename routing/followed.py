@@ -139,6 +139,18 @@ class Followed:
             if (links := ends.of_blocks(group.block_tokens, self.link_tokens))
         ]
 
+    def correct(self, ends: Ends, real_tokens: int) -> None:
+        """The engine has reused exactly so much of a prompt. What tells of it is known to be incomplete."""
+        for group in self.groups.values():
+            if group.kind in RUNNING | SLIDING | OF_NO_PREFIX:
+                continue
+            links = ends.of_blocks(group.block_tokens, self.link_tokens)[: (ends.tokens - 1) // group.block_tokens]
+            real = real_tokens // group.block_tokens
+            for link in links[:real]:
+                self._masks.suppose(group.first, link)
+            for link in links[real:]:
+                self._masks.erase(group.first, link)
+
     # -- storing ---------------------------------------------------------------------------------------------------
 
     def _store(self, event: BlockStored) -> None:

@@ -7,12 +7,13 @@ at once and sweeps the old one out little by little: a cleared cache of a millio
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 
 
 class Shelf:
     """Holds how often each block stands here: engines compute the same block twice and remove the copies one by one."""
 
-    __slots__ = ("bit", "copies", "promised")
+    __slots__ = ("bit", "copies", "promised", "supposed")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
@@ -20,6 +21,8 @@ class Shelf:
         """Copies beyond the first, by link."""
         self.promised: dict[int, int] = {}
         """How many requests will leave this link here, by link."""
+        self.supposed: set[int] = set()
+        """Links that no event has told of, but that the engine was seen to reuse."""
 
 
 class Masks:
@@ -42,9 +45,11 @@ class Masks:
         return Shelf(1 << (self._made - 1))
 
     def put(self, shelf: Shelf, link: int) -> None:
-        """One copy more."""
+        """One copy more. What was only supposed to be there is told now, and stands there once."""
         mask = self.held.get(link, 0)
-        if mask & shelf.bit:
+        if link in shelf.supposed:
+            shelf.supposed.discard(link)
+        elif mask & shelf.bit:
             shelf.copies[link] = shelf.copies.get(link, 0) + 1
         else:
             self.held[link] = mask | shelf.bit
@@ -58,6 +63,18 @@ class Masks:
             del shelf.copies[link]
         else:
             self._unset(shelf.bit, link)
+
+    def suppose(self, shelf: Shelf, link: int) -> None:
+        """It must be there, though no event has said so."""
+        if not self.is_held(shelf, link):
+            shelf.supposed.add(link)
+            self.held[link] = self.held.get(link, 0) | shelf.bit
+
+    def erase(self, shelf: Shelf, link: int) -> None:
+        """It cannot be there, whatever events have said."""
+        shelf.copies.pop(link, None)
+        shelf.supposed.discard(link)
+        self._unset(shelf.bit, link)
 
     def is_held(self, shelf: Shelf, link: int) -> bool:
         return bool(self.held.get(link, 0) & shelf.bit)
@@ -96,7 +113,8 @@ class Masks:
             self.withdraw(shelf, [link for link, count in shelf.promised.items() for _ in range(count)])
         mask = sum(shelf.bit for shelf in shelves)
         if mask:
-            self._stale.append((mask, iter(links)))
+            supposed = [link for shelf in shelves for link in shelf.supposed]
+            self._stale.append((mask, chain(supposed, links)))
 
     def sweep(self, most: int) -> None:
         """Take thrown-away bits out of at most so many links."""

@@ -1,0 +1,264 @@
+"""A client's body as what the engine will make tokens of: messages for its chat template, a text, or token ids.
+
+One form for four dialects, restated from vLLM's own conversions. What cannot be told apart here as the engine would do
+it (pictures, stored responses, several prompts at once) is not guessed: `Unseen` says why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from routing.reading.conversation import BILLING_HEADER
+from routing.request import Api
+
+Message = dict[str, Any]
+
+
+class UnseenError(Exception):
+    """What this prompt is in tokens cannot be said here; the word is for a metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Messages for a template. `settings`: what else the template may look at."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    continue_final: bool = False
+    special_tokens: bool = False
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt that no template touches."""
+
+    text: str
+    special_tokens: bool = True
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """A prompt that is tokens already."""
+
+    ids: Sequence[int]
+    salt: str = ""
+
+
+Spoken = Chat | Text | Ids
+
+CHANGES_THE_PROMPT = ("chat_template", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs")
+"""Fields by which a client has an engine make something else of its prompt."""
+
+
+def read_spoken(api: Api, body: bytes) -> Spoken:
+    """What a body asks to be made tokens of. Raises `UnseenError`."""
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise UnseenError("body") from None
+    reader = _READERS.get(api)
+    if reader is None or not isinstance(said, dict):
+        raise UnseenError("api")
+    for name in CHANGES_THE_PROMPT:
+        if said.get(name) is not None:
+            raise UnseenError("prompt_changed")
+    try:
+        return reader(said)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        # The engine will say what is wrong with it.
+        raise UnseenError("body") from None
+
+
+def _of_chat(said: dict[str, Any]) -> Spoken:
+    return Chat(
+        messages=[_renamed(message) for message in said["messages"]],
+        tools=_tools(said.get("tools")),
+        settings=_settings(said, said.get("reasoning_effort"), said.get("add_generation_prompt", True)),
+        continue_final=bool(said.get("continue_final_message")),
+        special_tokens=bool(said.get("add_special_tokens")),
+        salt=said.get("cache_salt") or "",
+    )
+
+
+def _of_completions(said: dict[str, Any]) -> Spoken:
+    prompt, salt = said["prompt"], said.get("cache_salt") or ""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return Text(prompt, bool(said.get("add_special_tokens", True)), salt)
+    if prompt and all(isinstance(token, int) for token in prompt):
+        return Ids(prompt, salt)
+    raise UnseenError("several_prompts")
+
+
+def _of_responses(said: dict[str, Any]) -> Spoken:
+    if said.get("previous_response_id") or said.get("prompt"):
+        raise UnseenError("stored")
+    instructions, asked = said.get("instructions"), said["input"]
+    messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
+    if isinstance(asked, str):
+        messages.append({"role": "user", "content": asked})
+    else:
+        for item in asked:
+            _add_item(messages, item)
+        if messages and messages[-1]["role"] == "assistant":
+            raise UnseenError("continued")
+    effort = (said.get("reasoning") or {}).get("effort")
+    tools = [{"type": "function", "function": tool} for tool in said.get("tools") or () if tool["type"] == "function"]
+    if len(tools) != len(said.get("tools") or ()):
+        raise UnseenError("tools")
+    return Chat(messages, _tools(tools) or None, _settings(said, effort, True), salt=said.get("cache_salt") or "")
+
+
+def _add_item(messages: list[Message], item: Message) -> None:
+    """One item of a responses input. Calls join the assistant's message before them."""
+    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+    kind = item.get("type", "message")
+    if kind == "function_call":
+        call = _call(item.get("call_id"), item["name"], item["arguments"])
+        if last is None:
+            messages.append({"role": "assistant", "tool_calls": [call]})
+        else:
+            last.setdefault("tool_calls", []).append(call)
+    elif kind == "function_call_output":
+        messages.append({"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")})
+    elif kind == "message" and item["role"] == "assistant":
+        content = item.get("content")
+        text = content if isinstance(content, str) or not content else content[0].get("text")
+        if last is not None and last.get("content") is None:
+            last["content"] = text
+        else:
+            messages.append({"role": "assistant", "content": text})
+    elif kind == "message":
+        messages.append(_renamed(item))
+    else:
+        raise UnseenError("items")
+
+
+def _of_messages(said: dict[str, Any]) -> Spoken:
+    messages: list[Message] = []
+    if system := _system_text(said.get("system")):
+        messages.append({"role": "system", "content": system})
+    for message in said["messages"]:
+        _add_anthropic(messages, message)
+    effort = (said.get("output_config") or {}).get("effort")
+    if (said.get("thinking") or {}).get("type") == "disabled":
+        effort = "none"
+    tools = None
+    if said.get("tools") is not None:
+        tools = _tools([{"function": {**tool, "parameters": tool.get("input_schema")}} for tool in said["tools"]])
+    return Chat(messages, tools, _settings(said, effort, True), salt=said.get("cache_salt") or "")
+
+
+def _system_text(system: str | Iterable[Message] | None) -> str:
+    if isinstance(system, str) or system is None:
+        return system or ""
+    texts = [block["text"] for block in system if block.get("type") == "text" and block.get("text")]
+    return "".join(text for text in texts if not text.startswith(BILLING_HEADER))
+
+
+def _add_anthropic(messages: list[Message], message: Message) -> None:
+    role, content = message["role"], message["content"]
+    if role == "system":
+        # Whether it stays in its place hangs on the template, in a way that is vLLM's own.
+        raise UnseenError("items")
+    made: Message = {"role": role}
+    if isinstance(content, str):
+        made["content"] = content
+    else:
+        _add_blocks(messages, made, content)
+    if role != "user" or "content" in made:
+        messages.append(made)
+
+
+def _add_blocks(messages: list[Message], made: Message, blocks: Iterable[Message]) -> None:
+    """The blocks of one message. Results of tools become messages of their own, before it."""
+    parts: list[Message] = []
+    calls: list[Message] = []
+    thoughts: list[str] = []
+    for block in blocks:
+        match block["type"]:
+            case "text" if block.get("text"):
+                parts.append({"type": "text", "text": block["text"]})
+            case "text" | "redacted_thinking":
+                continue
+            case "thinking":
+                thoughts.append(block.get("thinking") or "")
+            case "tool_use":
+                calls.append(_call(block.get("id"), block.get("name") or "", json.dumps(block.get("input") or {})))
+            case "tool_result" if made["role"] == "user":
+                messages.append(_tool_result(block))
+            case _:
+                raise UnseenError("media")
+    if thoughts:
+        made["reasoning"] = "".join(thoughts)
+    if calls:
+        made["tool_calls"] = calls
+    if parts:
+        made["content"] = parts[0]["text"] if len(parts) == 1 else parts
+
+
+def _tool_result(block: Message) -> Message:
+    content = block.get("content")
+    if isinstance(content, list):
+        if any(item.get("type") != "text" for item in content):
+            raise UnseenError("media")
+        content = "\n".join(item.get("text", "") for item in content)
+    return {"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": content or ""}
+
+
+def _call(call_id: str | None, name: str, arguments: str) -> Message:
+    return {"id": call_id, "function": {"arguments": arguments, "name": name}, "type": "function"}
+
+
+def _renamed(message: Message) -> Message:
+    """Reasoning under its one name; calls with their words in the order in which vLLM's own types have them."""
+    made = dict(message)
+    thought = made.pop("reasoning_content", None)
+    if thought is not None and made.get("reasoning") is None:
+        made["reasoning"] = thought
+    if made.get("tool_calls"):
+        made["tool_calls"] = [
+            _call(call.get("id"), call["function"]["name"], call["function"].get("arguments"))
+            for call in made["tool_calls"]
+        ]
+    return made
+
+
+def _tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
+    """As vLLM dumps them: known words only, in one order; what was not said is null, or absent where it is newer."""
+    if tools is None:
+        return None
+    made: list[Mapping[str, Any]] = []
+    for tool in tools:
+        said = tool["function"]
+        function = {name: said.get(name) for name in ("name", "description", "parameters")}
+        function |= {name: said[name] for name in ("strict", "defer_loading") if said.get(name) is not None}
+        made.append({"type": "function", "function": function})
+    return made
+
+
+def _settings(said: Mapping[str, Any], effort: str | None, add_generation_prompt: object) -> dict[str, Any]:
+    settings = dict(said.get("chat_template_kwargs") or {})
+    if effort is not None and "enable_thinking" not in settings:
+        settings["enable_thinking"] = effort != "none"
+    extra = {"documents": said.get("documents"), "reasoning_effort": effort}
+    settings |= {name: value for name, value in extra.items() if value not in (None, "auto")}
+    settings["add_generation_prompt"] = bool(add_generation_prompt)
+    return settings
+
+
+_READERS: Mapping[Api, Callable[[dict[str, Any]], Spoken]] = {
+    Api.CHAT: _of_chat,
+    Api.COMPLETIONS: _of_completions,
+    Api.RESPONSES: _of_responses,
+    Api.MESSAGES: _of_messages,
+}

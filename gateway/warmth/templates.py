@@ -1,0 +1,196 @@
+"""A model's chat template, rendered as transformers and vLLM render it. Templates are code of strangers: sandboxed.
+
+Restated from transformers' `chat_template_utils.py` and vLLM's `renderers/hf.py`; the tests hold them side by side.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+ALWAYS_PASSED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
+NOT_A_VARIABLE = frozenset(
+    {
+        *("chat_template", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"),
+        *("return_assistant_tokens_mask", "tokenizer_kwargs", "conversation", "continue_final_message"),
+    }
+)
+"""What transformers takes for itself and hands to no template."""
+
+FINAL_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Put behind the message that is to be continued, to find its end in what is rendered. transformers' own."""
+
+
+class CannotRenderError(Exception):
+    """The template refuses these messages, or breaks."""
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant said, for training; here it is only passed through."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own way
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_as_it_is"), [], [], body).set_lineno(line)
+
+    def _as_it_is(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class ChatTemplate:
+    """One template, compiled. `now` is what templates that write a date are told."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str], now: Callable[[], datetime]) -> None:
+        self._source = source
+        self._special_tokens = dict(special_tokens)
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        try:
+            tree = environment.parse(source)
+            self._compiled = environment.from_string(source)
+        except TemplateError as error:
+            raise CannotRenderError(f"the chat template cannot be compiled: {error}") from None
+        self._variables = meta.find_undeclared_variables(tree)
+        self.wants_parts = _walks_over_content(tree)
+        """Whether a message's content is handed over as a list of parts; else as one text."""
+        self.knows_developers = '"developer"' in source or "'developer'" in source
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        settings: Mapping[str, Any],
+        *,
+        continue_final: bool = False,
+    ) -> str:
+        """The prompt as text. `settings`: what else the template may look at. Raises `CannotRenderError`."""
+        if continue_final:
+            messages = [*messages[:-1], _marked(messages[-1])]
+        shown = {
+            name: value
+            for name, value in settings.items()
+            if name in self._variables | ALWAYS_PASSED and name not in NOT_A_VARIABLE
+        }
+        fixed = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": False}
+        try:
+            text = self._compiled.render({**self._special_tokens, **fixed, **shown})
+        except Exception as error:  # noqa: BLE001 - a stranger's code may fail in any way
+            raise CannotRenderError(str(error)) from None
+        return _cut_at_mark(text) if continue_final else text
+
+
+def _marked(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": content + FINAL_MARK}
+    parts = [dict(part) for part in content or ()]
+    for part in reversed(parts):
+        if "text" in part:
+            part["text"] += FINAL_MARK
+            return {**message, "content": parts}
+    raise CannotRenderError("the last message has no text to be continued")
+
+
+def _cut_at_mark(text: str) -> str:
+    at = text.rfind(FINAL_MARK.strip())
+    if at < 0:
+        raise CannotRenderError("the template leaves out the message that is to be continued")
+    # A template that trims its messages has trimmed the mark's last space as well.
+    return text[:at] if text[at : at + len(FINAL_MARK)] == FINAL_MARK else text[:at].rstrip()
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - templates call it with transformers' arguments
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002
+) -> str:
+    """JSON as it is, where jinja2's own filter would escape what HTML minds."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+# -- does the template look at the parts of a message? -----------------------------------------------------------------
+
+
+def _walks_over_content(tree: nodes.Template) -> bool:
+    """As vLLM asks it: is there a loop over a message's content, itself or as it was handed to a macro?"""
+    messages = set(_names_of(tree, "messages"))
+    items = {
+        loop.target.name
+        for loop in tree.find_all(nodes.For)
+        if isinstance(loop.target, nodes.Name) and any(_is_access(loop.iter, name) for name in messages)
+    }
+    in_macros = dict(_macro_loops(tree, items))
+    for loop in tree.find_all(nodes.For):
+        if any(_is_access(loop.iter, name, "content") for name in items):
+            return True
+        if isinstance(loop.iter, nodes.Name):
+            macro_names = in_macros.get(id(loop))
+            if loop.iter.name in (macro_names if macro_names is not None else {"content"}):
+                return True
+    return False
+
+
+def _macro_loops(tree: nodes.Template, items: set[str]) -> Iterator[tuple[int, set[str]]]:
+    """Each loop inside a macro, with the macro's arguments that are given a message's content somewhere."""
+    for macro in tree.find_all(nodes.Macro):
+        arguments = [argument.name for argument in macro.args]
+        given: set[str] = set()
+        for call in tree.find_all(nodes.Call):
+            if not isinstance(call.node, nodes.Name) or call.node.name != macro.name:
+                continue
+            pairs = [*zip(arguments, call.args, strict=False), *((word.key, word.value) for word in call.kwargs)]
+            given |= {
+                name
+                for name, value in pairs
+                if name in arguments and any(_is_access(value, item, "content") for item in items)
+            }
+        for loop in macro.find_all(nodes.For):
+            yield id(loop), given
+
+
+def _names_of(tree: nodes.Template, name: str) -> Iterator[str]:
+    """A variable and all that it, or a part of it, is assigned to."""
+    yield name
+    related, seen = deque([name]), {name}
+    while related:
+        source = related.popleft()
+        for assignment in tree.find_all(nodes.Assign):
+            target = assignment.target
+            if isinstance(target, nodes.Name) and target.name not in seen and _is_access(assignment.node, source):
+                seen.add(target.name)
+                related.append(target.name)
+                yield target.name
+
+
+def _is_access(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
+    """Whether a node is a variable (or its attribute `key`), a slice of it, or that through a filter or a test."""
+    if isinstance(node, nodes.Filter | nodes.Test):
+        return _is_access(node.node, name, key)
+    if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+        return _is_access(node.node, name, key)
+    if key is None:
+        return isinstance(node, nodes.Name) and node.name == name
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == key and _is_access(node.node, name)
+    return isinstance(node, nodes.Getattr) and node.attr == key and _is_access(node.node, name)

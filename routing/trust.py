@@ -1,0 +1,99 @@
+"""Whether what an engine's events say may decide: a small state that falls with doubt and rises with agreement.
+
+Doubt comes from outside (events were missed, nothing is known of the time before us) or from answers: what an engine
+really reused, held against what its events had foretold. Pure; knows no event and no engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+AGREEMENTS = 12
+"""Answers in a row that were foretold to the block before an engine in doubt is believed again."""
+
+MEMORY = 32.0
+"""Answers that the running error looks back on."""
+
+LEAST_ANSWERS = 8
+"""Before so many no error is an alarm: one evicted prompt is chance."""
+
+DRIFT = 0.25
+"""Share of the tokens in question that is foretold wrongly when the events cannot be right any more."""
+
+
+class Doubt(StrEnum):
+    """Why an engine's events do not decide."""
+
+    UNHEARD = "unheard"
+    """It publishes nothing, or nothing has been heard yet."""
+    LATE = "late"
+    """We joined when it had cached already, and it could not tell us what."""
+    GAP = "gap"
+    """Some of what it said is lost."""
+    DRIFT = "drift"
+    """What it reuses is not what its events say."""
+
+
+@dataclass(slots=True)
+class Trust:
+    """One engine's. Mutable; asked before every sight."""
+
+    doubt: Doubt | None = Doubt.UNHEARD
+    answers: float = 0.0
+    error_tokens: float = 0.0
+    """Foretold wrongly, over the answers remembered."""
+    tokens: float = 0.0
+    """Of them warm, foretold or really, whichever is more."""
+    agreed: int = 0
+    """Answers in a row that were foretold."""
+
+    @property
+    def is_exact(self) -> bool:
+        return self.doubt is None
+
+    @property
+    def error(self) -> float:
+        """Share of warm tokens that was foretold wrongly lately."""
+        return self.error_tokens / self.tokens if self.tokens else 0.0
+
+    def complete(self) -> None:
+        """All that the engine holds is known: from its first event on, or since it was cleared."""
+        self.doubt = None
+        self._begin_anew()
+
+    def fall(self, doubt: Doubt) -> bool:
+        """Something was missed. True where that is news."""
+        is_news = self.doubt is None
+        self.doubt = doubt
+        self._begin_anew()
+        return is_news
+
+    def observe(self, foretold: int, real: int, block_tokens: int) -> bool:
+        """Take note of an answer. True where the engine lost or won our trust by it."""
+        kept = 1 - 1 / MEMORY
+        self.answers = self.answers * kept + 1
+        self.error_tokens = self.error_tokens * kept + abs(foretold - real)
+        self.tokens = self.tokens * kept + max(foretold, real)
+        if abs(foretold - real) >= block_tokens:
+            self.agreed = 0
+        elif real:
+            # That nothing was reused and nothing foretold says nothing of what is known.
+            self.agreed += 1
+        return self._fell_by_drift() or self._rose()
+
+    def _fell_by_drift(self) -> bool:
+        # Small prompts are a block or none: they alone do not condemn.
+        if self.doubt is None and self.answers > LEAST_ANSWERS and self.error > DRIFT:
+            return self.fall(Doubt.DRIFT)
+        return False
+
+    def _rose(self) -> bool:
+        if self.doubt is None or self.doubt is Doubt.UNHEARD or self.agreed < AGREEMENTS:
+            return False
+        self.complete()
+        return True
+
+    def _begin_anew(self) -> None:
+        self.answers = self.error_tokens = self.tokens = 0.0
+        self.agreed = 0
