@@ -185,8 +185,7 @@ class Hearing:
         peer.index.computed(trace)
         if word.prompt_tokens and peer.fleet.knows(heard.model):
             usage = Usage(word.prompt_tokens, word.completion_tokens, word.cached_tokens)
-            grown = word.grown if word.grown is not None and _grows(trace.prompt, word.grown) else None
-            learn_warmth(peer, heard.model, trace, usage, grown)
+            learn_warmth(peer, heard.model, trace, usage, _grown(trace.prompt, word))
 
     def _restate(self, origin: Origin, word: Stated, now_s: float) -> None:
         stated = {charge.number: charge for charge in word.open}
@@ -252,7 +251,8 @@ def _is_sane_settlement(word: Settled) -> bool:
     )
 
 
-def _grows(prompt: Prompt, grown: Prompt) -> bool:
-    """Whether one begins with the other, as far as can be seen without looking at every block."""
-    count = len(prompt.blocks)
-    return _is_sane(grown) and len(grown.blocks) >= count and grown.blocks[count - 1] == prompt.blocks[count - 1]
+def _grown(prompt: Prompt, word: Settled) -> Prompt | None:
+    if not word.grown_blocks:
+        return None
+    grown = Prompt(prompt.blocks + word.grown_blocks, prompt.ends, word.grown_size)
+    return grown if _is_sane(grown) else None

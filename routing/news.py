@@ -54,8 +54,9 @@ class Settled(Struct, frozen=True, gc=False):
     """As the engine counts them; none where it has not told."""
     cached_tokens: int | None = None
     completion_tokens: int = 0
-    grown: Prompt | None = None
-    """The prompt with its answer behind it, where that is known."""
+    grown_blocks: tuple[int, ...] = ()
+    """What the prompt with its answer behind it has beyond the blocks of the prompt, where that is known."""
+    grown_size: int = 0
     response: int | None = None
     running: float = 0.0
     """How many were decoded beside it, on average."""

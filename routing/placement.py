@@ -126,6 +126,8 @@ class Placement:
         learner.costs.observe_first_token(self.engine.slot, self.predicted.work_tokens, took_s)
         if learner.voice is not None:
             learner.voice.first_token(self._charge, self.predicted.work_tokens, took_s)
+        if self.request.sight is not None:
+            self.request.sight.watch.computed()
 
     def settle(self, usage: Usage | None, now_s: float, *, answer: bytes = b"", response_id: str | None = None) -> None:
         """The engine has answered in full. Learn from what it says the request took, and from the answer it now holds.
@@ -147,13 +149,16 @@ class Placement:
         if usage is not None and decode_s is not None:
             tokens = usage.completion_tokens // self.request.sequences - 1
             learner.costs.observe_decode(slot, running, tokens, decode_s)
+        if usage is not None and self.request.sight is not None:
+            self.request.sight.watch.answered(usage.prompt_tokens, usage.cached_tokens)
         if learner.voice is not None:
             word = Settled(
                 self._charge.number,
                 usage.prompt_tokens if usage and tells_warmth else 0,
                 usage.cached_tokens if usage else None,
                 usage.completion_tokens if usage else 0,
-                grown,
+                grown.blocks[len(self.request.prompt.blocks) :] if grown else (),
+                grown.size if grown else 0,
                 key_of(response_id) if response_id else None,
                 running,
                 decode_s if usage else None,
@@ -168,6 +173,8 @@ class Placement:
         learner.ledger.release(self._charge, now_s)
         if learner.voice is not None:
             learner.voice.ended(self._charge)
+        if self.request.sight is not None:
+            self.request.sight.watch.left()
         learner.recycle(self.engine.slot)
 
 

@@ -289,7 +289,8 @@ WORDS: st.SearchStrategy[News] = st.one_of(
         ANY_COUNT,
         st.none() | ANY_COUNT,
         ANY_COUNT,
-        st.none() | PROMPTS,
+        st.lists(st.integers(0, 2**64 - 1), max_size=4).map(tuple),
+        ANY_COUNT,
         st.none() | ANY_COUNT,
         ANY_FLOAT,
         st.none() | ANY_FLOAT,
@@ -390,16 +391,17 @@ def test_a_prompt_that_cannot_be_is_charged_but_not_warm(prompt: Prompt) -> None
     here, there = pair(1)
     here.hearing.hear(there.name, 1, [Placed(opened(), MODEL, prompt)], 0.0)
     assert (here.router.index.size_of(0), here.router.ledger.running) == (0, [1])
-    here.hearing.hear(there.name, 2, [Settled(9, 100, 0, 5, prompt), Ended(9)], 0.0)
+    here.hearing.hear(there.name, 2, [Settled(9, 100, 0, 5, (4, 5), 999), Ended(9)], 0.0)
     assert (here.router.index.size_of(0), here.router.ledger.running) == (0, [0])
 
 
-def test_an_answer_that_grows_another_prompt_is_not_believed() -> None:
-    """What was generated stands behind the prompt that was placed: whatever else is said of it is an error."""
+def test_an_answer_that_cannot_be_is_not_believed() -> None:
+    """A prompt with its answer has no more blocks than its size allows."""
     here, there = pair(1)
     prompt = Prompt((1, 2, 3), BLOCK_ENDS, 140)
     here.hearing.hear(there.name, 1, [Placed(opened(), MODEL, prompt)], 0.0)
-    others = (((1, 2, 4, 5), 999), ((1, 2), 999), ((1, 2, 3, 4), 1))
-    for number, (blocks, size) in enumerate(others, start=2):
-        here.hearing.hear(there.name, number, [Settled(9, 100, 0, 5, Prompt(blocks, BLOCK_ENDS, size))], 0.0)
-    assert here.router.index.size_of(0) == 128
+    for number, size in enumerate((1, 140, 255, -5, 1 << 62), start=2):
+        here.hearing.hear(there.name, number, [Settled(9, 100, 0, 5, (4,), size)], 0.0)
+        assert here.router.index.size_of(0) == 128
+    here.hearing.hear(there.name, 9, [Settled(9, 100, 0, 5, (4,), 256)], 0.0)
+    assert here.router.index.size_of(0) == 256

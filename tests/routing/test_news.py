@@ -27,7 +27,8 @@ def test_a_request_is_told_from_its_place_to_its_end() -> None:
     assert isinstance(settled, Settled)
     assert (settled.prompt_tokens, settled.completion_tokens, settled.decode_s) == (2000, 11, 0.5)
     assert settled.response == key_of("resp")
-    assert settled.grown == request.prompt.extended(b"x" * 300)
+    grown = request.prompt.extended(b"x" * 300)
+    assert (request.prompt.blocks + settled.grown_blocks, settled.grown_size) == (grown.blocks, grown.size)
     assert ended == Ended(placed.charge.number)
     assert one.voice.take() == []
 
@@ -75,5 +76,5 @@ def test_what_continues_a_response_does_not_tell_of_warmth() -> None:
     placement.settle(Usage(9000, 5, 8000), 1.0, answer=b"hello")
     settled = one.voice.take()[-1]
     assert isinstance(settled, Settled)
-    assert (settled.prompt_tokens, settled.grown, settled.completion_tokens) == (0, None, 5)
+    assert (settled.prompt_tokens, settled.grown_blocks, settled.completion_tokens) == (0, (), 5)
     placement.release(1.0)
