@@ -10,6 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from routing.blocks import EMPTY_PROMPT, Prompt
+from routing.sight import Sight
 
 
 class Api(StrEnum):
@@ -60,6 +61,8 @@ class Request(Struct, frozen=True, gc=False):
     sequences: int = 1
     session: str | None = None
     continues: str | None = None
+    sight: Sight | None = None
+    """What exact warmth has seen of it, where that was asked and answered in time."""
 
     @property
     def expected_output_tokens(self) -> int:

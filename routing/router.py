@@ -19,6 +19,7 @@ from routing.news import Voice
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request
+from routing.sight import seen_warmth
 from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
 from routing.warmth import WarmIndex
 
@@ -126,6 +127,8 @@ class Router:
             self.adapters.put((request.model, engine.slot), engine.slot)
         if self.voice is not None:
             self.voice.placed(charge, engine.name, request)
+        if request.sight is not None:
+            request.sight.watch.placed(engine.name)
         return Placement(self, request, engine, charge, trace, Ballot(candidates, scored, at))
 
     def counter(self, model: str) -> TokenCounter | ExactCounter:
@@ -167,6 +170,9 @@ class Router:
         prompt_tokens = ruler.tokens(request.prompt.size)
         warm_tokens, work = _warmth(walked, roster, ruler, prompt_tokens)
         seconds_per_token = pick(costs.seconds_per_token)
+        if request.sight is not None:
+            prompt_tokens = float(request.sight.prompt_tokens)
+            warm_tokens, work = seen_warmth(request.sight, roster, warm_tokens, seconds_per_token)
         ledger.forget_stale(now_s)
         return Candidates(
             engines=roster.engines,
