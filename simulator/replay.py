@@ -13,24 +13,16 @@ from dataclasses import dataclass, field
 from random import Random
 
 from gateway.outcome import Outcome
-from gateway.passage import Passage, Patience
 from routing.blocks import Prompt
-from routing.fleet import EngineShape, Pod, Standing
 from routing.request import Api, Request
-from routing.router import Router
 from simulator.clock import run_virtually
-from simulator.policies.board import Board
-from simulator.policies.registry import scorers_of
+from simulator.exchange import Exchange
 from simulator.profile import Profile
 from simulator.records import Progress, Record, Replay
+from simulator.replica import MODEL, Replica
 from simulator.sequence import Sequence
 from simulator.traces import Arrival, Trace
-from simulator.virtual_pod import VirtualCarrier, VirtualPod
-
-MODEL = "simulated"
-
-LONG_READY_S = -86_400.0
-"""The pods have stood for a day when the replay begins: no slow start."""
+from simulator.virtual_pod import VirtualPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +35,10 @@ class Setting:
     seed: int = 0
     deadline_s: float = 600.0
     """From arrival to first token; a request that waits longer has failed."""
+    replicas: int = 1
+    """Gateways that share the pods; each request comes to one of them by a draw."""
+    news_s: float | None = 0.02
+    """How long it takes until one gateway's news are heard by the others; None where they tell each other nothing."""
 
 
 def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Replay:
@@ -60,50 +56,35 @@ def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Re
 
 
 class Stage:
-    """A router, engines by pod URL, and what has become of the requests so far."""
+    """Gateways, engines by pod URL, and what has become of the requests so far."""
 
     def __init__(self, setting: Setting, block_tokens: int | None, progress: Progress | None) -> None:
         loop = asyncio.get_running_loop()
-        self.board = Board()
-        scorers = scorers_of(setting.routing, self.board, setting.profile, Random(setting.seed))
-        self.router = Router(scorers, exact_sizes=True)
         self.pods: Mapping[str, VirtualPod] = {
             f"pod-{number}": VirtualPod(setting.profile, loop) for number in range(setting.pods)
         }
+        self.replicas = [Replica(setting, number, self.pods, self._note) for number in range(setting.replicas)]
         self.records: list[Record] = []
-        self.passage = Passage(
-            self.router,
-            health=lambda _pod, _end: None,
-            witnesses=[self._note],
-            clock=loop.time,
-            wall_clock=loop.time,
-            draw=Random(setting.seed).random,
-            patience=Patience(deadline_s=setting.deadline_s),
-        )
+        self._draw = Random(setting.seed)
         self._progress = progress
         self._engine_block = setting.profile.block_size
         self._block_tokens = block_tokens or self._engine_block
         self._arrivals: dict[str, tuple[int, Arrival]] = {}
-        shape = EngineShape(kv_tokens=setting.profile.kv_capacity_tokens, block_tokens=setting.profile.block_size)
-        for url in self.pods:
-            self.router.put_pod(
-                Pod(url, standing=Standing.READY, models=frozenset({MODEL}), ready_since_s=LONG_READY_S)
-            )
-            self.router.reshape_pod(url, [shape])
+        if setting.replicas > 1 and setting.news_s is not None:
+            exchange = Exchange(delay_s=setting.news_s)
+            for replica in self.replicas:
+                exchange.join(replica.router)
 
     async def lead(self, index: int, arrival: Arrival) -> None:
-        """Send one request through the spine."""
+        """Send one request to one of the gateways."""
         name = str(index)
         self._arrivals[name] = index, arrival
         blocks, size = arrival.blocks, self._block_tokens
         prompt = Prompt(blocks, range(size, size * len(blocks) + 1, size), arrival.prompt_tokens)
         request = Request(name, Api.CHAT, MODEL, prompt, stream=True, session=arrival.session)
         held = engine_blocks(arrival, size, self._engine_block)
-        sequence = Sequence(name, arrival.prompt_tokens, arrival.output_tokens, held)
-        try:
-            await self.passage.lead(request, VirtualCarrier(self.pods, sequence, self.board.first_token))
-        finally:
-            self.board.end(name)
+        replica = self._draw.choice(self.replicas)
+        await replica.lead(request, Sequence(name, arrival.prompt_tokens, arrival.output_tokens, held))
 
     def _note(self, outcome: Outcome) -> None:
         index, arrival = self._arrivals.pop(outcome.request.id)
@@ -116,13 +97,19 @@ class Stage:
 async def _play(trace: Trace, setting: Setting, progress: Progress | None) -> Stage:
     loop = asyncio.get_running_loop()
     stage = Stage(setting, trace.block_tokens, progress)
+    lookouts = [loop.create_task(one.look()) for one in stage.replicas] if setting.replicas > 1 else []
     async with asyncio.TaskGroup() as group:
         for index, arrival in enumerate(trace.arrivals):
             if (wait_s := arrival.at_s - loop.time()) > 0:
                 await asyncio.sleep(wait_s)
             group.create_task(stage.lead(index, arrival))
-    if not stage.router.ledger.is_empty():
-        raise AssertionError(f"all requests have ended, and yet {stage.router.ledger!r}")
+    for lookout in lookouts:
+        lookout.cancel()
+    # The last news are still under way.
+    await asyncio.sleep(1.0 + 2 * (setting.news_s or 0.0))
+    for replica in stage.replicas:
+        if not replica.router.ledger.is_empty():
+            raise AssertionError(f"all requests have ended, and yet {replica.router.ledger!r}")
     return stage
 
 

@@ -10,7 +10,7 @@ from routing.placement import Placement, Usage
 from routing.refusal import Refused
 from simulator.engine import Engine
 from simulator.profile import Profile
-from simulator.sequence import Milestone, MilestoneKind, Sequence
+from simulator.sequence import Milestone, MilestoneKind, Sequence, Statistics
 
 Listener = Callable[[Milestone], None]
 
@@ -38,6 +38,11 @@ class VirtualPod:
         self._play()
         self.engine.abort(sequence_id, self._loop.time())
         self._arm()
+
+    def statistics(self) -> Statistics:
+        """What a scrape would show now."""
+        self._play()
+        return self.engine.statistics()
 
     def _play(self) -> None:
         for milestone in self.engine.advance(self._loop.time()):

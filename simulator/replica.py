@@ -1,0 +1,93 @@
+"""One gateway of a replay: a router with its scorers, the spine, and what it sees of pods that others use too.
+
+Knows nothing of the trace. Where several share pods, each has its own, and hears of the others as the replay lets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from random import Random
+from typing import Protocol
+
+from gateway.outcome import Witness
+from gateway.passage import Passage, Patience
+from routing.fleet import EngineShape, Pod, Standing
+from routing.ledger import Foreign
+from routing.request import Request
+from routing.router import Router
+from simulator.policies.board import Board
+from simulator.policies.registry import scorers_of
+from simulator.profile import Profile
+from simulator.sequence import Sequence
+from simulator.virtual_pod import VirtualCarrier, VirtualPod
+
+MODEL = "simulated"
+
+LONG_READY_S = -86_400.0
+"""The pods have stood for a day when the replay begins: no slow start."""
+
+SCRAPE_S = 5.0
+"""How often a gateway looks at its pods, as `hearth serve` does."""
+
+
+class Made(Protocol):
+    """Of what a replica is made."""
+
+    @property
+    def routing(self) -> str: ...
+    @property
+    def profile(self) -> Profile: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def deadline_s(self) -> float: ...
+
+
+class Replica:
+    """Made on the loop whose clock it reads."""
+
+    def __init__(self, made: Made, number: int, pods: Mapping[str, VirtualPod], witness: Witness) -> None:
+        loop = asyncio.get_running_loop()
+        draws = Random(made.seed * 1_000 + number)
+        self.board = Board()
+        self.router = Router(scorers_of(made.routing, self.board, made.profile, draws), exact_sizes=True)
+        self._pods = pods
+        self._clock = loop.time
+        self._passage = Passage(
+            self.router,
+            health=lambda _pod, _end: None,
+            witnesses=[witness],
+            clock=loop.time,
+            wall_clock=loop.time,
+            draw=draws.random,
+            patience=Patience(deadline_s=made.deadline_s),
+        )
+        shape = EngineShape(kv_tokens=made.profile.kv_capacity_tokens, block_tokens=made.profile.block_size)
+        for url in pods:
+            pod = Pod(url, standing=Standing.READY, models=frozenset({MODEL}), ready_since_s=LONG_READY_S)
+            self.router.put_pod(pod)
+            self.router.reshape_pod(url, [shape])
+
+    async def lead(self, request: Request, sequence: Sequence) -> None:
+        """Send one request through the spine."""
+        try:
+            await self._passage.lead(request, VirtualCarrier(self._pods, sequence, self.board.first_token))
+        finally:
+            self.board.end(request.id)
+
+    async def look(self) -> None:
+        """Scrape all pods now and then, until cancelled: what is there beyond what this gateway knows of is others'."""
+        while True:
+            await asyncio.sleep(SCRAPE_S)
+            for url, pod in self._pods.items():
+                self._look_at(url, pod)
+
+    def _look_at(self, url: str, pod: VirtualPod) -> None:
+        known, ledger, told = self.router.fleet.pod(url), self.router.ledger, pod.statistics()
+        there = told.running + told.waiting
+        for engine in known.engines if known else ():
+            beyond = max(0.0, float(there - ledger.running[engine.slot]))
+            kv_tokens = told.kv_usage * (engine.kv_tokens or 0) - ledger.kv_tokens[engine.slot]
+            foreign = Foreign(beyond, min(float(told.waiting), beyond), max(0.0, kv_tokens), self._clock())
+            self.router.observe_load(engine.slot, foreign)
