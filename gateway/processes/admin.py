@@ -83,7 +83,7 @@ class TeamAdmin:
     async def _ask(self, request: web.Request) -> dict[str, Answer]:
         """The same question to all workers."""
         body = await request.read() if request.can_read_body else None
-        answers = await self._team.ask(f"/admin{request.raw_path}", method=request.method, body=body)
+        answers = await self._team.ask(f"/admin{request.path_qs}", method=request.method, body=body)
         if not answers:
             raise web.HTTPServiceUnavailable(text="no worker answers")
         return answers

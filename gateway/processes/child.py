@@ -17,7 +17,7 @@ from typing import Self
 import aiohttp
 
 from gateway.processes.channel import Channel
-from gateway.processes.orders import Failed, Orders, Renew, Renewed, Reopen, Started
+from gateway.processes.orders import Failed, Orders, Ping, Renew, Renewed, Reopen, Started
 from gateway.reload import Fresh
 
 ANSWER_S = 5.0
@@ -54,6 +54,8 @@ class Child:
         """Done when it is at work; fails with `CannotStart` when it never will be."""
         self.fresh = orders.fresh
         """What it was told to go by."""
+        self.unanswered = 0
+        """Pings since it last answered one."""
         self._program = program
         self._channel = channel
         self._renewals: deque[asyncio.Future[tuple[str, ...]]] = deque()
@@ -98,6 +100,8 @@ class Child:
                     self.started.set_result(None)
                 case Failed(lines) if not self.started.done():
                     self.started.set_exception(CannotStart(lines))
+                case Ping():
+                    self.unanswered = 0
                 case Renewed(faults) if self._renewals:
                     self._renewals.popleft().set_result(faults)
         status = await self._program.wait()
@@ -135,6 +139,11 @@ class Child:
                 return Answer(answer.status, await answer.read())
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None
+
+    def ping(self) -> None:
+        """Ask whether its loop still turns."""
+        self.unanswered += 1
+        self._channel.send(Ping())
 
     def stop(self) -> None:
         """The first time: finish what runs. The second: end now."""

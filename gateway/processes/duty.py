@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 from gateway.log import EventLog
 from gateway.processes.channel import Channel
-from gateway.processes.orders import Orders, Renew, Renewed, Reopen
+from gateway.processes.orders import Orders, Ping, Renew, Renewed, Reopen
 from gateway.reload import Fresh
 from gateway.serving import Signals
 from tenancy.document import Invalid
@@ -63,3 +63,5 @@ async def _obey(channel: Channel, renew: Callable[[Fresh], None], reopen_logs: C
                     channel.send(Renewed())
             case Reopen():
                 reopen_logs()
+            case Ping():
+                channel.send(word)

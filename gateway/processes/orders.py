@@ -35,6 +35,11 @@ class Reopen:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """To a child, now and then: are you there? Answered by the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """From a child: it is at work."""
 
@@ -53,4 +58,4 @@ class Renewed:
     faults: tuple[str, ...] = ()
 
 
-Word = Orders | Renew | Reopen | Started | Failed | Renewed
+Word = Orders | Renew | Reopen | Ping | Started | Failed | Renewed

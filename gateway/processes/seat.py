@@ -12,6 +12,12 @@ from gateway.processes.orders import Orders
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
+PING_S = 5.0
+MOST_UNANSWERED = 12
+"""A minute of silence: nothing that a worker does takes so long, and its share of the connections hangs with it.
+Counted in pings, not in seconds: where we ourselves were stopped for a while, nobody else is to blame.
+"""
+
 SETTLED_S = 10.0
 """A child that lived so long is no child that cannot live: the next one follows without delay."""
 
@@ -34,6 +40,7 @@ class Seat:
         say: EventLog,
         began: Callable[[Child], None],
         ended: Callable[[Child], None],
+        ping_s: float = PING_S,
     ) -> None:
         """`orders`: made anew for each child. `began` and `ended` are told of each that was at work."""
         self.name = name
@@ -44,6 +51,7 @@ class Seat:
         self._say = say
         self._began = began
         self._ended = ended
+        self._ping_s = ping_s
         self._child: Child | None = None
         self._leaving = asyncio.Event()
 
@@ -97,15 +105,26 @@ class Seat:
         if self._leaving.is_set():
             child.stop()
         child.started.add_done_callback(lambda _: self._note_start(child))
+        watching = asyncio.create_task(self._watch(child), name=f"watch {self.name}")
         try:
             status = await child.over()
         finally:
+            watching.cancel()
             self._child = None
         failure = child.started.exception()
         if failure is None:
             self._ended(child)
             return status, ()
         return status, failure.lines if isinstance(failure, CannotStart) else (str(failure),)
+
+    async def _watch(self, child: Child) -> None:
+        """End a child that is there and does nothing any more."""
+        while child.unanswered < MOST_UNANSWERED:
+            await asyncio.sleep(self._ping_s)
+            if child.is_at_work:
+                child.ping()
+        self._say("error", f"{self.name} hangs: it is killed", pid=child.pid)
+        child.kill()
 
     def _note_start(self, child: Child) -> None:
         if not child.is_at_work:

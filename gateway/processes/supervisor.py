@@ -60,6 +60,8 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
             say("info", "listening", version=version("hearth-gateway"), **listening, processes=settings.processes)
             warn_of_idle_settings(settings, say)
             await signals.stop.wait()
+        for held in reserved:
+            held.close()  # who comes after us need not wait until all have ended
         say("info", "draining", grace_s=settings.timeouts.drain_s)
         await team.leave(signals.cut, settings.timeouts.drain_s)
         say("info", "stopped")
