@@ -35,6 +35,9 @@ GENERATED = "generated"
 JITTER_S = 0.2
 """With several seeds: the order within a burst changes, the burst stays one."""
 
+NEWS_S = 0.02
+"""What news take through a Redis nearby, put together and sent on."""
+
 COMPARED = "round-robin,least-loaded,warm"
 
 INTERRUPTED = 130
@@ -53,6 +56,8 @@ class Wanted:
     seed: int
     seeds: int
     jitter_s: float
+    replicas: int
+    news_s: float | None
     profile: Profile
     is_live: bool
     out: Path
@@ -95,7 +100,7 @@ def play_again(wanted: Wanted, trace: Trace, display: Display) -> list[list[Rout
 def play_one(wanted: Wanted, trace: Trace, routing: str, seed: int, display: Display) -> Replay:
     """One routing with one seed, in virtual time."""
     display.begin(routing, len(trace.arrivals))
-    setting = Setting(routing, wanted.pods, wanted.profile, seed)
+    setting = Setting(routing, wanted.pods, wanted.profile, seed, replicas=wanted.replicas, news_s=wanted.news_s)
     return play(trace.jittered(wanted.jitter_s, seed), setting, display)
 
 
@@ -117,10 +122,14 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     names = ALL_POLICIES if said.compare else names
     if unknown := [name for name in names if name not in known_policies()]:
         parser.error(f"argument --routing: no routing `{unknown[0]}`: {', '.join(known_policies())}")
-    if min(said.pods, said.speed, said.limit or 1, said.seeds) <= 0 or (said.jitter or 0.0) < 0 or not names:
-        parser.error("--pods, --speed, --limit and --seeds must be above 0, and --routing must name one")
-    if said.http and (said.seeds > 1 or set(names) & set(POLICIES)):
-        parser.error("--http plays the gateway's own routings, once: no --seeds, --compare or policies of others")
+    if (
+        min(said.pods, said.speed, said.limit or 1, said.seeds, said.replicas) <= 0
+        or (said.jitter or 0.0) < 0
+        or not names
+    ):
+        parser.error("--pods, --speed, --limit, --seeds and --replicas must be above 0, and --routing must name one")
+    if said.http and (said.seeds > 1 or said.replicas > 1 or set(names) & set(POLICIES)):
+        parser.error("--http plays the gateway's own routings, once, through one gateway")
     try:
         profile = replace(
             Profile(),
@@ -141,6 +150,8 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
         said.seed,
         said.seeds,
         said.jitter if said.jitter is not None else (JITTER_S if said.seeds > 1 else 0.0),
+        said.replicas,
+        None if said.alone else said.staleness,
         profile,
         said.http,
         said.out,
@@ -175,6 +186,15 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="S",
         help=f"a seed moves each arrival by up to S seconds (default {JITTER_S:g} with --seeds, else 0)",
     )
+    add("--replicas", type=int, default=1, metavar="K", help="gateways that share the pods (default %(default)s)")
+    add(
+        "--staleness",
+        type=float,
+        default=NEWS_S,
+        metavar="S",
+        help="with --replicas: seconds until the others have heard of a choice (default %(default)g)",
+    )
+    add("--alone", action="store_true", help="with --replicas: they tell each other nothing")
     add("--compare", action="store_true", help=f"all policies side by side: {', '.join(ALL_POLICIES)}")
     add("--http", action="store_true", help="over HTTP: hearth serve and pods as programs of their own")
     add("--time-scale", type=float, default=1.0, metavar="X", help="with --http: the clock runs X times as fast")

@@ -70,10 +70,11 @@ class Stage:
         self._engine_block = setting.profile.block_size
         self._block_tokens = block_tokens or self._engine_block
         self._arrivals: dict[str, tuple[int, Arrival]] = {}
+        self.exchange: Exchange | None = None
         if setting.replicas > 1 and setting.news_s is not None:
-            exchange = Exchange(delay_s=setting.news_s)
+            self.exchange = Exchange(delay_s=setting.news_s)
             for replica in self.replicas:
-                exchange.join(replica.router)
+                self.exchange.join(replica.router)
 
     async def lead(self, index: int, arrival: Arrival) -> None:
         """Send one request to one of the gateways."""
@@ -105,8 +106,8 @@ async def _play(trace: Trace, setting: Setting, progress: Progress | None) -> St
             group.create_task(stage.lead(index, arrival))
     for lookout in lookouts:
         lookout.cancel()
-    # The last news are still under way.
-    await asyncio.sleep(1.0 + 2 * (setting.news_s or 0.0))
+    if stage.exchange:
+        await stage.exchange.settle()
     for replica in stage.replicas:
         if not replica.router.ledger.is_empty():
             raise AssertionError(f"all requests have ended, and yet {replica.router.ledger!r}")

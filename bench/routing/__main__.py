@@ -24,9 +24,11 @@ from bench.overhead.gateways import RIVALS
 from bench.routing.contenders import OURS, Contender, contenders
 from bench.routing.live import Live, play_live
 from bench.routing.loads import JITTER_S, LOADS, PODS, Load
-from bench.routing.offline import Offline, compare
+from bench.routing.offline import REPLICAS, Offline, compare
 from bench.routing.rows import tabulate
 from bench.routing.targets import Target, live_targets, offline_targets, replica_targets
+from simulator.policies.registry import COMPARED
+from simulator.policies.registry import OURS as OUR_POLICY
 from simulator.trace_formats import TraceFault
 
 QUICK_REQUESTS = 200
@@ -69,7 +71,9 @@ def _virtual(loads: Sequence[Load], options: argparse.Namespace, told: list[str]
         head = f"{load.name}, virtual, medians of {options.seeds}; clairvoyant bound of hits {one.bound:.3f}"
         told.append(f"{head}\n{tabulate(one.rows)}")
         print(f"\n{told[-1]}\n", file=sys.stderr)
-        found += offline_targets(load, one.rows)
+        rows = {row.name: row for row in one.rows}
+        found += offline_targets(load, [rows[name] for name in COMPARED])
+        found += replica_targets(load, "virtual", rows[OUR_POLICY], rows[REPLICAS.name], REPLICAS.name)
 
 
 def _live(loads: Sequence[Load], options: argparse.Namespace, told: list[str], found: list[Target]) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from bench.routing.loads import COARSE, JITTER_S, PODS, Load
 from bench.routing.rows import Row, middle, row_of
+from simulator.command import NEWS_S
 from simulator.policies.bound import clairvoyant_ratio
-from simulator.policies.registry import COMPARED
+from simulator.policies.registry import COMPARED, OURS
 from simulator.replay import Setting, play
 from simulator.report import report_on
 from simulator.traces import Trace
@@ -27,21 +28,49 @@ class Offline:
     bound: float
 
 
-def compare(load: Load, seeds: int, workers: int, names: Sequence[str] = COMPARED) -> Offline:
-    """Play every policy once per seed, on `workers` cores."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the table: a policy, through one gateway or several."""
+
+    policy: str
+    replicas: int = 1
+    news_s: float | None = NEWS_S
+
+    @property
+    def name(self) -> str:
+        """As the row is called."""
+        if self.replicas == 1:
+            return self.policy
+        told = "alone" if self.news_s is None else f"news {self.news_s * 1000:.0f} ms"
+        return f"{self.policy}, {self.replicas} gateways, {told}"
+
+
+REPLICAS = Entry(OURS, 16)
+
+ENTRIES = (
+    *map(Entry, COMPARED),
+    Entry("weighted-3-1", 4, None),
+    Entry(OURS, 4, None),
+    Entry(OURS, 4),
+    REPLICAS,
+)
+
+
+def compare(load: Load, seeds: int, workers: int, entries: Sequence[Entry] = ENTRIES) -> Offline:
+    """Play every entry once per seed, on `workers` cores."""
     trace = load.trace()
-    jobs = [(trace, name, seed) for name in names for seed in range(seeds)]
+    jobs = [(trace, entry, seed) for entry in entries for seed in range(seeds)]
     with ProcessPoolExecutor(workers) as pool:
         played = []
         for number, row in enumerate(pool.map(_play, jobs), 1):
             played.append(row)
             if number % seeds == 0:
                 print(f"{load.name}, virtual: {row.name} done", file=sys.stderr, flush=True)
-    rows = tuple(middle([row for row in played if row.name == name]) for name in names)
+    rows = tuple(middle([row for row in played if row.name == entry.name]) for entry in entries)
     return Offline(load, rows, clairvoyant_ratio(trace, PODS * COARSE.kv_capacity_tokens))
 
 
-def _play(job: tuple[Trace, str, int]) -> Row:
-    trace, name, seed = job
-    replay = play(trace.jittered(JITTER_S, seed), Setting(name, PODS, COARSE, seed))
-    return row_of(name, report_on(replay, COARSE))
+def _play(job: tuple[Trace, Entry, int]) -> Row:
+    trace, entry, seed = job
+    setting = Setting(entry.policy, PODS, COARSE, seed, replicas=entry.replicas, news_s=entry.news_s)
+    return row_of(entry.name, report_on(play(trace.jittered(JITTER_S, seed), setting), COARSE))

@@ -35,6 +35,20 @@ def test_options_reach_the_replay(tmp_path: Path) -> None:
     assert report["setup"]["trace_length_s"] == pytest.approx(plain.length_s / 2, abs=0.01)
 
 
+def test_policies_are_compared_over_seeds_and_against_a_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Others' policies by name, medians of the seeds, and what no routing can exceed."""
+    base = ["--trace", "generated:teams", "--limit", "40", "--pods", "2", "--out", str(tmp_path)]
+    assert main([*base, "--routing", "lmetric,warm", "--seeds", "3"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Medians of 3 runs" in told
+    assert "No routing could find more than" in told
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert report["seeds"] == 3
+    assert max(one["hit_ratio"] for one in report["routings"]) <= report["clairvoyant_hit_ratio"] <= 1.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -45,6 +59,8 @@ def test_options_reach_the_replay(tmp_path: Path) -> None:
         (["--trace", "generated", "--pods", "0"], "must be above 0"),
         (["--trace", "generated", "--speed", "-1"], "must be above 0"),
         (["--trace", "generated", "--kv-tokens", "3"], "kv_capacity_tokens: must hold at least one block"),
+        (["--trace", "generated", "--replicas", "0"], "must be above 0"),
+        (["--trace", "generated", "--http", "--compare"], "the gateway's own routings"),
         ([], "--trace"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,30 @@ def test_mooncake_in_virtual_time() -> None:
     assert warm.ttft_s.p95 < robin.ttft_s.p95 / 2
     assert warm.foresight is not None
     assert warm.foresight.warm_error < 0.05
+
+
+def test_gateways_that_tell_each_other_find_what_one_finds() -> None:
+    """Four of them: alone each knows a quarter of what is warm; with news nearly all of it."""
+    trace = generate(TEAMS, 300, seed=2)
+    one, told, alone = (
+        report_on(play(trace, replace(setting(), replicas=replicas, news_s=news_s)), setting().profile)
+        for replicas, news_s in ((1, None), (4, 0.02), (4, None))
+    )
+    assert one.failed == told.failed == alone.failed == 0
+    assert told.hit_ratio > 0.95 * one.hit_ratio
+    assert alone.hit_ratio < 0.9 * one.hit_ratio
+
+
+def test_a_seed_moves_arrivals_and_keeps_the_order_of_a_session() -> None:
+    """Each by a draw of its own, up to what was asked; the same seed the same way."""
+    trace = make_trace("bursts", [Arrival(3.0 * (index // 4), 100, 1, str(index % 2)) for index in range(40)], None)
+    moved = trace.jittered(0.2, seed=1)
+    assert moved == trace.jittered(0.2, seed=1)
+    assert moved != trace.jittered(0.2, seed=2)
+    assert trace.jittered(0.0, seed=1) is trace
+    assert len({arrival.at_s for arrival in moved.arrivals}) > 20
+    shifts = [later.at_s - before.at_s for later, before in zip(moved.arrivals, trace.arrivals, strict=True)]
+    assert -0.2 <= min(shifts) < max(shifts) <= 0.2
+    for session in ("0", "1"):
+        times = [arrival.at_s for arrival in moved.arrivals if arrival.session == session]
+        assert times == sorted(times)
