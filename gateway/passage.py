@@ -7,7 +7,7 @@ Knows no protocol: shells bring a `Carrier`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.carrier import Carrier, Leg, LegEnd
@@ -42,6 +42,9 @@ class Patience:
 
 Health = Callable[[str, LegEnd], None]
 """Told of every attempt's pod and end; opens breakers."""
+
+Look = Callable[[Request], Awaitable[Request]]
+"""Gives a request back with what was seen of it, or as it was; takes no longer than it may."""
 
 
 @dataclass(slots=True)
@@ -106,19 +109,29 @@ class Passage:
         self._patience = patience
 
     async def lead(
-        self, request: Request, carrier: Carrier, *, tenant: str | None = None, trace: str | None = None
+        self,
+        request: Request,
+        carrier: Carrier,
+        *,
+        tenant: str | None = None,
+        trace: str | None = None,
+        look: Look | None = None,
     ) -> None:
         """Serve a request or refuse it. Raises only `asyncio.CancelledError`, when the client has gone.
 
-        `trace` is the W3C `traceparent` that came with it, for the log.
+        `trace` is the W3C `traceparent` that came with it, for the log; `look` finds out what engines hold of it.
         """
         journey = Journey(request, tenant, trace, self._clock())
         try:
+            if look is not None:
+                journey.request = await look(request)
             await self._try_pods(journey, carrier)
         except Refused as refusal:
             journey.refusal = refusal
             carrier.refuse(refusal)
         finally:
+            if journey.request.sight is not None:
+                journey.request.sight.watch.over()
             self._note(journey)
 
     def turn_away(

@@ -60,6 +60,8 @@ class Router:
         self.sessions = Whereabouts(REMEMBERED_SESSIONS)
         self.responses = Whereabouts(REMEMBERED_SESSIONS)
         self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
+        self.lives: dict[str, int] = {}
+        """How often each pod has lost its cache, by URL."""
         self._counters: dict[str, TokenCounter | ExactCounter] = {}
         self._exact_sizes = exact_sizes
         self._retired: set[int] = set()
@@ -86,10 +88,12 @@ class Router:
 
     def remove_pod(self, url: str) -> None:
         """Forget a pod. What still runs there is settled as it ends."""
+        self.lives.pop(url, None)
         self._retire(self.fleet.remove(url))
 
     def forget_warmth(self, url: str) -> None:
         """A pod has restarted or emptied its cache."""
+        self.lives[url] = self.lives.get(url, 0) + 1
         pod = self.fleet.pod(url)
         for engine in pod.engines if pod else ():
             self.index.forget(engine.slot)

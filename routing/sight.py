@@ -30,7 +30,11 @@ class Watch(Protocol):
         ...
 
     def left(self) -> None:
-        """It is there no more, however it ended."""
+        """It is on that engine no more, however it ended there."""
+        ...
+
+    def over(self) -> None:
+        """It will be placed nowhere any more."""
         ...
 
 

@@ -47,6 +47,11 @@ class HttpCarrier:
         self._body_needed_no_more = body_needed_no_more
         self._attempts = 0
 
+    @property
+    def body(self) -> bytes:
+        """What the pod is sent; nothing once it has begun to answer."""
+        return self._body
+
     async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
         self._attempts += 1
         url = placement.engine.pod

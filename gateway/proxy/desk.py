@@ -28,6 +28,9 @@ from tenancy.tenants import ANONYMOUS, Tenant
 Identify = Callable[[str | None], Tenant]
 """The tenant of a key, None where no key was sent. Raises `Refused`."""
 
+LookAt = Callable[[Request, bytes], Awaitable[Request]]
+"""`Look` with the request's body."""
+
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
 LONGEST_SESSION = 256
 
@@ -70,6 +73,8 @@ class Desk:
         self._readiness = readiness
         self._on_refused = on_refused
         self._wall_clock = wall_clock
+        self.look_at: LookAt | None = None
+        """Finds out what engines hold of a request with this body, where exact warmth is wanted."""
         self.tasks: set[asyncio.Task[None]] = set()
 
     def route(self, asked: Asked) -> None:
@@ -128,7 +133,10 @@ class Desk:
         if not tenant.may_use(request.model):
             raise unknown_model(request.model, Reason.MODEL_NOT_ALLOWED)
         carrier = self._carrier(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
-        self._start(reply, lambda: self._passage.lead(request, carrier, tenant=tenant.name, trace=_trace(asked)))
+        look_at, trace = self.look_at, _trace(asked)
+        # Asked of the carrier, which lets go of the body when the answer begins: a stream may last.
+        look = (lambda request: look_at(request, carrier.body)) if look_at is not None else None
+        self._start(reply, lambda: self._passage.lead(request, carrier, tenant=tenant.name, trace=trace, look=look))
 
     def _fetch(self, endpoint: Endpoint, asked: Asked, reply: Reply) -> None:
         engine = self._engine_of(endpoint.name)

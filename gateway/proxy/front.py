@@ -12,7 +12,7 @@ from gateway.passage import Passage
 from gateway.proxy.asked import Asked, Budget
 from gateway.proxy.carrier import PodKeys
 from gateway.proxy.client import ClientConnection
-from gateway.proxy.desk import Desk, Identify
+from gateway.proxy.desk import Desk, Identify, LookAt
 from gateway.proxy.patrol import Patrol
 from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
@@ -65,6 +65,10 @@ class Front:
             on_refused=on_refused,
             wall_clock=wall_clock,
         )
+
+    def look_with(self, look_at: LookAt) -> None:
+        """Have it found out what engines hold of a request before it is placed."""
+        self._desk.look_at = look_at
 
     def __repr__(self) -> str:
         state = ", draining" if self.is_draining else ""

@@ -51,6 +51,8 @@ class Feed:
         self._asking: int | None = None
         """From which number batches are being sent again."""
         self._waiting: deque[tuple[int, bytes]] = deque()
+        self._has_restarted = False
+        """By its own numbers, and nobody else has said so yet."""
 
     @property
     def unread(self) -> int:
@@ -97,13 +99,13 @@ class Feed:
             self.trust.complete()
         self._take_waiting()
 
-    def lost_cache(self) -> None:
-        """Its pod has restarted, as others have seen: it counts from 0 again."""
-        self._index.drop(self.engine)
-        self._index.follow(self.engine)
-        self._next, self._asking = 0, None
-        self._waiting.clear()
-        self.trust.fall(Doubt.UNHEARD)
+    def pod_restarted(self) -> None:
+        """Others have seen its pod restart. Where we have not noticed that ourselves, its cache is lost now."""
+        if self._has_restarted:
+            self._has_restarted = False
+            return
+        self._lose_cache()
+        self.begin()
 
     # -- what comes out of order ---------------------------------------------------------------------------------------
 
@@ -112,10 +114,18 @@ class Feed:
         self._waiting.append((number, payload))
         self._fetch(self._next)
 
+    def _lose_cache(self) -> None:
+        self._index.drop(self.engine)
+        self._index.follow(self.engine)
+        self._next, self._asking = 0, None
+        self._waiting.clear()
+        self.trust.fall(Doubt.UNHEARD)
+
     def _restarted(self, number: int, payload: bytes) -> None:
         self.count.restarts += 1
+        self._has_restarted = True
         self._say("info", "engine counts its KV events from the start: its cache was lost", engine=self.engine)
-        self.lost_cache()
+        self._lose_cache()
         if number == 0:
             self._apply(number, payload)
         else:

@@ -7,6 +7,8 @@ versions while a host is upgraded. Knows nothing of sockets, and nothing of what
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import msgspec
 from msgspec import Struct
 
@@ -54,7 +56,80 @@ class Shared(Struct, frozen=True, array_like=True, tag=5):
     """Batches that the warmth process has dropped since it began, for whomever."""
 
 
-Message = Hello | Batch | Restate | Missed | Shared
+class EngineTold(Struct, frozen=True, array_like=True):
+    """One engine of a pod, by the name it has in every worker."""
+
+    name: str
+    rank: int | None = None
+    block_tokens: int | None = None
+
+
+class PodTold(Struct, frozen=True, array_like=True):
+    """A pod that may serve requests. `life` grows whenever it was seen to have lost its cache."""
+
+    url: str
+    life: int
+    models: tuple[str, ...]
+    adapters: tuple[str, ...]
+    """Those of `models` that are LoRA adapters."""
+    bases: tuple[str, ...]
+    """And those that are none."""
+    engines: tuple[EngineTold, ...]
+
+
+class FleetTold(Struct, frozen=True, array_like=True, tag=16):
+    """From a worker, on connecting and whenever it changes: whose KV events to follow."""
+
+    pods: tuple[PodTold, ...]
+
+
+class SightAsked(Struct, frozen=True, array_like=True, tag=17):
+    """From a worker: what do engines hold of this prompt?"""
+
+    ticket: int
+    api: str
+    model: str
+    body: bytes
+
+
+class SightGiven(Struct, frozen=True, array_like=True, tag=18):
+    """The answer. Engines that are in doubt are left out; `why` not, where nothing could be seen."""
+
+    ticket: int
+    prompt_tokens: int = 0
+    seen: tuple[tuple[str, int, float], ...] = ()
+    """(engine, tokens it holds, seconds until they can be used)."""
+    why: str = ""
+
+
+class Step(IntEnum):
+    """What became of a request that was seen."""
+
+    PLACED = 0
+    COMPUTED = 1
+    ANSWERED = 2
+    LEFT = 3
+    """The engine it was placed on; it may be placed on another."""
+    OVER = 4
+
+
+class SightMoved(Struct, frozen=True, array_like=True, tag=19):
+    """From a worker: where a request is on its way, and in the end what it really took."""
+
+    ticket: int
+    step: int
+    engine: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+
+
+class EnginesFollowed(Struct, frozen=True, array_like=True, tag=20):
+    """To every worker, when it changes: whose events are followed, and why they do not decide ('' where they do)."""
+
+    doubts: dict[str, str]
+
+
+Message = Hello | Batch | Restate | Missed | Shared | FleetTold | SightAsked | SightGiven | SightMoved | EnginesFollowed
 """Whoever adds a message gives it a tag that was never used before."""
 
 _ENCODER = msgspec.msgpack.Encoder()

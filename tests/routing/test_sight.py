@@ -28,6 +28,9 @@ class Notes:
     def left(self) -> None:
         self.said.append(("left",))
 
+    def over(self) -> None:
+        self.said.append(("over",))
+
 
 def seeing(request: Request, prompt_tokens: int, seen: dict[int, Seen], watch: Notes | None = None) -> Request:
     return replace(request, sight=Sight(prompt_tokens, seen, watch or Notes()))

@@ -1,0 +1,176 @@
+"""A worker's side of exact warmth: asks the warmth process about a prompt, waits a little, and tells what became of it.
+
+Whatever goes wrong there, requests go on as if nobody had asked: the shadow caches decide, and it is counted why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from gateway.warmth.client import WarmthClient
+from gateway.warmth.wire import (
+    EnginesFollowed,
+    EngineTold,
+    FleetTold,
+    PodTold,
+    SightAsked,
+    SightGiven,
+    SightMoved,
+    Step,
+)
+from routing.fleet import Fleet, Standing
+from routing.request import Request
+from routing.router import Router
+from routing.sight import Seen, Sight
+
+TELL_EVERY_S = 0.5
+"""Between two looks at whether the fleet has changed."""
+
+EXACT = "exact"
+"""How a question ends well: the events decided for every engine that may serve it."""
+
+PARTLY = "partly"
+"""They decided for some."""
+
+
+class Asking:
+    """One per worker that may ask."""
+
+    def __init__(self, client: WarmthClient, router: Router, *, wait_s: float) -> None:
+        self.ends: Counter[str] = Counter()
+        """How questions ended: `exact`, `partly`, or why the shadow caches decided."""
+        self.doubts: dict[str, str] = {}
+        """Engines whose events are followed, and why these do not decide; empty where they do."""
+        self._client = client
+        self._router = router
+        self._wait_s = wait_s
+        self._waiting: dict[int, asyncio.Future[SightGiven]] = {}
+        self._ticket = 0
+        self._told: FleetTold | None = None
+        client.on(SightGiven, self._take_given)
+        client.on(EnginesFollowed, self._take_followed)
+        client.on_connected(self._greet)
+
+    async def look(self, request: Request, body: bytes) -> Request:
+        """The request with what was seen of it, or as it was. Waits no longer than it may."""
+        if not request.api.generates:
+            return request
+        ticket, answer = self._ask(request, body)
+        if answer is None:
+            return request
+        given = None
+        try:
+            async with asyncio.timeout(self._wait_s):
+                given = await answer
+        except TimeoutError:
+            self.ends["late"] += 1
+        finally:
+            self._waiting.pop(ticket, None)
+            if given is None:
+                self._client.send(SightMoved(ticket, Step.OVER))
+        return request if given is None else self._seen(request, given)
+
+    async def run(self) -> None:
+        """Tell the warmth process of changes in the fleet, until cancelled."""
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            told = tell_fleet(self._router.fleet, self._router.lives)
+            if told != self._told and self._client.is_connected:
+                self._told = told
+                self._client.send(told)
+
+    # -- one question --------------------------------------------------------------------------------------------------
+
+    def _ask(self, request: Request, body: bytes) -> tuple[int, asyncio.Future[SightGiven] | None]:
+        if request.continues:
+            # Only the pod that stored the beginning knows it.
+            self.ends["stored"] += 1
+            return 0, None
+        if not self.doubts:
+            self.ends["nobody_followed" if self._client.is_connected else "away"] += 1
+            return 0, None
+        self._ticket += 1
+        answer: asyncio.Future[SightGiven] = asyncio.get_running_loop().create_future()
+        self._waiting[self._ticket] = answer
+        if not self._client.send(SightAsked(self._ticket, request.api.value, request.model, body)):
+            del self._waiting[self._ticket]
+            self.ends["away"] += 1
+            return 0, None
+        return self._ticket, answer
+
+    def _seen(self, request: Request, given: SightGiven) -> Request:
+        if given.why:
+            self.ends[given.why] += 1
+            return request
+        fleet, seen = self._router.fleet, dict[int, Seen]()
+        for name, tokens, load_s in given.seen:
+            engine = fleet.engine(name)
+            if engine is not None:
+                seen[engine.slot] = Seen(tokens, load_s)
+        watch = Watching(given.ticket, self._client.send)
+        slots = fleet.roster(request.model).slots
+        known = sum(slot in seen for slot in slots)
+        self.ends[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
+        return replace(request, sight=Sight(given.prompt_tokens, seen, watch))
+
+    def _take_given(self, given: SightGiven) -> None:
+        answer = self._waiting.get(given.ticket)
+        if answer is not None and not answer.done():
+            answer.set_result(given)
+
+    # -- what both sides know ------------------------------------------------------------------------------------------
+
+    def _take_followed(self, followed: EnginesFollowed) -> None:
+        self.doubts = followed.doubts
+
+    def _greet(self) -> None:
+        # Whatever was known of the process before it went away, it says anew.
+        self.doubts = {}
+        self._told = tell_fleet(self._router.fleet, self._router.lives)
+        self._client.send(self._told)
+
+
+class Watching:
+    """Tells the warmth process what becomes of one request."""
+
+    __slots__ = ("_send", "_ticket")
+
+    def __init__(self, ticket: int, send: Callable[[SightMoved], bool]) -> None:
+        self._ticket = ticket
+        self._send = send
+
+    def placed(self, engine: str) -> None:
+        self._send(SightMoved(self._ticket, Step.PLACED, engine))
+
+    def computed(self) -> None:
+        self._send(SightMoved(self._ticket, Step.COMPUTED))
+
+    def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None:
+        self._send(SightMoved(self._ticket, Step.ANSWERED, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens))
+
+    def left(self) -> None:
+        self._send(SightMoved(self._ticket, Step.LEFT))
+
+    def over(self) -> None:
+        self._send(SightMoved(self._ticket, Step.OVER))
+
+
+def tell_fleet(fleet: Fleet, lives: dict[str, int]) -> FleetTold:
+    """The pods that are worth following."""
+    pods = (
+        PodTold(
+            pod.url,
+            lives.get(pod.url, 0),
+            tuple(sorted(pod.models)),
+            tuple(sorted(pod.adapters)),
+            tuple(card.name for card in pod.cards if card.parent is None),
+            tuple(EngineTold(engine.name, engine.rank, engine.block_tokens) for engine in pod.engines),
+        )
+        for pod in fleet.pods
+        if pod.standing is not Standing.STARTING
+    )
+    return FleetTold(tuple(sorted(pods, key=lambda pod: pod.url)))

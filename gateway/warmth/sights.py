@@ -1,0 +1,217 @@
+"""Answers the workers' questions what engines hold of a prompt, and learns from what it really was.
+
+Every question is answered once, soon or not at all: who asked has a time limit. Engines in doubt are looked at all the
+same, but only to find out whether they can be believed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.config.exact import LoadTimes
+from gateway.config.values import Settings
+from gateway.log import EventLog
+from gateway.warmth.conversations import UnseenError
+from gateway.warmth.followers import Followers
+from gateway.warmth.line import Line
+from gateway.warmth.tokenizing import Asked, Tokenizing
+from gateway.warmth.wire import EnginesFollowed, FleetTold, PodTold, SightAsked, SightGiven, SightMoved, Step
+from routing.chains import Ends
+from routing.exact import ExactIndex, Held
+from routing.request import Api
+from routing.trust import Doubt
+
+TELL_EVERY_S = 0.25
+"""Between two looks at whether a worker must be told of a change in whom we follow."""
+
+KEPT_AFTER_COMPUTED_S = 0.5
+"""How long a promise outlives the first token: events may be a little later than it."""
+
+MOST_TICKETS = 1 << 14
+"""Requests under way whose questions were answered; beyond it the oldest are forgotten."""
+
+US = 1e-6
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A question that was answered, until its request has left."""
+
+    model: str
+    ends: Ends
+    found: Mapping[str, Held]
+    engine: str = ""
+
+
+class Sights:
+    """One per warmth process."""
+
+    def __init__(self, settings: Settings, say: EventLog) -> None:
+        words = settings.kv_events
+        if words is None:
+            raise ValueError("exact warmth was not asked for")
+        entries = {entry.name: entry.tokenizer for entry in settings.models if entry.tokenizer is not None}
+        self.index = ExactIndex(most_blocks=words.most_blocks)
+        self.followers = Followers(words, self.index, say)
+        self.tokenizing = Tokenizing(entries, cache_bytes=words.tokenizer_cache_mb << 20, say=say)
+        self.given = 0
+        self.unseen: dict[str, int] = {}
+        """Questions that found no answer, by why."""
+        self._say = say
+        self._load_s = _load_seconds(words.load_us_per_token)
+        self._fleets: dict[Line, FleetTold] = {}
+        self._pods: dict[str, PodTold] = {}
+        self._tickets: dict[tuple[int, int], Ticket] = {}
+        self._told: EnginesFollowed | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Follow and answer until cancelled."""
+        self.tokenizing.warm_up()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.followers.run(), name="follow KV events")
+                group.create_task(self._tell(), name="tell whom we follow")
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await self.tokenizing.close()
+
+    # -- what workers say ------------------------------------------------------------------------------------------
+
+    def take_fleet(self, line: Line, told: FleetTold) -> None:
+        """A worker says which pods there are. Workers see the same; who sees more is right."""
+        self._fleets[line] = told
+        self._renew_fleet()
+        if self._told is not None:
+            line.send(self._told)
+
+    def take_asked(self, line: Line, asked: SightAsked) -> None:
+        """A worker asks."""
+        task = asyncio.get_running_loop().create_task(self._answer(line, asked), name="see a prompt")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def take_moved(self, line: Line, moved: SightMoved) -> None:
+        """A worker says what became of a request."""
+        key = (id(line), moved.ticket)
+        ticket = self._tickets.get(key)
+        if ticket is None:
+            return
+        promise = f"{key[0]}/{key[1]}"
+        match moved.step:
+            case Step.PLACED:
+                self.index.withdraw(promise)
+                ticket.engine = moved.engine
+                self.index.promise(promise, moved.engine, ticket.ends)
+            case Step.COMPUTED:
+                asyncio.get_running_loop().call_later(KEPT_AFTER_COMPUTED_S, self.index.withdraw, promise)
+            case Step.ANSWERED:
+                self._learn(ticket, moved)
+            case Step.LEFT:
+                self.index.withdraw(promise)
+            case Step.OVER:
+                self.index.withdraw(promise)
+                del self._tickets[key]
+
+    def leave(self, line: Line) -> None:
+        """A worker is gone, and with it all that it had under way."""
+        self._fleets.pop(line, None)
+        for key in [key for key in self._tickets if key[0] == id(line)]:
+            del self._tickets[key]
+            self.index.withdraw(f"{key[0]}/{key[1]}")
+        if self._fleets:
+            self._renew_fleet()
+
+    # -- answering -------------------------------------------------------------------------------------------------
+
+    async def _answer(self, line: Line, asked: SightAsked) -> None:
+        try:
+            ends = await self.tokenizing.ends(self._asked(asked))
+        except UnseenError as why:
+            self.unseen[str(why)] = self.unseen.get(str(why), 0) + 1
+            line.send(SightGiven(asked.ticket, why=str(why)))
+            return
+        found = self.index.look(ends)
+        feeds = self.followers.feeds
+        seen = tuple(
+            (engine, held.tokens, self._seconds(held))
+            for engine, held in found.items()
+            if (feed := feeds.get(engine)) is not None and feed.trust.is_exact
+        )
+        self._keep((id(line), asked.ticket), Ticket(self._base(asked.model), ends, found))
+        self.given += 1
+        line.send(SightGiven(asked.ticket, ends.tokens, seen))
+
+    def _asked(self, asked: SightAsked) -> Asked:
+        pod = next((pod for pod in self._pods.values() if asked.model in pod.models), None)
+        if pod is None:
+            raise UnseenError("no_pod")
+        try:
+            api = Api(asked.api)
+        except ValueError:
+            raise UnseenError("api") from None
+        return Asked(api, asked.model, self._base(asked.model), asked.model in pod.adapters, pod.url, asked.body)
+
+    def _base(self, model: str) -> str:
+        """The model whose tokenizer an adapter uses."""
+        for pod in self._pods.values():
+            if model in pod.adapters and pod.bases:
+                return pod.bases[0]
+        return model
+
+    def _keep(self, key: tuple[int, int], ticket: Ticket) -> None:
+        self._tickets[key] = ticket
+        while len(self._tickets) > MOST_TICKETS:
+            old = next(iter(self._tickets))
+            del self._tickets[old]
+            self.index.withdraw(f"{old[0]}/{old[1]}")
+
+    def _seconds(self, held: Held) -> float:
+        return sum(tokens * self._load_s.get(medium, 0.0) for medium, tokens in held.slow_tokens.items())
+
+    # -- learning --------------------------------------------------------------------------------------------------
+
+    def _learn(self, ticket: Ticket, moved: SightMoved) -> None:
+        """The closed loop: the engine's own count against what was foretold."""
+        self.tokenizing.check(ticket.model, ticket.ends.tokens, moved.prompt_tokens)
+        feed = self.followers.feeds.get(ticket.engine)
+        real, held = moved.cached_tokens, ticket.found.get(ticket.engine)
+        if feed is None or real is None or held is None or ticket.ends.tokens != moved.prompt_tokens:
+            return
+        followed = self.index.engines.get(ticket.engine)
+        blocks = [group.block_tokens for group in followed.groups.values()] if followed else []
+        was_exact = feed.trust.is_exact
+        if feed.trust.observe(held.tokens, real, min(blocks, default=1)):
+            word = "KV events do not tell what is reused" if was_exact else "KV events can be believed again"
+            self._say("warning" if was_exact else "info", word, engine=ticket.engine, error=round(feed.trust.error, 3))
+        if not feed.trust.is_exact and feed.trust.doubt is not Doubt.UNHEARD:
+            self.index.correct(ticket.engine, ticket.ends, real)
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def _renew_fleet(self) -> None:
+        pods: dict[str, PodTold] = {}
+        for told in self._fleets.values():
+            for pod in told.pods:
+                known = pods.get(pod.url)
+                if known is None or pod.life > known.life:
+                    pods[pod.url] = pod
+        self._pods = pods
+        self.followers.take_fleet(pods)
+
+    async def _tell(self) -> None:
+        while True:
+            doubts = {engine: str(feed.trust.doubt or "") for engine, feed in self.followers.feeds.items()}
+            if self._told is None or self._told.doubts != doubts:
+                self._told = EnginesFollowed(doubts)
+                for line in self._fleets:
+                    line.send(self._told)
+            await asyncio.sleep(TELL_EVERY_S)
+
+
+def _load_seconds(words: LoadTimes) -> dict[str, float]:
+    """Medium to seconds per token."""
+    return {"CPU": words.cpu * US, "STORAGE": words.storage * US}
