@@ -59,8 +59,9 @@ class TeamAdmin:
                 return answer_json({**_json(answer), "worker": worker})
         return _refusal(answers) or _nobody()
 
-    async def _fleet(self, request: web.Request) -> web.Response:
-        answers = await self._ask(request)
+    async def _fleet(self, _: web.Request) -> web.Response:
+        """Also where no worker answers: then who is missing is what an operator wants to see."""
+        answers = await self._team.ask("/admin/fleet")
         fleets = {name: _json(answer) for name, answer in answers.items() if answer.status == 200}
         children = [
             {"name": seat.name, "pid": seat.child.pid if seat.child else None, "restarts": seat.restarts}

@@ -62,8 +62,9 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
             await signals.stop.wait()
         for held in reserved:
             held.close()  # who comes after us need not wait until all have ended
-        say("info", "draining", grace_s=settings.timeouts.drain_s)
-        await team.leave(signals.cut, settings.timeouts.drain_s)
+        grace_s = team.fresh.settings.timeouts.drain_s
+        say("info", "draining", grace_s=grace_s)
+        await team.leave(signals.cut, grace_s)
         say("info", "stopped")
 
 

@@ -5,6 +5,7 @@ import socket
 from ipaddress import ip_network
 from pathlib import Path
 
+from gateway.config.exact import EventSource, KvEvents
 from gateway.config.values import Address, ModelEntry, Secret, Settings, TlsFiles
 from gateway.host import Host
 from gateway.processes.channel import Channel
@@ -23,6 +24,7 @@ async def test_orders_arrive_as_they_were_given() -> None:
         trusted_proxies=(ip_network("10.0.0.0/8"),),
         models=(ModelEntry("a", 1e-6),),
         tls=TlsFiles(Path("c"), Path("k")),
+        kv_events=KvEvents(sources=(EventSource("http://a:1", "tcp://a:5557"),)),
     )
     fresh = Fresh(settings, read_policy(POLICY, {}, lambda _: ()))
     orders = Orders("worker-1", Host(1, 2, Path("run")), fresh, ((2, ("127.0.0.1", 80)),), frozenset(("http://a:1",)))
