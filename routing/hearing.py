@@ -85,6 +85,17 @@ class Hearing:
         """How many others there are."""
         return len(self._origins)
 
+    def theirs(self) -> dict[int, tuple[int, float, float]]:
+        """What others have on engines: slot to (sequences, prefill tokens not yet done, KV tokens)."""
+        found: dict[int, tuple[int, float, float]] = {}
+        for origin in self._origins.values():
+            for heard in origin.open.values():
+                charge = heard.charge
+                running, prefill_tokens, kv_tokens = found.get(charge.slot, (0, 0.0, 0.0))
+                prefill_tokens += charge.prefill_tokens if charge.in_prefill else 0.0
+                found[charge.slot] = running + charge.sequences, prefill_tokens, kv_tokens + charge.kv_tokens
+        return found
+
     def hear(self, name: int, number: int, news: Iterable[News], now_s: float) -> bool:
         """Take a batch of an origin, its `number`th. False where news were lost: have it state what is open.
 

@@ -130,10 +130,11 @@ def write_batch(origin: int, number: int, news: Iterable[News]) -> bytes:
     return _ENCODER.encode(_Batch(SCHEMA, LEAST_READER, CUTTING, origin, number, list(writer.names), words))
 
 
-def origin_of(batch: bytes) -> int:
-    """Whose batch it is. Raises `UnreadableError`."""
+def head_of(batch: bytes) -> tuple[int, int]:
+    """Whose batch it is, and its number. Raises `UnreadableError`."""
     try:
-        return _HEAD.decode(batch).origin
+        head = _HEAD.decode(batch)
+        return head.origin, head.number
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableError(str(error)) from None
 

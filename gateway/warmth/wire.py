@@ -45,15 +45,19 @@ class Missed(Struct, frozen=True, array_like=True, tag=4):
     origin: int
 
 
-class Shared(Struct, frozen=True, array_like=True, tag=5):
-    """To every worker, now and then: how the exchange with other hosts goes. Shown as metrics."""
+class Recall(Struct, frozen=True, array_like=True, tag=6):
+    """From a worker that has just come: what was said before? Asked piece by piece, so that it comes at its pace."""
 
-    redis: bool | None = None
-    """Whether Redis takes and gives our news; None where there is none."""
-    staleness_s: float | None = None
-    """How old the latest news of our own was when we read it back from Redis."""
-    dropped: int = 0
-    """Batches that the warmth process has dropped since it began, for whomever."""
+    start: int = 0
+
+
+class Past(Struct, frozen=True, array_like=True, tag=7):
+    """The answer: some old batches, oldest first, and from where to ask on."""
+
+    following: int
+    payloads: list[bytes]
+    has_more: bool
+    """False where this was all; true without payloads where it is not all here yet."""
 
 
 class EngineTold(Struct, frozen=True, array_like=True):
@@ -129,7 +133,19 @@ class EnginesFollowed(Struct, frozen=True, array_like=True, tag=20):
     doubts: dict[str, str]
 
 
-Message = Hello | Batch | Restate | Missed | Shared | FleetTold | SightAsked | SightGiven | SightMoved | EnginesFollowed
+Message = (
+    Hello
+    | Batch
+    | Restate
+    | Missed
+    | Recall
+    | Past
+    | FleetTold
+    | SightAsked
+    | SightGiven
+    | SightMoved
+    | EnginesFollowed
+)
 """Whoever adds a message gives it a tag that was never used before."""
 
 _ENCODER = msgspec.msgpack.Encoder()

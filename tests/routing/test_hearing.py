@@ -27,13 +27,17 @@ def test_another_s_request_is_charged_and_given_back() -> None:
     placement = place(there.router, ask())
     tell_all([here, there], 0.1)
     assert loads(here.router) == loads(there.router) != {}
+    slot = placement.engine.slot
+    assert here.hearing.theirs() == {slot: pytest.approx((1, *loads(here.router)[placement.engine.name][:2]))}
     placement.first_token(1.0)
     tell_all([here, there], 1.0)
     assert loads(here.router) == loads(there.router)
+    assert here.hearing.theirs()[slot][:2] == (1, 0.0)
     assert here.router.ledger.prefill_tokens[placement.engine.slot] == 0
     placement.release(2.0)
     tell_all([here, there], 2.0)
     assert here.router.ledger.is_empty()
+    assert here.hearing.theirs() == {}
 
 
 def test_another_s_prompt_is_warm_and_its_session_known() -> None:

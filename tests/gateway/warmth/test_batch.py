@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.warmth.batch import CUTTING, MOST_WHOLE, SCHEMA, UnreadableError, origin_of, read_batch, write_batch
+from gateway.warmth.batch import CUTTING, MOST_WHOLE, SCHEMA, UnreadableError, head_of, read_batch, write_batch
 from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
 from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
 
@@ -54,13 +54,13 @@ def test_news_come_out_as_they_went_in(origin: int, number: int, news: list[News
     batch = write_batch(origin, number, news)
     found = read_batch(batch)
     assert (found.origin, found.number, list(map(bare, found.news)), found.strange) == (origin, number, news, 0)
-    assert origin_of(batch) == origin
+    assert head_of(batch) == (origin, number)
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_break_the_reader(noise: bytes) -> None:
     """Whatever stands in a stream is a batch or is unreadable."""
-    for read in (read_batch, origin_of):
+    for read in (read_batch, head_of):
         try:
             read(noise)
         except UnreadableError:

@@ -12,8 +12,9 @@ from gateway.warmth.wire import (
     Hello,
     Message,
     Missed,
+    Past,
+    Recall,
     Restate,
-    Shared,
     framed,
     read_message,
 )
@@ -24,7 +25,8 @@ MESSAGES = st.one_of(
     st.builds(Batch, st.binary(max_size=300)),
     st.builds(Restate),
     st.builds(Missed, NUMBERS),
-    st.builds(Shared, st.none() | st.booleans(), st.none() | st.floats(0, 1e6), st.integers(0, 2**40)),
+    st.builds(Recall, NUMBERS),
+    st.builds(Past, NUMBERS, st.lists(st.binary(max_size=30), max_size=3), st.booleans()),
 )
 
 
