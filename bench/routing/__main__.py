@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +24,7 @@ import uvloop
 from bench.overhead.gateways import RIVALS
 from bench.routing.contenders import OURS, Contender, contenders
 from bench.routing.live import Live, play_live
-from bench.routing.loads import JITTER_S, LOADS, PODS, Load
+from bench.routing.loads import ENGINES, JITTER_S, LOADS, PODS, Load
 from bench.routing.offline import REPLICAS, Offline, compare
 from bench.routing.rows import tabulate
 from bench.routing.targets import Target, live_targets, offline_targets, replica_targets
@@ -34,10 +35,10 @@ from simulator.trace_formats import TraceFault
 QUICK_REQUESTS = 200
 
 METHOD = f"""\
-{PODS} simulated pods, alike: 12,000 tokens/s of prefill, slower with context (x (1 + context / 100,000)), steps of
-12 ms and more, 1,000,000 KV tokens, chunked prefill of 8,192 tokens a step. Seconds are the engines'. hit: share of
-prompt tokens found cached. wait: TTFT beyond what the request's own cold tokens need on an idle pod. TPOT in ms.
-imbalance: prefill of the busiest pod by the mean.
+{PODS} simulated pods, alike: 12,000 tokens/s of prefill, constant or growing with context (x (1 + context / 100,000)),
+steps of 12 ms and more, 1,000,000 KV tokens, chunked prefill of 8,192 tokens a step. Seconds are the engines'.
+hit: share of prompt tokens found cached. wait: TTFT beyond what the request's own cold tokens need on an idle pod.
+TPOT in ms. imbalance: prefill of the busiest pod by the mean.
 Virtual: whole traces at their recorded rate through the real router and spine; others' policies by their published
 rules and defaults, fed by our warm index (cache-aware by its own tree). A seed moves each arrival by up to
 {JITTER_S:g} s and draws ties. The bound is one cache of all pods' size that knows the future (Belady).
@@ -67,8 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _virtual(loads: Sequence[Load], options: argparse.Namespace, told: list[str], found: list[Target]) -> None:
     for load in loads:
-        one: Offline = compare(load, options.seeds, os.cpu_count() or 1)
-        head = f"{load.name}, virtual, medians of {options.seeds}; clairvoyant bound of hits {one.bound:.3f}"
+        one: Offline = compare(load, ENGINES[options.virtual_prefill], options.seeds, os.cpu_count() or 1)
+        head = (
+            f"{load.name}, virtual, {options.virtual_prefill} prefill, medians of {options.seeds}; "
+            f"clairvoyant bound of hits {one.bound:.3f}"
+        )
         told.append(f"{head}\n{tabulate(one.rows)}")
         print(f"\n{told[-1]}\n", file=sys.stderr)
         rows = {row.name: row for row in one.rows}
@@ -81,11 +85,12 @@ def _live(loads: Sequence[Load], options: argparse.Namespace, told: list[str], f
     with tempfile.TemporaryDirectory() as folder:
         for load in loads:
             requests = QUICK_REQUESTS if options.quick else None
-            runs = play_live(load, chosen, options.runs, requests, options.time_scale, Path(folder))
+            engine = replace(ENGINES[options.live_prefill], time_scale=options.time_scale)
+            runs = play_live(load, chosen, engine, options.runs, requests, Path(folder))
             live: Live = uvloop.run(runs)
             head = (
-                f"{load.name}, live, first {requests or load.requests:,} requests at {load.speed:g} x their rate, "
-                f"medians of {options.runs}, clock x {options.time_scale:g}"
+                f"{load.name}, live, {options.live_prefill} prefill, first {requests or load.requests:,} requests at "
+                f"{load.speed:g} x their rate, medians of {options.runs}, clock x {options.time_scale:g}"
             )
             told.append(f"{head}\n{tabulate(live.rows)}")
             print(f"\n{told[-1]}\n", file=sys.stderr)
@@ -127,6 +132,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--time-scale", type=float, default=1.0, metavar="X", help="live: the clock runs X times as fast"
     )
+    for where, usual in (("virtual", "growing"), ("live", "constant")):
+        parser.add_argument(f"--{where}-prefill", choices=list(ENGINES), default=usual, help="(default %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"one seed, one live run of {QUICK_REQUESTS} requests")
     parser.add_argument("--keep", type=Path, help="write what is printed to this file too")
     options = parser.parse_args(arguments)

@@ -14,6 +14,7 @@ from bench.routing.contenders import Contender
 from bench.routing.loads import Load
 from bench.routing.rows import Row, middle
 from bench.routing.venue import BEFORE_START_S, Run, open_venue
+from simulator.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +31,26 @@ class Live:
 
 
 async def play_live(
-    load: Load, chosen: Sequence[Contender], runs: int, requests: int | None, time_scale: float, folder: Path
+    load: Load, chosen: Sequence[Contender], engine: Profile, runs: int, requests: int | None, folder: Path
 ) -> Live:
     """`runs` times, each with fresh pods and jitter of its own. Raises ChildFailed."""
     played = []
     for seed in range(runs):
         print(f"{load.name}, live, run {seed + 1} of {runs} ...", file=sys.stderr, flush=True)
-        played.append(await _once(load, chosen, seed, requests, time_scale, folder / f"{load.file}-{seed}"))
+        played.append(await _once(load, chosen, engine, seed, requests, folder / f"{load.file}-{seed}"))
         for run in played[-1]:
             print(f"  {run.row.name}: {run.told()}", file=sys.stderr, flush=True)
     return Live(load, tuple(zip(*played, strict=True)))
 
 
 async def _once(
-    load: Load, chosen: Sequence[Contender], seed: int, requests: int | None, time_scale: float, folder: Path
+    load: Load, chosen: Sequence[Contender], engine: Profile, seed: int, requests: int | None, folder: Path
 ) -> list[Run]:
     async with AsyncExitStack() as stack:
         # One after the other: a program of ours spends a second of a core on its imports.
         venues = [
-            await stack.enter_async_context(open_venue(contender, folder / str(number), time_scale))
+            await stack.enter_async_context(open_venue(contender, engine, folder / str(number)))
             for number, contender in enumerate(chosen)
         ]
         start_at_s = time.monotonic() + BEFORE_START_S
-        return await asyncio.gather(*(venue.play(load, seed, requests, time_scale, start_at_s) for venue in venues))
+        return await asyncio.gather(*(venue.play(load, seed, requests, start_at_s) for venue in venues))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bench.routing.loads import COARSE, JITTER_S, PODS, Load
+from bench.routing.loads import COARSE_BLOCK, JITTER_S, PODS, Load
 from bench.routing.rows import Row, middle, row_of
 from simulator.command import NEWS_S
 from simulator.policies.bound import clairvoyant_ratio
 from simulator.policies.registry import COMPARED, OURS
+from simulator.profile import Profile
 from simulator.replay import Setting, play
 from simulator.report import report_on
 from simulator.traces import Trace
@@ -56,10 +57,11 @@ ENTRIES = (
 )
 
 
-def compare(load: Load, seeds: int, workers: int, entries: Sequence[Entry] = ENTRIES) -> Offline:
+def compare(load: Load, engine: Profile, seeds: int, workers: int, entries: Sequence[Entry] = ENTRIES) -> Offline:
     """Play every entry once per seed, on `workers` cores."""
     trace = load.trace()
-    jobs = [(trace, entry, seed) for entry in entries for seed in range(seeds)]
+    coarse = replace(engine, block_size=COARSE_BLOCK)
+    jobs = [(trace, coarse, entry, seed) for entry in entries for seed in range(seeds)]
     with ProcessPoolExecutor(workers) as pool:
         played = []
         for number, row in enumerate(pool.map(_play, jobs), 1):
@@ -67,10 +69,10 @@ def compare(load: Load, seeds: int, workers: int, entries: Sequence[Entry] = ENT
             if number % seeds == 0:
                 print(f"{load.name}, virtual: {row.name} done", file=sys.stderr, flush=True)
     rows = tuple(middle([row for row in played if row.name == entry.name]) for entry in entries)
-    return Offline(load, rows, clairvoyant_ratio(trace, PODS * COARSE.kv_capacity_tokens))
+    return Offline(load, rows, clairvoyant_ratio(trace, PODS * coarse.kv_capacity_tokens))
 
 
-def _play(job: tuple[Trace, Entry, int]) -> Row:
-    trace, entry, seed = job
-    setting = Setting(entry.policy, PODS, COARSE, seed, replicas=entry.replicas, news_s=entry.news_s)
-    return row_of(entry.name, report_on(play(trace.jittered(JITTER_S, seed), setting), COARSE))
+def _play(job: tuple[Trace, Profile, Entry, int]) -> Row:
+    trace, engine, entry, seed = job
+    setting = Setting(entry.policy, PODS, engine, seed, replicas=entry.replicas, news_s=entry.news_s)
+    return row_of(entry.name, report_on(play(trace.jittered(JITTER_S, seed), setting), engine))

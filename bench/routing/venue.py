@@ -17,11 +17,12 @@ import aiohttp
 import msgspec
 
 from bench.routing.contenders import Contender, Program
-from bench.routing.loads import ENGINE, PODS, Load
+from bench.routing.loads import PODS, Load
 from bench.routing.playing import Job, Played
 from bench.routing.rows import Row, row_of
 from simulator.children import ChildFailed
 from simulator.processor import used_s
+from simulator.profile import Profile
 from simulator.records import Record, Replay
 from simulator.report import report_on
 from simulator.spread import Spread, spread_of
@@ -54,18 +55,21 @@ class Run:
 class Venue:
     """Ready to be played on."""
 
-    def __init__(self, contender: Contender, programs: Sequence[Program], folder: Path) -> None:
+    def __init__(self, contender: Contender, programs: Sequence[Program], engine: Profile, folder: Path) -> None:
         self.contender = contender
         self.urls = [program.url for program in programs]
         self.folder = folder
+        self._engine = engine
         self.gateway_pids: list[int] = []
         self.pod_pids: list[int] = []
         self.pod_urls: list[str] = []
 
-    async def play(self, load: Load, seed: int, requests: int | None, time_scale: float, start_at_s: float) -> Run:
+    async def play(self, load: Load, seed: int, requests: int | None, start_at_s: float) -> Run:
         """Play a load with a client program. Raises ChildFailed where that fails."""
         job, told = self.folder / "job.json", self.folder / "records.json"
-        job.write_bytes(msgspec.json.encode(Job(load.name, requests, seed, time_scale, self.urls, start_at_s)))
+        job.write_bytes(
+            msgspec.json.encode(Job(load.name, requests, seed, self._engine.time_scale, self.urls, start_at_s))
+        )
         before = used_s(self.gateway_pids) or 0.0, used_s(self.pod_pids) or 0.0
         with (self.folder / "client.log").open("wb") as log:
             client = await asyncio.create_subprocess_exec(
@@ -77,7 +81,7 @@ class Venue:
         played = msgspec.json.decode(told.read_bytes(), type=Played)
         length_s = max(one.arrived_s + (one.duration_s or 0.0) for one in played.records)
         replay = Replay(self.contender.name, load.name, ("all",), tuple(played.records), length_s, 0.0, is_live=True)
-        row = replace(row_of(self.contender.name, report_on(replay, ENGINE)), imbalance=await self._imbalance())
+        row = replace(row_of(self.contender.name, report_on(replay, self._engine)), imbalance=await self._imbalance())
         gateway_s, pods_s = (used_s(self.gateway_pids) or 0.0) - before[0], (used_s(self.pod_pids) or 0.0) - before[1]
         return Run(row, tuple(played.records), spread_of(played.late_s), gateway_s, pods_s)
 
@@ -93,15 +97,15 @@ class Venue:
 
 
 @asynccontextmanager
-async def open_venue(contender: Contender, folder: Path, time_scale: float) -> AsyncIterator[Venue]:
+async def open_venue(contender: Contender, engine: Profile, folder: Path) -> AsyncIterator[Venue]:
     """Fresh pods, a gateway that has found all of them. Raises ChildFailed."""
     make_folder(folder)
     async with AsyncExitStack() as stack:
         logs = [folder / f"pod-{number}.log" for number in range(PODS)]
-        pods = await start_pods(stack, logs, replace(ENGINE, time_scale=time_scale))
+        pods = await start_pods(stack, logs, engine)
         pod_urls = [url for _, url in pods]
         programs = contender.programs(pod_urls, folder)
-        venue = Venue(contender, programs, folder)
+        venue = Venue(contender, programs, engine, folder)
         venue.pod_urls = pod_urls
         venue.pod_pids = [child.pid for child, _ in pods]
         for number, program in enumerate(programs):
