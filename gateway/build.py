@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -29,6 +30,9 @@ from gateway.probe import Prober, probe_session
 from gateway.proxy.front import Front
 from gateway.receipts import Receipts
 from gateway.tls import listener_tls
+from gateway.warmth.asking import Asking, AskingExposition
+from gateway.warmth.client import WarmthClient
+from gateway.warmth.wire import Hello
 from gateway.watcher import Watcher
 from routing.router import Router
 from tenancy.document import Fault, Invalid
@@ -83,6 +87,10 @@ class Gateway:
     registry: CollectorRegistry
     background: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     """What runs until it is cancelled, while the gateway does."""
+    warmth: WarmthClient | None = None
+    """The warmth process of the host, where there is one."""
+    asking: Asking | None = None
+    """Exact warmth, where it is wanted."""
 
     def is_ready(self) -> bool:
         """Whether new requests are welcome."""
@@ -135,7 +143,22 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     )
     registry = _make_registry(tallies, router, watcher, front, logs)
     parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, front, registry)
-    return Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts)
+    gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts)
+    if host.warmth is not None:
+        _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
+    return gateway
+
+
+def _connect(gateway: Gateway, client: WarmthClient) -> None:
+    """What a worker does with the warmth process of its host."""
+    gateway.warmth = client
+    gateway.background.append(client.run)
+    words = gateway.settings.kv_events
+    if words is not None:
+        asking = gateway.asking = Asking(client, gateway.router, wait_s=words.wait_ms / 1000)
+        gateway.front.look_with(asking.look)
+        gateway.background.append(asking.run)
+        gateway.registry.register(AskingExposition(asking.ends))
 
 
 def _open_logs(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from gateway.warmth.client import WarmthClient
 from gateway.warmth.wire import (
@@ -174,3 +176,27 @@ def tell_fleet(fleet: Fleet, lives: dict[str, int]) -> FleetTold:
         if pod.standing is not Standing.STARTING
     )
     return FleetTold(tuple(sorted(pods, key=lambda pod: pod.url)))
+
+
+class AskingExposition(Collector):
+    """A worker's: how its questions ended."""
+
+    def __init__(self, ends: Mapping[str, int]) -> None:
+        self._ends = ends
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """One family."""
+        yield by_why(
+            "hearth_sights",
+            "Requests by who knew what engines hold: events of all (exact) or some (partly), or why the shadow caches.",
+            self._ends,
+            label="outcome",
+        )
+
+
+def by_why(name: str, words: str, counts: Mapping[str, int], label: str = "why") -> CounterMetricFamily:
+    """One counter by one label."""
+    counter = CounterMetricFamily(name, words, labels=(label,))
+    for why, count in counts.items():
+        counter.add_metric((why,), count)
+    return counter

@@ -14,9 +14,11 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config.values import Settings
 from gateway.log import EventLog
+from gateway.warmth.exposition import ExactExposition
 from gateway.warmth.hub import Hub
 from gateway.warmth.line import Line
-from gateway.warmth.wire import Batch, Hello, Message, Missed
+from gateway.warmth.sights import Sights
+from gateway.warmth.wire import Batch, FleetTold, Hello, Message, Missed, Recall, SightAsked, SightMoved
 
 
 class Warmth:
@@ -27,12 +29,21 @@ class Warmth:
         self.hub = Hub()
         self._where = where
         self._say = say
-        self._takers: dict[type, Callable[[Line, Message], None]] = {
+        self._takers: dict[type, Callable[..., None]] = {
             Hello: self.hub.take,
             Batch: self.hub.take,
             Missed: self.hub.take,
+            Recall: self.hub.take,
         }
         """Who gets which message of a worker; whoever answers does so with `line.send`."""
+        self.sights = Sights(settings, say) if settings.kv_events is not None else None
+        if self.sights is not None:
+            self._takers |= {
+                FleetTold: self.sights.take_fleet,
+                SightAsked: self.sights.take_asked,
+                SightMoved: self.sights.take_moved,
+            }
+            registry.register(ExactExposition(self.sights))
 
     def renew(self, settings: Settings) -> None:
         """Take over settings that a reload has read."""
@@ -44,14 +55,22 @@ class Warmth:
             self._where.unlink()
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
+            group = await stack.enter_async_context(asyncio.TaskGroup())
             server = await loop.create_unix_server(self._line, str(self._where))
             stack.callback(self.hub.close)
             stack.callback(server.close)
             self._say("info", "warmth process listening", socket=str(self._where))
+            if self.sights is not None:
+                group.create_task(self.sights.run(), name="exact warmth")
             await loop.create_future()
 
     def _line(self) -> Line:
-        return Line(self._take, began=self.hub.join, ended=self.hub.leave)
+        return Line(self._take, began=self.hub.join, ended=self._leave)
+
+    def _leave(self, line: Line) -> None:
+        self.hub.leave(line)
+        if self.sights is not None:
+            self.sights.leave(line)
 
     def _take(self, line: Line, message: Message) -> None:
         take = self._takers.get(type(message))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,7 @@ class Tokenizing:
         self._local: dict[str, LocalTokenizer | None] = {}
         self._vouchers: dict[str, Voucher] = {}
         self._waiting = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
         self._session: aiohttp.ClientSession | None = None
 
@@ -129,6 +131,7 @@ class Tokenizing:
 
     def warm_up(self) -> None:
         """Load what is configured, before the first prompt waits for it."""
+        self._loop = asyncio.get_running_loop()
         for model, entry in self._entries.items():
             if entry.place != POD:
                 self._thread.submit(self._load, model, entry)
@@ -156,17 +159,21 @@ class Tokenizing:
                 from gateway.warmth.tokens import BadTokenizerError, LocalTokenizer  # noqa: PLC0415 - an extra
             except ModuleNotFoundError as missing:
                 why = f"{missing.name} is not installed (it comes with hearth-gateway[exact])"
-                self._say("error", "no tokenizer: the shadow caches decide", model=model, why=why)
+                self._say_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=why)
                 return None
             try:
                 folder = Path(entry.place)
                 found = LocalTokenizer(folder, entry.template, cache_bytes=self._cache_bytes, now=self._now)
             except BadTokenizerError as error:
-                self._say("error", "no tokenizer: the shadow caches decide", model=model, why=str(error))
+                self._say_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=str(error))
                 return None
             self._local[model] = found
-            self._say("info", "tokenizer loaded", model=model, incremental=found.cuts_apart)
+            self._say_from_thread("info", "tokenizer loaded", model=model, incremental=found.cuts_apart)
         return self._local[model]
+
+    def _say_from_thread(self, level: str, words: str, **more: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(partial(self._say, level, words, **more))
 
     # -- at a pod ------------------------------------------------------------------------------------------------------
 
