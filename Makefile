@@ -18,7 +18,7 @@ KEEP ?=
 ARGS ?=
 
 .PHONY: help python venv install lock demo test check format format-check lint types layers fuzz wheel \
-	bench-overhead bench-decide bench-routing \
+	bench-overhead bench-decide bench-index bench-routing \
 	vllm-venv serve-vllm test-vllm clean
 
 help: ## List the verbs.
@@ -102,6 +102,9 @@ bench-overhead: $(READY) ## CPU, memory and latency beside nginx and the Rust ro
 
 bench-decide: $(READY) ## What one decision costs, by pods and prompt length (ARGS=--quick; minutes).
 	@$(BIN)/python -m bench.decide --keep bench/decide.last.txt $(ARGS)
+
+bench-index: $(READY) ## Memory and time of knowing who holds what, and a fleet of 1,000 pods on paper (minutes).
+	@$(BIN)/python -m bench.index --keep bench/index.last.txt $(ARGS)
 
 bench-routing: $(READY) ## Where requests go and what it does to first tokens, beside others (ARGS=--quick; 45 minutes).
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
