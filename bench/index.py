@@ -30,7 +30,7 @@ from routing.chains import Ends, TokenPrompt
 from routing.exact import ExactIndex
 from routing.fleet import EngineShape, Pod, Standing
 from routing.hearing import Hearing
-from routing.kv_events import BlockRemoved, BlockStored
+from routing.kv_events import BlockRemoved, BlockStored, EngineHash
 from routing.news import Open, Placed
 from routing.router import Router
 from routing.warmth import WarmIndex
@@ -98,13 +98,18 @@ def shadow(engines: int, blocks: int) -> Measured:
     held = _resident() - before + count * HASH_BYTES
     among = (1 << engines) - 1
     look_us = _us(lambda: [list(index.walk(prompt, among)) for prompt in wanted]) / len(wanted)
-    drop_us = _us(lambda: [index.forget(slot) for slot in range(engines)]) / count
+
+    def forget() -> None:
+        for slot in range(engines):
+            index.forget(slot)
+
+    drop_us = _us(forget) / count
     return Measured("shadow", engines, count, held / count, put_us, look_us, drop_us)
 
 
 HASH_BYTES = 44
-"""A 64-bit integer of Python's and its place in a tuple: prompts and index share them, and the prompts were there before
-the index was measured.
+"""A 64-bit integer of Python's and its place in a tuple: prompts and index share them, and the prompts were there
+before the index was measured.
 """
 
 
@@ -116,13 +121,13 @@ def exact(engines: int, blocks: int) -> Measured:
     for name in names:
         index.follow(name, BLOCK_TOKENS)
     before, put_s, seed = _resident(), 0.0, 0
-    kept: list[tuple[str, list[int], list[int]]] = []
+    kept: list[tuple[str, list[int], list[EngineHash]]] = []
     for _ in range(each):
         for name in names:
             seed += 1
             tokens = [random.randrange(1 << 17) for _ in range(BLOCK_TOKENS)] * PROMPT_LINKS
             tokens[0] = seed
-            hashes = [random.getrandbits(64) for _ in range(PROMPT_LINKS)]
+            hashes: list[EngineHash] = [random.getrandbits(64) for _ in range(PROMPT_LINKS)]
             event = BlockStored(hashes, None, tokens, BLOCK_TOKENS)
             begin = perf_counter()
             index.take(name, [event])
@@ -135,12 +140,17 @@ def exact(engines: int, blocks: int) -> Measured:
     prompts = [TokenPrompt(b"".join(token.to_bytes(4, "little") for token in tokens)) for tokens in wanted]
     look_us = _us(lambda: [index.look(Ends(prompt)) for prompt in prompts]) / len(prompts)
     drops = [(name, BlockRemoved(hashes)) for name, _, hashes in kept]
-    drop_us = _us(lambda: [index.take(name, [event]) for name, event in drops]) / (len(drops) * PROMPT_LINKS)
+
+    def take_out() -> None:
+        for name, event in drops:
+            index.take(name, [event])
+
+    drop_us = _us(take_out) / (len(drops) * PROMPT_LINKS)
     return Measured("exact", engines, count, held / count, put_s / count * 1e6, look_us, drop_us)
 
 
 def heard(routes: int) -> float:
-    """Microseconds a block of a route that another gateway told, applied to a router: what a joiner pays for the past."""
+    """Microseconds a block of a route that another gateway told, applied to a router: a joiner pays it for the past."""
     random, router = Random(3), Router(routings()["warm"])
     urls = [f"http://10.0.0.{number}:8000" for number in range(64)]
     for url in urls:
@@ -194,18 +204,13 @@ def on_paper(measured: Sequence[Measured], heard_us: float) -> str:
     tokens = PAPER_BLOCKS * BLOCK_TOKENS
     shadow_blocks = tokens / PROMPT_BYTES * BYTES_PER_TOKEN * PROMPT_BLOCKS
     gigabyte = 1 << 30
-    return "\n".join(
-        [
-            f"On paper: {PAPER_PODS:,} pods, {PAPER_BLOCKS / 1e6:,.0f} million blocks of {BLOCK_TOKENS} tokens "
-            f"({tokens / 1e9:.1f} G tokens of KV, {tokens / PAPER_PODS / 1e6:.1f} M a pod), nothing shared:",
-            f"  exact, per host:     {PAPER_BLOCKS * of['exact'].bytes_each / gigabyte:6.1f} GB; at one event a block, "
-            f"{1e6 / of['exact'].put_us:,.0f} blocks a second on one core",
-            f"  shadow, per process: {shadow_blocks * of['shadow'].bytes_each / gigabyte:6.1f} GB "
-            f"({shadow_blocks / 1e6:.1f} million of our blocks for the same prompts)",
-            f"  a joiner hears the whole of it in {shadow_blocks * heard_us / 1e6:,.0f} s of one core at "
-            f"{heard_us:.2f} us a block",
-        ]
-    )
+    room = PAPER_BLOCKS * of["exact"].bytes_each / gigabyte, shadow_blocks * of["shadow"].bytes_each / gigabyte
+    return f"""\
+On paper: {PAPER_PODS:,} pods, {PAPER_BLOCKS / 1e6:,.0f} million blocks of {BLOCK_TOKENS} tokens \
+({tokens / 1e9:.1f} G tokens of KV, {tokens / PAPER_PODS / 1e6:.1f} M a pod), nothing shared:
+  exact, per host:     {room[0]:6.1f} GB, and {1e6 / of["exact"].put_us:,.0f} blocks a second on one core
+  shadow, per process: {room[1]:6.1f} GB ({shadow_blocks / 1e6:.1f} million of our blocks for the same prompts)
+  a joiner hears all of it in {shadow_blocks * heard_us / 1e6:,.0f} s of one core, at {heard_us:.2f} us a block"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -220,19 +225,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{work.__name__}, {engines:,} engines ...", file=sys.stderr)
             measured.append(_apart(work, engines, max(blocks, engines * PROMPT_LINKS)))
     heard_us = _apart(heard, 2_000)
-    report = "\n\n".join(
-        [
-            f"bench-index, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} shared cores, "
-            f"{platform.python_implementation()} {platform.python_version()}",
-            METHOD,
-            table(measured) + f"\nheard: {heard_us:.2f} us a block",
-            on_paper(measured, heard_us),
-        ]
-    )
+    head = f"bench-index, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
+    heard_words = f"heard: {heard_us:.2f} us a block"
+    report = "\n\n".join([head, METHOD, f"{table(measured)}\n{heard_words}", on_paper(measured, heard_us)])
     print(report)
     if options.keep:
         options.keep.write_text(report + "\n")
     return 0
+
+
+def machine() -> str:
+    """In words that name no machine."""
+    return f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
 
 
 def _apart(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
