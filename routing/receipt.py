@@ -24,6 +24,8 @@ class Attempt(Struct, frozen=True, gc=False):
     real_warm_tokens: int | None
     predicted_ttft_s: float
     real_ttft_s: float | None
+    warmth: str = "shadow"
+    """Who foretold the warm tokens: the engine's own events (`exact`), or its shadow cache."""
 
 
 def show_attempt(placement: Placement, ended: str, usage: Usage | None) -> Attempt:
@@ -40,4 +42,10 @@ def show_attempt(placement: Placement, ended: str, usage: Usage | None) -> Attem
         real_warm_tokens=usage.cached_tokens if usage else None,
         predicted_ttft_s=round(predicted.ttft_s, 6),
         real_ttft_s=None if first is None else round(first - placement.placed_s, 6),
+        warmth="exact" if _was_seen(placement) else "shadow",
     )
+
+
+def _was_seen(placement: Placement) -> bool:
+    sight = placement.request.sight
+    return sight is not None and placement.engine.slot in sight.seen
