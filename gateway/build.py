@@ -24,6 +24,7 @@ from gateway.identity import Keyring, key_files
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog, OutcomeLog, request_line, usage_line
 from gateway.metrics.exposition import Gauges, make_registry
+from gateway.metrics.sharing import SharingExposition
 from gateway.metrics.tallies import Tallies
 from gateway.passage import Passage, Patience
 from gateway.probe import Prober, probe_session
@@ -32,6 +33,7 @@ from gateway.receipts import Receipts
 from gateway.tls import listener_tls
 from gateway.warmth.asking import Asking, AskingExposition
 from gateway.warmth.client import WarmthClient
+from gateway.warmth.sharing import Sharing
 from gateway.warmth.wire import Hello
 from gateway.watcher import Watcher
 from routing.router import Router
@@ -89,6 +91,8 @@ class Gateway:
     """What runs until it is cancelled, while the gateway does."""
     warmth: WarmthClient | None = None
     """The warmth process of the host, where there is one."""
+    sharing: Sharing | None = None
+    """What is told to other gateways and heard from them, where there may be others."""
     asking: Asking | None = None
     """Exact warmth, where it is wanted."""
 
@@ -153,6 +157,15 @@ def _connect(gateway: Gateway, client: WarmthClient) -> None:
     """What a worker does with the warmth process of its host."""
     gateway.warmth = client
     gateway.background.append(client.run)
+    sharing = gateway.sharing = Sharing(
+        gateway.router,
+        client,
+        say=gateway.say,
+        clock=asyncio.get_running_loop().time,
+        fleet_known=gateway.watcher.has_looked,
+    )
+    gateway.background.append(sharing.run)
+    gateway.registry.register(SharingExposition(sharing))
     words = gateway.settings.kv_events
     if words is not None:
         asking = gateway.asking = Asking(client, gateway.router, wait_s=words.wait_ms / 1000)
@@ -168,7 +181,10 @@ def _open_logs(
     say = EventLog(stdout, settings.log_level, **({"worker": host.number} if host.number else {}))
     logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: say.level))}
     if settings.usage_log:
-        logs["usage"] = OutcomeLog(_usage_writer(settings.usage_log, host), partial(usage_line, prices=prices))
+        logs["usage"] = OutcomeLog(_writer("usage", settings.usage_log, host), partial(usage_line, prices=prices))
+    if settings.route_log:
+        writer = _writer("route", settings.route_log, host)
+        logs["route"] = OutcomeLog(writer, RouteRecorder(shared_key(host.folder)))
     return say, logs
 
 
@@ -186,11 +202,11 @@ def _make_registry(
     return make_registry(tallies, gauges)
 
 
-def _usage_writer(path: Path, host: Host) -> LineWriter:
+def _writer(name: str, path: Path, host: Host) -> LineWriter:
     try:
-        return LineWriter(path, lock=host.lock("usage"))
+        return LineWriter(path, lock=host.lock(name))
     except OSError as error:
-        raise Invalid([Fault("usage_log", f"cannot write `{path}`: {error.strerror}")]) from None
+        raise Invalid([Fault(f"{name}_log", f"cannot write `{path}`: {error.strerror}")]) from None
 
 
 def load_policy(settings: Settings, variables: Mapping[str, str]) -> Policy | None:

@@ -74,9 +74,10 @@ class Hub:
                 line.send(self._tell_past(start))
 
     def take_abroad(self, payload: bytes) -> None:
-        """News of another host."""
+        """News of another host. As long as it is its past that is read, workers ask for it; then they are told."""
         self._remember(payload)
-        self._spread(payload, None)
+        if self.is_whole:
+            self._spread(payload, None)
 
     def have_all_state(self) -> None:
         """Somebody abroad has missed news of ours, or has just come."""

@@ -6,6 +6,9 @@ Holds nothing that a worker cannot do without: it may be slow, restarted or dead
 from __future__ import annotations
 
 import asyncio
+import random
+import secrets
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -14,9 +17,12 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config.values import Settings
 from gateway.log import EventLog
+from gateway.metrics.sharing import ExchangeExposition
 from gateway.warmth.exposition import ExactExposition
 from gateway.warmth.hub import Hub
 from gateway.warmth.line import Line
+from gateway.warmth.redis_bridge import RedisBridge
+from gateway.warmth.redis_url import parse_redis_url
 from gateway.warmth.sights import Sights
 from gateway.warmth.wire import Batch, FleetTold, Hello, Message, Missed, Recall, SightAsked, SightMoved
 
@@ -27,6 +33,7 @@ class Warmth:
     def __init__(self, settings: Settings, where: Path, say: EventLog, registry: CollectorRegistry) -> None:
         self.settings = settings
         self.hub = Hub()
+        self.bridge = _bridge(settings, self.hub, say)
         self._where = where
         self._say = say
         self._takers: dict[type, Callable[..., None]] = {
@@ -44,6 +51,7 @@ class Warmth:
                 SightMoved: self.sights.take_moved,
             }
             registry.register(ExactExposition(self.sights))
+        registry.register(ExchangeExposition(self.hub, self.bridge))
 
     def renew(self, settings: Settings) -> None:
         """Take over settings that a reload has read."""
@@ -60,6 +68,8 @@ class Warmth:
             stack.callback(self.hub.close)
             stack.callback(server.close)
             self._say("info", "warmth process listening", socket=str(self._where))
+            if self.bridge is not None:
+                group.create_task(self.bridge.run(), name="redis")
             if self.sights is not None:
                 group.create_task(self.sights.run(), name="exact warmth")
             await loop.create_future()
@@ -76,3 +86,16 @@ class Warmth:
         take = self._takers.get(type(message))
         if take is not None:
             take(line, message)
+
+
+def _bridge(settings: Settings, hub: Hub, say: EventLog) -> RedisBridge | None:
+    if settings.redis is None:
+        return None
+    return RedisBridge(
+        parse_redis_url(settings.redis.value),
+        hub,
+        host=secrets.randbits(63),
+        say=say,
+        clock=time.monotonic,
+        draw=random.Random().random,  # noqa: S311 - spreads reconnects, keeps no secret
+    )

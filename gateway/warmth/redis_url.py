@@ -1,0 +1,174 @@
+"""Where Redis stands, as one URL says it, and a client for it.
+
+    redis://[USER:PASSWORD@]HOST[:PORT][/DB]            one server; rediss:// with TLS, unix:///PATH?db=N by socket
+    redis+sentinel://[...@]HOST[:PORT],HOST.../SERVICE[/DB]   the master that these sentinels name
+    redis+cluster://[...@]HOST[:PORT],HOST...           a cluster, found from these nodes
+    rediss+sentinel://, rediss+cluster://               the same with TLS
+
+Options stand behind `?` under redis-py's names: ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_check_hostname (true or
+false), sentinel_username, sentinel_password; and `prefix`, put before our key, for several fleets on one Redis. Never
+shows a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+
+USUAL_PORT, USUAL_SENTINEL_PORT = 6379, 26379
+
+CONNECT_S = 2.0
+
+TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+Client = Redis | RedisCluster
+
+
+@dataclass(frozen=True, slots=True)
+class RedisPlace:
+    """A Redis, by whichever way it is found."""
+
+    kind: str
+    """`single`, `sentinel` or `cluster`."""
+    hosts: tuple[tuple[str, int], ...] = ()
+    path: str | None = None
+    """Of a unix socket."""
+    is_tls: bool = False
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    service: str = ""
+    """The master's name among sentinels."""
+    db: int = 0
+    sentinel_username: str | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
+    tls: Mapping[str, str | bool] = field(default_factory=dict)
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        where = self.path or ",".join(f"{host}:{port}" for host, port in self.hosts)
+        return f"{self.kind} {where}{'/' + self.service if self.service else ''}"
+
+
+def parse_redis_url(words: str) -> RedisPlace:
+    """What a URL says. Raises ValueError with words that hold no part of the URL that may be secret."""
+    scheme, colon, rest = words.partition("://")
+    if not colon or scheme not in SCHEMES or any(char <= " " for char in words):
+        raise ValueError("must be a URL beginning with " + ", ".join(f"{known}://" for known in SCHEMES))
+    security, _, kind = scheme.partition("+")
+    authority, _, query = rest.partition("?")
+    options = _options(query, is_sentinel=kind == "sentinel")
+    before, _, path = authority.partition("/")
+    path = path.rstrip("/")
+    login, _, named = before.rpartition("@")
+    hosts: tuple[tuple[str, int], ...] = ()
+    service, socket_path = "", None
+    if scheme == "unix":
+        if not path:
+            raise ValueError("names no socket: unix:///PATH")
+        socket_path, path = "/" + path, ""
+    else:
+        hosts = _hosts(named, USUAL_SENTINEL_PORT if kind == "sentinel" else USUAL_PORT)
+    if kind == "sentinel":
+        service, _, path = path.partition("/")
+        if not service:
+            raise ValueError("must name the service behind its sentinels: redis+sentinel://HOST,HOST/SERVICE")
+    elif not kind and len(hosts) > 1:
+        raise ValueError("names several hosts: say redis+sentinel:// or redis+cluster://")
+    db = _db(path or options.get("db", "0"))
+    if kind == "cluster" and db:
+        raise ValueError("a cluster has no database but 0: use ?prefix=NAME to tell fleets apart")
+    user, _, password = login.partition(":")
+    return RedisPlace(
+        kind=kind or "single",
+        hosts=hosts,
+        path=socket_path,
+        is_tls=security == "rediss",
+        username=unquote(user) or None,
+        password=unquote(password) or None,
+        service=service,
+        db=db,
+        sentinel_username=options.get("sentinel_username"),
+        sentinel_password=options.get("sentinel_password"),
+        tls=_tls(options),
+        prefix=options.get("prefix", ""),
+    )
+
+
+def connect(place: RedisPlace, *, answer_s: float) -> Client:
+    """A client that gives up after `answer_s`, and tries nothing twice: whoever uses it does that."""
+    options: dict[str, Any] = {
+        "username": place.username,
+        "password": place.password,
+        "socket_timeout": answer_s,
+        "socket_connect_timeout": CONNECT_S,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    tls: dict[str, Any] = {"ssl": True, **place.tls} if place.is_tls else {}
+    if place.kind == "cluster":
+        return RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in place.hosts], **options, **tls)
+    if place.kind == "sentinel":
+        asking = {
+            **tls,
+            **{key: options[key] for key in ("socket_timeout", "socket_connect_timeout", "protocol", "retry")},
+            "username": place.sentinel_username,
+            "password": place.sentinel_password,
+        }
+        sentinel = Sentinel(list(place.hosts), sentinel_kwargs=asking, **options, **tls)  # type: ignore[no-untyped-call]
+        master: Redis = sentinel.master_for(place.service, db=place.db)
+        return master
+    if place.path is not None:
+        return Redis(unix_socket_path=place.path, db=place.db, **options)
+    (host, port) = place.hosts[0]
+    return Redis(host=host, port=port, db=place.db, **options, **tls)
+
+
+def _hosts(words: str, usual_port: int) -> tuple[tuple[str, int], ...]:
+    hosts = []
+    for each in words.split(","):
+        try:
+            parts = urlsplit(f"//{each}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            raise ValueError("a host or port in it is none") from None
+        if not host or port == 0:
+            raise ValueError("a host or port in it is none")
+        hosts.append((host, port or usual_port))
+    return tuple(hosts)
+
+
+def _options(query: str, *, is_sentinel: bool) -> dict[str, str]:
+    known = {*TLS_FILES, "ssl_check_hostname", "prefix", "db"}
+    if is_sentinel:
+        known |= {"sentinel_username", "sentinel_password"}
+    options: dict[str, str] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key not in known:
+            raise ValueError(f"has the unknown option `{key}`: known are {', '.join(sorted(known))}")
+        options[key] = value
+    if options.get("ssl_check_hostname", "true") not in ("true", "false"):
+        raise ValueError("ssl_check_hostname is true or false")
+    return options
+
+
+def _db(words: str) -> int:
+    if not (words.isascii() and words.isdecimal()):
+        raise ValueError("the database behind the host is a number")
+    return int(words)
+
+
+def _tls(options: Mapping[str, str]) -> Mapping[str, str | bool]:
+    tls: dict[str, str | bool] = {key: options[key] for key in TLS_FILES if key in options}
+    if "ssl_check_hostname" in options:
+        tls["ssl_check_hostname"] = options["ssl_check_hostname"] == "true"
+    return tls
