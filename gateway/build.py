@@ -26,10 +26,12 @@ from gateway.log import EventLog, OutcomeLog, request_line, usage_line
 from gateway.metrics.exposition import Gauges, make_registry
 from gateway.metrics.sharing import SharingExposition
 from gateway.metrics.tallies import Tallies
+from gateway.others import Others
 from gateway.passage import Passage, Patience
 from gateway.probe import Prober, probe_session
 from gateway.proxy.front import Front
 from gateway.receipts import Receipts
+from gateway.recording import RouteRecorder, shared_key
 from gateway.tls import listener_tls
 from gateway.warmth.asking import Asking, AskingExposition
 from gateway.warmth.client import WarmthClient
@@ -87,6 +89,7 @@ class Gateway:
     passage: Passage
     front: Front
     registry: CollectorRegistry
+    others: Others
     background: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     """What runs until it is cancelled, while the gateway does."""
     warmth: WarmthClient | None = None
@@ -145,8 +148,9 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         lambda: not life.is_stopping and watcher.is_ready(),
         on_refused=lambda refused: tallies.count_early(refused.reason),
     )
-    registry = _make_registry(tallies, router, watcher, front, logs)
-    parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, front, registry)
+    others = Others()
+    registry = _make_registry(tallies, router, watcher, front, logs, others)
+    parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, front, registry, others)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts)
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
@@ -164,6 +168,7 @@ def _connect(gateway: Gateway, client: WarmthClient) -> None:
         clock=asyncio.get_running_loop().time,
         fleet_known=gateway.watcher.has_looked,
     )
+    gateway.others.hearing = sharing.hearing
     gateway.background.append(sharing.run)
     gateway.registry.register(SharingExposition(sharing))
     words = gateway.settings.kv_events
@@ -189,7 +194,7 @@ def _open_logs(
 
 
 def _make_registry(
-    tallies: Tallies, router: Router, watcher: Watcher, front: Front, logs: Mapping[str, OutcomeLog]
+    tallies: Tallies, router: Router, watcher: Watcher, front: Front, logs: Mapping[str, OutcomeLog], others: Others
 ) -> CollectorRegistry:
     gauges = Gauges(
         router=router,
@@ -198,6 +203,7 @@ def _make_registry(
         open_connections=lambda: front.open_connections,
         dropped_lines=lambda: {name: log.writer.dropped_lines for name, log in logs.items()},
         clock=asyncio.get_running_loop().time,
+        theirs=others.load,
     )
     return make_registry(tallies, gauges)
 

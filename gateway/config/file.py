@@ -56,6 +56,7 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
         tls=_tls(root.table("tls")),
         log_level=_log_level(root.table("log")),
         usage_log=root.get("usage_log", place, None),
+        route_log=root.get("route_log", place, None),
         kv_events=kv_events(root, pod_url),
         limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
         timeouts=read_fields(times, usual.timeouts, above_zero=True)

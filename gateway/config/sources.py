@@ -57,6 +57,7 @@ WORDS: tuple[Word, ...] = (
     Word("tls-cert", file, "certificate chain of the listener, PEM", metavar="FILE"),
     Word("tls-key", file, "its key, PEM", metavar="FILE"),
     Word("usage-log", place, "one JSON line of usage per request, for chargeback", metavar="FILE"),
+    Word("route-log", place, "one JSON line per request to play again with another routing", metavar="FILE"),
     Word("log-level", one_of(LOG_LEVELS), "least level that is logged (default info)", metavar="|".join(LOG_LEVELS)),
     Word("admin-token", secret, "token of the admin port", secret=True, flag=False),
     Word("pod-api-key", secret, "what pods were given as --api-key", secret=True, flag=False),

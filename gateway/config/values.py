@@ -96,6 +96,8 @@ class Settings:
     tls: TlsFiles | None = None
     log_level: str = "info"
     usage_log: Path | None = None
+    route_log: Path | None = None
+    """From which `hearth simulate` plays recorded traffic again."""
 
     @property
     def model_table(self) -> Mapping[str, ModelEntry]:
