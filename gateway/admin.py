@@ -16,6 +16,7 @@ from aiohttp.typedefs import Handler, Middleware
 from gateway.config.values import Address, Secret
 from gateway.config.words import pod_url
 from gateway.fleet_view import show_fleet
+from gateway.others import ByEngine, own_load
 from gateway.ports import answer_json
 from gateway.receipts import Receipts, Wanted
 from gateway.watcher import Watcher
@@ -36,6 +37,8 @@ class Admin:
     reload: Callable[[], Awaitable[dict[str, object]]]
     clock: Callable[[], float]
     token: Secret | None = None
+    theirs: Callable[[], ByEngine] = dict
+    """What others have on our engines."""
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,7 +137,7 @@ async def _receipt(admin: Admin, request: web.Request) -> web.Response:
 
 
 async def _fleet(admin: Admin, _: web.Request) -> web.Response:
-    return answer_json(show_fleet(admin.router, admin.watcher.pods, admin.clock()))
+    return answer_json(show_fleet(admin.router, admin.watcher.pods, admin.clock(), admin.theirs()))
 
 
 async def _drain(admin: Admin, request: web.Request) -> web.Response:
@@ -153,7 +156,8 @@ async def _set_drained(admin: Admin, request: web.Request, *, drained: bool) -> 
     if not admin.watcher.drain(url, drained=drained):
         raise web.HTTPNotFound(text=f"no pod {url}")
     known = admin.router.fleet.pod(url)
-    running = sum(admin.router.ledger.running[engine.slot] for engine in known.engines) if known else 0
+    theirs, ledger = admin.theirs(), admin.router.ledger
+    running = sum(own_load(ledger, engine.slot, theirs).running for engine in known.engines) if known else 0
     return answer_json({"pod": url, "standing": known.standing if known else None, "running": running})
 
 

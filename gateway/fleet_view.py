@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
+from typing import Any
 
+from gateway.others import NOTHING, ByEngine, Load, own_load
 from gateway.watched import WatchedPod
 from routing.fleet import Engine, Standing
 from routing.router import Router
 
 
-def show_fleet(router: Router, watched: Iterable[WatchedPod], now_s: float) -> dict[str, object]:
+def show_fleet(
+    router: Router, watched: Iterable[WatchedPod], now_s: float, theirs: ByEngine | None = None
+) -> dict[str, Any]:
     """Pods with their engines, and models with their pods."""
     models = {
         model: {"pods": [pod.url for pod in pods], "bytes_per_token": round(router.counter(model).size_per_token, 3)}
         for model, pods in router.fleet.models().items()
     }
-    return {"pods": [_show_pod(router, pod, now_s) for pod in watched], "models": models}
+    return {"pods": [_show_pod(router, pod, now_s, theirs or {}) for pod in watched], "models": models}
 
 
-def _show_pod(router: Router, pod: WatchedPod, now_s: float) -> dict[str, object]:
+def _show_pod(router: Router, pod: WatchedPod, now_s: float, theirs: ByEngine) -> dict[str, object]:
     known = router.fleet.pod(pod.url)
     return {
         "url": pod.url,
@@ -32,11 +36,19 @@ def _show_pod(router: Router, pod: WatchedPod, now_s: float) -> dict[str, object
         "ready_for_s": _age(now_s, known.ready_since_s) if known and known.standing is Standing.READY else None,
         "breaker": {"state": pod.breaker.state, "failures": pod.breaker.failures, "opened": pod.breaker.opened},
         "scraped_ago_s": _age(now_s, pod.scraped_s),
-        "engines": [_show_engine(router, engine) for engine in known.engines] if known else [],
+        "engines": [_show_engine(router, engine, theirs) for engine in known.engines] if known else [],
     }
 
 
-def _show_engine(router: Router, engine: Engine) -> dict[str, object]:
+def _show_load(load: Load) -> dict[str, int]:
+    return {
+        "running": load.running,
+        "prefill_tokens": round(load.prefill_tokens),
+        "kv_tokens": round(load.kv_tokens),
+    }
+
+
+def _show_engine(router: Router, engine: Engine, theirs: ByEngine) -> dict[str, object]:
     slot, ledger, costs = engine.slot, router.ledger, router.costs
     foreign = ledger.foreign[slot]
     return {
@@ -45,11 +57,8 @@ def _show_engine(router: Router, engine: Engine) -> dict[str, object]:
         "role": engine.role,
         "kv_capacity_tokens": engine.kv_tokens,
         "block_tokens": engine.block_tokens,
-        "ledger": {
-            "running": ledger.running[slot],
-            "prefill_tokens": round(ledger.prefill_tokens[slot]),
-            "kv_tokens": round(ledger.kv_tokens[slot]),
-        },
+        "ledger": _show_load(own_load(ledger, slot, theirs)),
+        "others": _show_load(theirs.get(slot, NOTHING)),
         "foreign": {
             "running": foreign.running,
             "waiting": foreign.waiting,

@@ -116,6 +116,7 @@ def small_apps(gateway: Gateway, reload: Reload, token: Secret | None) -> tuple[
         reload=reload,
         clock=asyncio.get_running_loop().time,
         token=token,
+        theirs=gateway.others.load,
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 

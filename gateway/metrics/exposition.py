@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gateway.metrics.tallies import Histogram, ModelTally, Tallies
+from gateway.others import ByEngine, own_load
 from gateway.watched import WatchedPod
 from routing.fleet import Engine, Standing
 from routing.router import Router
@@ -29,6 +30,8 @@ class Gauges:
     open_connections: Callable[[], int]
     dropped_lines: Callable[[], Mapping[str, int]]
     clock: Callable[[], float]
+    theirs: Callable[[], ByEngine] = dict
+    """What others have on our engines."""
 
 
 def make_registry(tallies: Tallies, gauges: Gauges) -> CollectorRegistry:
@@ -167,16 +170,18 @@ class Exposition(Collector):
         yield from (by_standing, opened, age)
 
     def _engines(self) -> Iterator[Family]:
-        router = self._gauges.router
+        router, theirs = self._gauges.router, self._gauges.theirs()
         ledger, costs, index = router.ledger, router.costs, router.index
+        engines = [engine for pod in router.fleet.pods for engine in pod.engines]
+        own = {engine.slot: own_load(ledger, engine.slot, theirs) for engine in engines}
         shown: tuple[tuple[str, str, Callable[[Engine], float | None]], ...] = (
-            ("hearth_engine_running", "Our sequences there.", lambda engine: ledger.running[engine.slot]),
+            ("hearth_engine_running", "Our sequences there.", lambda engine: own[engine.slot].running),
             (
                 "hearth_engine_prefill_tokens",
                 "Our prefill not yet done.",
-                lambda engine: ledger.prefill_tokens[engine.slot],
+                lambda engine: own[engine.slot].prefill_tokens,
             ),
-            ("hearth_engine_kv_tokens", "KV tokens we count there.", lambda engine: ledger.kv_tokens[engine.slot]),
+            ("hearth_engine_kv_tokens", "KV tokens we count there.", lambda engine: own[engine.slot].kv_tokens),
             ("hearth_engine_kv_capacity_tokens", "KV tokens it holds.", lambda engine: engine.kv_tokens),
             (
                 "hearth_engine_foreign_running",
@@ -191,7 +196,6 @@ class Exposition(Collector):
             ),
             ("hearth_engine_step_seconds", "Learned time of a step.", lambda engine: costs.step_base_s[engine.slot]),
         )
-        engines = [engine for pod in router.fleet.pods for engine in pod.engines]
         for name, words, value_of in shown:
             family = GaugeMetricFamily(name, words, labels=("engine",))
             for engine in engines:

@@ -53,7 +53,10 @@ def _add_load(known: Shown, pod: Shown) -> None:
             known["engines"].append(engine)
             continue
         for word in OWN_LOAD:
-            same["ledger"][word] += engine["ledger"][word]
+            more = engine["ledger"][word]
+            same["ledger"][word] += more
+            # What the first heard of its sibling is load of this gateway too, and no longer that of others.
+            same["others"][word] = max(0, same["others"][word] - more)
 
 
 def _standings(fleets: Mapping[str, Shown]) -> dict[str, dict[str, str]]:

@@ -14,6 +14,7 @@ def a_fleet(standing: str, running: int, *, opened: int = 0, engine: str = "http
             {
                 "name": engine,
                 "kv_capacity_tokens": 1600,
+                "others": {"running": 5, "prefill_tokens": 5, "kv_tokens": 250},
                 "ledger": {"running": running, "prefill_tokens": 10 * running, "kv_tokens": 100 * running},
             }
         ],
@@ -34,6 +35,7 @@ def test_load_is_summed_and_facts_are_told_once() -> None:
     (pod,) = whole["pods"]
     (engine,) = pod["engines"]
     assert engine["ledger"] == {"running": 3, "prefill_tokens": 30, "kv_tokens": 300}
+    assert engine["others"] == {"running": 3, "prefill_tokens": 0, "kv_tokens": 50}, "siblings are no others"
     assert (engine["kv_capacity_tokens"], pod["breaker"]["opened"]) == (1600, 3)
     assert "standings" not in pod
     assert list(whole["models"]) == ["tiny"]
