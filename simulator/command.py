@@ -32,6 +32,10 @@ GENERATED_REQUESTS = 2_000
 
 GENERATED = "generated"
 
+USUAL_PODS = 8
+
+RECORDED = "as-recorded"
+
 JITTER_S = 0.2
 """With several seeds: the order within a burst changes, the burst stays one."""
 
@@ -50,7 +54,10 @@ class Wanted:
 
     trace: str
     routings: tuple[str, ...]
+    is_compared: bool
+    """All there are, not only those named."""
     pods: int
+    """0: as many as the trace was recorded on, where it tells."""
     speed: float
     limit: int | None
     seed: int
@@ -68,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = read_wanted(argv)
     try:
         trace = choose_trace(wanted.trace, wanted.limit, wanted.seed).faster(wanted.speed)
+        wanted = fit(wanted, trace)
         with make_display() as display:
             replays = play_all(wanted, trace, display)
             again = play_again(wanted, trace, display)
@@ -78,6 +86,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     publish(trace, wanted.profile, replays, wanted.out, sys.stdout, again)
     return 0
+
+
+def fit(wanted: Wanted, trace: Trace) -> Wanted:
+    """What a recording of one's own changes: as many pods as it was recorded on, and what really happened beside."""
+    names = wanted.routings
+    if wanted.is_compared and trace.engines:
+        names = (RECORDED, *names)
+    return replace(wanted, pods=wanted.pods or trace.engines or USUAL_PODS, routings=names)
 
 
 def play_all(wanted: Wanted, trace: Trace, display: Display) -> list[Replay]:
@@ -123,7 +139,7 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     if unknown := [name for name in names if name not in known_policies()]:
         parser.error(f"argument --routing: no routing `{unknown[0]}`: {', '.join(known_policies())}")
     if (
-        min(said.pods, said.speed, said.limit or 1, said.seeds, said.replicas) <= 0
+        min(1 if said.pods is None else said.pods, said.speed, said.limit or 1, said.seeds, said.replicas) <= 0
         or (said.jitter or 0.0) < 0
         or not names
     ):
@@ -144,7 +160,8 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     return Wanted(
         said.trace,
         names,
-        said.pods,
+        said.compare,
+        said.pods or 0,
         said.speed,
         said.limit,
         said.seed,
@@ -169,7 +186,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     shapes = ", ".join(f"{GENERATED}:{name}" for name in SHAPES)
     add("--trace", required=True, metavar="FILE", help=f"Mooncake, LMCache, Azure or our own format; or {shapes}")
-    add("--pods", type=int, default=8, metavar="N", help="simulated pods (default %(default)s)")
+    add("--pods", type=int, metavar="N", help="simulated pods (default as many as recorded, else 8)")
     add(
         "--routing",
         default=COMPARED,

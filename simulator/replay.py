@@ -85,6 +85,8 @@ class Stage:
         request = Request(name, Api.CHAT, MODEL, prompt, stream=True, session=arrival.session)
         held = engine_blocks(arrival, size, self._engine_block)
         replica = self._draw.choice(self.replicas)
+        if arrival.engine is not None:
+            replica.board.recorded[name] = arrival.engine
         await replica.lead(request, Sequence(name, arrival.prompt_tokens, arrival.output_tokens, held))
 
     def _note(self, outcome: Outcome) -> None:

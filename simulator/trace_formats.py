@@ -7,6 +7,7 @@ Knows files and formats, nothing of what is done with a trace. The first line te
   to those of the session's request before, "h": further ids as [first, how many] runs}` a line: our own, full blocks;
   with "local per conversation" in its notes each conversation has a clock and ids of its own;
 - `{"timestamp": us, "input": text, "output": text, "session_id": id}` a line: LMCache, whole prompts;
+- `{"run", "at", ..., "prompt_bytes", "blocks"}` a line: a gateway's own route log (`gateway/recording.py`);
 - `TIMESTAMP,ContextTokens,GeneratedTokens`: Azure, which does not say what was shared.
 """
 
@@ -25,6 +26,7 @@ from typing import TypeVar
 
 import msgspec
 
+from simulator.route_log import RouteRow, trace_of_routes
 from simulator.traces import Arrival, Runs, Trace, count_runs, cut_runs, gather_runs, make_trace
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -237,7 +239,13 @@ def make_arrival(
     return Arrival(at_s, max(prompt_tokens, 1), max(output_tokens, 1), session, gather_runs(ids))
 
 
+def read_routes(source: Source) -> Trace:
+    """A gateway's own recording."""
+    return trace_of_routes(source.name, (row for _, row in source.rows(RouteRow)))
+
+
 READERS: dict[str, Callable[[Source], Trace]] = {
+    '"prompt_bytes"': read_routes,
     '"hash_ids"': read_mooncake,
     '"block_size"': read_shared,
     '"session_id"': read_text,

@@ -23,6 +23,8 @@ class Arrival:
     output_tokens: int
     session: str | None = None
     runs: Runs = ()
+    engine: int | None = None
+    """Where it went when it was recorded, as a number from 0; None where nobody told."""
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -44,6 +46,11 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {len(self.arrivals)} requests in {self.length_s:.0f} s>"
+
+    @property
+    def engines(self) -> int:
+        """On how many engines it was recorded; 0 where nobody told."""
+        return 1 + max((-1 if one.engine is None else one.engine for one in self.arrivals), default=-1)
 
     @property
     def length_s(self) -> float:

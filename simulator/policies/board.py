@@ -36,6 +36,8 @@ class Board:
         self.blocks: defaultdict[int, Counter[int]] = defaultdict(Counter)
         """Blocks of the prompts in flight, each with how many of them have it; kept for who asks for them."""
         self.keeps_blocks = False
+        self.recorded: dict[str, int] = {}
+        """Where requests went when they were recorded, by request id."""
         self._charged: dict[str, Charged] = {}
 
     def place(

@@ -36,8 +36,8 @@ def outcome(text: bytes, *, session: str | None = "s-1", usage: Usage | None = U
     )
 
 
-def told(recorder: RouteRecorder, text: bytes, **changes: str | None) -> dict[str, object]:
-    line: dict[str, object] = msgspec.json.decode(recorder(outcome(text, **changes)))
+def told(recorder: RouteRecorder, text: bytes, session: str | None = "s-1") -> dict[str, object]:
+    line: dict[str, object] = msgspec.json.decode(recorder(outcome(text, session=session)))
     return line
 
 

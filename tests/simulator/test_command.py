@@ -54,7 +54,7 @@ def test_policies_are_compared_over_seeds_and_against_a_bound(
     [
         (
             ["--trace", "generated", "--routing", "warm,best"],
-            "no routing `best`: warm, round-robin, least-loaded, least-prefill",
+            "no routing `best`: warm, round-robin, least-loaded, as-recorded",
         ),
         (["--trace", "generated", "--pods", "0"], "must be above 0"),
         (["--trace", "generated", "--speed", "-1"], "must be above 0"),
