@@ -189,6 +189,8 @@ async def test_all_finish_what_runs(client: aiohttp.ClientSession, pod: Simulate
         ]
         for answer in answers:
             await first_byte(answer)
+        # Every worker knows of all six by now or soon; together they are six all the same.
+        await until(partial(shows_load, client, gateway, {"ledger": 6, "others": 0}))
         gateway.running.send_signal(signal.SIGTERM)
         for _ in range(4):  # the supervisor and its workers
             await gateway.until("draining")
@@ -201,6 +203,15 @@ async def test_all_finish_what_runs(client: aiohttp.ClientSession, pod: Simulate
         assert await gateway.end() == 0
         assert gateway.lines[-1]["message"] == "stopped"
         assert not folder.exists()
+
+
+async def shows_load(client: aiohttp.ClientSession, gateway: Running, wanted: dict[str, int]) -> bool:
+    """Whether the only engine is shown with so many requests, in the fleet and in the metrics."""
+    fleet = await shown(client, gateway.at("admin", "/fleet"))
+    (engine,) = fleet["pods"][0]["engines"]
+    async with client.get(gateway.at("metrics", "/metrics")) as answer:
+        is_counted = f'hearth_engine_running{{engine="{engine["name"]}"}} {wanted["ledger"]}.0' in await answer.text()
+    return is_counted and {name: engine[name]["running"] for name in wanted} == wanted
 
 
 async def run_folder(gateway: Running) -> Path:
