@@ -6,6 +6,7 @@ Knows figures only. matplotlib is an extra, imported when a picture is drawn; no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = {"warm": "#d9480f", "round-robin": "#4263eb", "least-loaded": "#0c8599"}
-OTHER_COLOURS = ("#862e9c", "#2b8a3e", "#e67700", "#495057")
+OTHER_COLOURS = (
+    *("#862e9c", "#2b8a3e", "#e67700", "#495057", "#1098ad", "#a61e4d"),
+    *("#5c940d", "#9775fa", "#74b816", "#e8590c", "#364fc7", "#c2255c"),
+)
+
+MOST_BESIDE = 5
+"""Panels of load in one row of the picture."""
+
+ROOMY = 3
+"""So many panels beside each other have room for whole sentences."""
 
 LOAD_COLOURS = "YlOrRd"
 
@@ -28,12 +38,17 @@ def draw(report: Report, replays: Sequence[Replay], path: Path) -> None:
     from matplotlib.figure import Figure
 
     colours = _colours([one.routing for one in report.routings])
-    figure = Figure(figsize=(12, 7.5), dpi=130, layout="constrained", facecolor="white")
-    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.15, 1))[:, 0]
+    rows = ceil(len(report.routings) / MOST_BESIDE)
+    columns = ceil(len(report.routings) / rows)
+    figure = Figure(figsize=(12, 4 + 3.5 * rows), dpi=130, layout="constrained", facecolor="white")
+    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.15, rows))[:, 0]
     ttft, tokens = upper.subplots(1, 2, width_ratios=(1.7, 1))
     _draw_ttfts(ttft, replays, colours)
     _draw_tokens(tokens, report.routings, colours)
-    _draw_loads(list(lower.subplots(1, len(report.routings), squeeze=False)[0]), report.routings)
+    panels = list(lower.subplots(rows, columns, squeeze=False).flat)
+    for spare in panels[len(report.routings) :]:
+        spare.set_visible(False)
+    _draw_loads(panels[: len(report.routings)], report.routings, columns)
     figure.suptitle(_title(report), x=0.008, ha="left", fontsize=13, fontweight="bold", color=INK)
     figure.savefig(path)
 
@@ -99,12 +114,12 @@ def _draw_tokens(axes: Axes, routings: Sequence[RoutingReport], colours: dict[st
     axes.tick_params(axis="y", length=0)
 
 
-def _draw_loads(rows: Sequence[Axes], routings: Sequence[RoutingReport]) -> None:
+def _draw_loads(panels: Sequence[Axes], routings: Sequence[RoutingReport], columns: int) -> None:
     """One panel a routing, one row a pod: the darker, the more prefill work it owed at the time; on one scale."""
     from matplotlib.ticker import MaxNLocator
 
     most = max((max(owed) for one in routings for owed in one.load.owed_s.values()), default=0.0)
-    for axes, one in zip(rows, routings, strict=True):
+    for number, (axes, one) in enumerate(zip(panels, routings, strict=True)):
         owed = list(one.load.owed_s.values())
         minutes = one.load.step_s * len(owed[0]) / 60
         image = axes.imshow(
@@ -116,12 +131,16 @@ def _draw_loads(rows: Sequence[Axes], routings: Sequence[RoutingReport]) -> None
             interpolation="nearest",
             extent=(0, minutes, len(owed) - 0.5, -0.5),
         )
-        axes.set_yticks(range(len(owed)), list(one.load.owed_s) if axes is rows[0] else [])
-        _dress(axes, f"{one.routing}: load per pod", f"minutes (busiest pod {one.imbalance:.2f} x mean)", "")
+        axes.set_yticks(range(len(owed)), list(one.load.owed_s) if number % columns == 0 else [])
+        title = f"{one.routing}: load per pod" if columns <= ROOMY else one.routing
+        below = (
+            f"minutes (busiest pod {one.imbalance:.2f} x mean)" if columns <= ROOMY else f"busiest {one.imbalance:.2f}"
+        )
+        _dress(axes, title, below, "")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=minutes > 3))
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False)
-    bar = rows[-1].figure.colorbar(image, ax=rows, pad=0.01, aspect=30)
+    bar = panels[-1].figure.colorbar(image, ax=list(panels), pad=0.01, aspect=30)
     bar.set_label("seconds of prefill owed", color=INK)
     bar.outline.set_visible(False)
 
