@@ -7,6 +7,7 @@ of blocks of any usual size are ends of links, and one chain serves engines whos
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import gcd
 
@@ -82,3 +83,9 @@ class Ends:
             every = block_tokens // link_tokens
             ends = self._blocks[key] = links if every == 1 else links[every - 1 :: every]
         return ends
+
+
+def alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many leading links two chains share. Chains that have parted never meet again."""
+    most = min(len(one), len(other))
+    return bisect_left(range(most), True, key=lambda place: one[place] != other[place])

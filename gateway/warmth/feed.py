@@ -51,6 +51,8 @@ class Feed:
         self._asking: int | None = None
         """From which number batches are being sent again."""
         self._waiting: deque[tuple[int, bytes]] = deque()
+        self._has_hole = False
+        """Something was left out of what was sent again."""
         self._has_restarted = False
         """By its own numbers, and nobody else has said so yet."""
 
@@ -82,6 +84,10 @@ class Feed:
         if self._asking is None or number < self._next:
             return
         if number > self._next:
+            if self._next != self._asking:
+                # The publisher's socket drops what it cannot send at once: the rest is asked for when this has ended.
+                self._has_hole = True
+                return
             self._lose()
         self._apply(number, payload)
 
@@ -93,11 +99,14 @@ class Feed:
         if not answered:
             self._asking = asked
             self._give_up()
-            return
-        if self._next == asked == 0:
+        elif self._next == asked == 0:
             # It has never said anything, so it holds nothing.
             self.trust.complete()
-        self._take_waiting()
+            self._take_waiting()
+        elif self._next > asked and self._has_hole:
+            self._fetch(self._next)
+        else:
+            self._take_waiting()
 
     def pod_restarted(self) -> None:
         """Others have seen its pod restart. Where we have not noticed that ourselves, its cache is lost now."""
@@ -133,7 +142,7 @@ class Feed:
             self._fetch(0)
 
     def _fetch(self, start: int) -> None:
-        self._asking = start
+        self._asking, self._has_hole = start, False
         if not self._ask(start):
             self._give_up()
 

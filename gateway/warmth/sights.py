@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from gateway.config.exact import LoadTimes
 from gateway.config.values import Settings
@@ -18,7 +19,7 @@ from gateway.warmth.followers import Followers
 from gateway.warmth.line import Line
 from gateway.warmth.tokenizing import Asked, Tokenizing
 from gateway.warmth.wire import EnginesFollowed, FleetTold, PodTold, SightAsked, SightGiven, SightMoved, Step
-from routing.chains import Ends
+from routing.chains import LINK_TOKENS, Ends, alike
 from routing.exact import ExactIndex, Held
 from routing.request import Api
 from routing.trust import Doubt
@@ -32,6 +33,9 @@ KEPT_AFTER_COMPUTED_S = 0.5
 MOST_TICKETS = 1 << 14
 """Requests under way whose questions were answered; beyond it the oldest are forgotten."""
 
+SIBLING_WAIT_S = 0.01
+"""How long a question waits for one that was asked just before it and begins alike to be placed."""
+
 US = 1e-6
 
 
@@ -41,8 +45,10 @@ class Ticket:
 
     model: str
     ends: Ends
-    found: Mapping[str, Held]
+    found: Mapping[str, Held] = field(default_factory=dict)
     engine: str = ""
+    is_settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """It was placed, or will not be."""
 
 
 class Sights:
@@ -64,6 +70,8 @@ class Sights:
         self._fleets: dict[Line, FleetTold] = {}
         self._pods: dict[str, PodTold] = {}
         self._tickets: dict[tuple[int, int], Ticket] = {}
+        self._newest: dict[int, Ticket] = {}
+        """The last prompt that was asked about and is not placed yet, by its first link."""
         self._told: EnginesFollowed | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -106,6 +114,7 @@ class Sights:
                 self.index.withdraw(promise)
                 ticket.engine = moved.engine
                 self.index.promise(promise, moved.engine, ticket.ends)
+                self._settle(ticket)
             case Step.COMPUTED:
                 asyncio.get_running_loop().call_later(KEPT_AFTER_COMPUTED_S, self.index.withdraw, promise)
             case Step.ANSWERED:
@@ -113,15 +122,13 @@ class Sights:
             case Step.LEFT:
                 self.index.withdraw(promise)
             case Step.OVER:
-                self.index.withdraw(promise)
-                del self._tickets[key]
+                self._drop(key)
 
     def leave(self, line: Line) -> None:
         """A worker is gone, and with it all that it had under way."""
         self._fleets.pop(line, None)
         for key in [key for key in self._tickets if key[0] == id(line)]:
-            del self._tickets[key]
-            self.index.withdraw(f"{key[0]}/{key[1]}")
+            self._drop(key)
         if self._fleets:
             self._renew_fleet()
 
@@ -134,16 +141,42 @@ class Sights:
             self.unseen[str(why)] = self.unseen.get(str(why), 0) + 1
             line.send(SightGiven(asked.ticket, why=str(why)))
             return
-        found = self.index.look(ends)
+        ticket = Ticket(self._base(asked.model), ends)
+        self._keep((id(line), asked.ticket), ticket)
+        ticket.found = await self._look(ticket)
         feeds = self.followers.feeds
         seen = tuple(
             (engine, held.tokens, self._seconds(held))
-            for engine, held in found.items()
+            for engine, held in ticket.found.items()
             if (feed := feeds.get(engine)) is not None and feed.trust.is_exact
         )
-        self._keep((id(line), asked.ticket), Ticket(self._base(asked.model), ends, found))
         self.given += 1
         line.send(SightGiven(asked.ticket, ends.tokens, seen))
+
+    async def _look(self, ticket: Ticket) -> Mapping[str, Held]:
+        """What engines hold. Of siblings that come at once, each must find what the one before it will leave behind."""
+        links = ticket.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)
+        elder = self._newest.get(links[0]) if links else None
+        if links:
+            self._newest[links[0]] = ticket
+            ticket.is_settled.clear()
+        found = self.index.look(ticket.ends)
+        if elder is None or elder.is_settled.is_set():
+            return found
+        shared = alike(links, elder.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)) * LINK_TOKENS
+        if shared <= max((held.tokens for held in found.values()), default=0):
+            return found
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SIBLING_WAIT_S):
+                await elder.is_settled.wait()
+        return self.index.look(ticket.ends)
+
+    def _settle(self, ticket: Ticket) -> None:
+        """Who waits for it need not wait any longer."""
+        ticket.is_settled.set()
+        links = ticket.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)
+        if links and self._newest.get(links[0]) is ticket:
+            del self._newest[links[0]]
 
     def _asked(self, asked: SightAsked) -> Asked:
         pod = next((pod for pod in self._pods.values() if asked.model in pod.models), None)
@@ -165,9 +198,11 @@ class Sights:
     def _keep(self, key: tuple[int, int], ticket: Ticket) -> None:
         self._tickets[key] = ticket
         while len(self._tickets) > MOST_TICKETS:
-            old = next(iter(self._tickets))
-            del self._tickets[old]
-            self.index.withdraw(f"{old[0]}/{old[1]}")
+            self._drop(next(iter(self._tickets)))
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        self._settle(self._tickets.pop(key))
+        self.index.withdraw(f"{key[0]}/{key[1]}")
 
     def _seconds(self, held: Held) -> float:
         return sum(tokens * self._load_s.get(medium, 0.0) for medium, tokens in held.slow_tokens.items())

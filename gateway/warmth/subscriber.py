@@ -134,6 +134,8 @@ class Subscriber:
             with zmq.asyncio.Context(self._sockets).socket(zmq.DEALER) as socket:
                 socket.setsockopt(zmq.LINGER, 0)
                 socket.setsockopt(zmq.IPV6, 1)
+                # All that was asked for comes in one burst, and what we do not take off the wire is dropped there.
+                socket.setsockopt(zmq.RCVHWM, MOST_UNREAD)
                 socket.connect(self.source.replay_endpoint or "")
                 await socket.send_multipart([b"", start.to_bytes(8, "big")])
                 answered = await self._read_again(socket)
