@@ -1,6 +1,6 @@
 """Compares routing in virtual time and live, prints the tables and one line for each thing that issue 4 wants.
 
-    python -m bench.routing [--quick] [--seeds N] [--runs N] [--only virtual|live] [--load WORD] [--time-scale X]
+    python -m bench.routing [--quick] [--seeds N] [--runs N] [--only PART] [--load WORD] [--time-scale X]
                             [--without WORD ...] [--keep FILE]
 
 The traces are looked for in the folder that TRACES names. Exit status 1 where something falls short or is missing.
@@ -26,6 +26,8 @@ from bench.routing.contenders import OURS, Contender, contenders
 from bench.routing.live import Live, play_live
 from bench.routing.loads import ENGINES, JITTER_S, LOADS, PODS, Load
 from bench.routing.offline import REPLICAS, Offline, compare
+from bench.routing.outage import DEAD_FROM, DEAD_TO, play_outage
+from bench.routing.redis import redis_binary
 from bench.routing.rows import tabulate
 from bench.routing.targets import Target, live_targets, offline_targets, replica_targets
 from simulator.policies.registry import COMPARED
@@ -52,10 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loads = [load for load in LOADS if options.load.lower() in load.name.lower()]
     told, found = [_head(options), METHOD], list[Target]()
     try:
-        if options.only != "live":
+        if options.only in (None, "virtual"):
             _virtual(loads, options, told, found)
-        if options.only != "virtual":
+        if options.only in (None, "live"):
             _live(loads, options, told, found)
+        if options.only in (None, "outage") and not options.quick:
+            _outage(options, told, found)
     except TraceFault as fault:
         print(f"bench-routing: {fault}", file=sys.stderr)
         return 1
@@ -97,6 +101,22 @@ def _live(loads: Sequence[Load], options: argparse.Namespace, told: list[str], f
             found += live_targets(load, live.rows) + _many(load, live)
 
 
+def _outage(options: argparse.Namespace, told: list[str], found: list[Target]) -> None:
+    name = "4 replicas, a minute after Redis was back"
+    if redis_binary() is None:
+        found.append(Target(f"Redis outage, {name}", 0, None, why="no redis-server"))
+        return
+    engine = replace(ENGINES[options.live_prefill], time_scale=options.time_scale)
+    with tempfile.TemporaryDirectory() as folder:
+        outage = uvloop.run(play_outage(engine, Path(folder)))
+    head = f"{LOADS[0].name}, live, {outage.length_s:.0f} s, Redis dead from {DEAD_FROM:.0%} to {DEAD_TO:.0%} of it"
+    told.append(f"{head}\n{tabulate([*outage.rows, *outage.after])}")
+    print(f"\n{told[-1]}\n", file=sys.stderr)
+    one, many = outage.after
+    found += replica_targets(LOADS[0], "live", one, many, name)[:2]
+    found.append(Target(f"{LOADS[0].name}, live, Redis outage: failed requests", 0, outage.rows[1].failed))
+
+
 def _many(load: Load, live: Live) -> list[Target]:
     """Several gateways against one, where both were played; said to be skipped where not."""
     rows = {row.name: row for row in live.rows}
@@ -126,7 +146,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.routing", description="Where requests go, by whose rule.")
     parser.add_argument("--seeds", type=int, default=5, help="of each policy in virtual time")
     parser.add_argument("--runs", type=int, default=3, help="of each contender live")
-    parser.add_argument("--only", choices=("virtual", "live"))
+    parser.add_argument("--only", choices=("virtual", "live", "outage"))
     parser.add_argument("--load", default="", metavar="WORD", help="loads whose name has this word")
     parser.add_argument("--without", nargs="*", default=[], metavar="WORD", help="leave out contenders by a word")
     parser.add_argument(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.overhead.gateways import RIVALS, free_port
+from bench.routing.redis import redis_binary
 
 LOOPBACK = "127.0.0.1"
 
@@ -39,22 +39,22 @@ class Contender:
     """Programs that share the pods of one run; requests are spread over them by turns."""
 
     name: str
-    programs: Callable[[Sequence[str], Path], list[Program]]
+    programs: Callable[[Sequence[str], Path, str], list[Program]]
+    """Of the pods' URLs, a folder, and the URL of a Redis where one is wanted."""
     lacks: Callable[[], str] = lambda: ""
     """Why it cannot be played here, empty where it can."""
     redis: bool = False
-    """It wants a Redis of its own; its address is handed over as if it were the last pod."""
-    copies: int = 1
+    """It wants a Redis of its own."""
 
 
 def hearth(name: str = "hearth", *, copies: int = 1, redis: bool = False, words: Sequence[str] = ()) -> Contender:
     """`hearth serve` as it comes: nothing is told of the pods but where they are."""
 
-    def programs(pods: Sequence[str], folder: Path) -> list[Program]:
-        urls, more = (pods[:-1], ["--redis", pods[-1]]) if redis else (pods, [])
-        return [_hearth(urls, folder / f"{number}.jsonl", [*words, *more]) for number in range(copies)]
+    def programs(pods: Sequence[str], folder: Path, redis_url: str) -> list[Program]:
+        more = ["--redis", redis_url] if redis else []
+        return [_hearth(pods, folder / f"{number}.jsonl", [*words, *more]) for number in range(copies)]
 
-    return Contender(name, programs, _lacks_redis if redis else lambda: "", redis, copies)
+    return Contender(name, programs, _lacks_redis if redis else lambda: "", redis)
 
 
 def _hearth(pods: Sequence[str], usage: Path, words: Sequence[str]) -> Program:
@@ -69,7 +69,7 @@ def rust(name: str, binary: str, policy: str, *before: str) -> Contender:
     """SMG or vllm-router, with its own defaults."""
     path = RIVALS / binary
 
-    def programs(pods: Sequence[str], _: Path) -> list[Program]:
+    def programs(pods: Sequence[str], _folder: Path, _redis_url: str) -> list[Program]:
         port = free_port()
         listen = ["--host", LOOPBACK, "--port", str(port), "--prometheus-port", str(free_port())]
         words = [*listen, "--policy", policy, "--log-level", "error", "--worker-urls", *pods]
@@ -86,7 +86,7 @@ def _ready_in_fleet(told: dict[str, object]) -> int:
 
 
 def _lacks_redis() -> str:
-    return "" if shutil.which("redis-server") else "no redis-server on the path"
+    return "" if redis_binary() else "no redis-server"
 
 
 OURS = "hearth"

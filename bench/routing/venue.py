@@ -19,6 +19,7 @@ import msgspec
 from bench.routing.contenders import Contender, Program
 from bench.routing.loads import PODS, Load
 from bench.routing.playing import Job, Played
+from bench.routing.redis import VenueRedis
 from bench.routing.rows import Row, row_of
 from simulator.children import ChildFailed
 from simulator.processor import used_s
@@ -63,6 +64,7 @@ class Venue:
         self.gateway_pids: list[int] = []
         self.pod_pids: list[int] = []
         self.pod_urls: list[str] = []
+        self.redis: VenueRedis | None = None
 
     async def play(self, load: Load, seed: int, requests: int | None, start_at_s: float) -> Run:
         """Play a load with a client program. Raises ChildFailed where that fails."""
@@ -70,7 +72,8 @@ class Venue:
         job.write_bytes(
             msgspec.json.encode(Job(load.name, requests, seed, self._engine.time_scale, self.urls, start_at_s))
         )
-        before = used_s(self.gateway_pids) or 0.0, used_s(self.pod_pids) or 0.0
+        gateways = _with_children(self.gateway_pids)
+        before = used_s(gateways) or 0.0, used_s(self.pod_pids) or 0.0
         with (self.folder / "client.log").open("wb") as log:
             client = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "bench.routing.playing", str(job), str(told), stdout=log, stderr=log
@@ -82,7 +85,7 @@ class Venue:
         length_s = max(one.arrived_s + (one.duration_s or 0.0) for one in played.records)
         replay = Replay(self.contender.name, load.name, ("all",), tuple(played.records), length_s, 0.0, is_live=True)
         row = replace(row_of(self.contender.name, report_on(replay, self._engine)), imbalance=await self._imbalance())
-        gateway_s, pods_s = (used_s(self.gateway_pids) or 0.0) - before[0], (used_s(self.pod_pids) or 0.0) - before[1]
+        gateway_s, pods_s = (used_s(gateways) or 0.0) - before[0], (used_s(self.pod_pids) or 0.0) - before[1]
         return Run(row, tuple(played.records), spread_of(played.late_s), gateway_s, pods_s)
 
     async def _imbalance(self) -> float:
@@ -104,8 +107,13 @@ async def open_venue(contender: Contender, engine: Profile, folder: Path) -> Asy
         logs = [folder / f"pod-{number}.log" for number in range(PODS)]
         pods = await start_pods(stack, logs, engine)
         pod_urls = [url for _, url in pods]
-        programs = contender.programs(pod_urls, folder)
+        redis = VenueRedis(folder)
+        if contender.redis:
+            stack.push_async_callback(redis.kill)
+            await redis.start()
+        programs = contender.programs(pod_urls, folder, redis.url)
         venue = Venue(contender, programs, engine, folder)
+        venue.redis = redis
         venue.pod_urls = pod_urls
         venue.pod_pids = [child.pid for child, _ in pods]
         for number, program in enumerate(programs):
@@ -155,6 +163,21 @@ async def _all_found(contender: Contender, program: Program) -> None:
                 pass
             await asyncio.sleep(ASK_AGAIN_S)
     raise ChildFailed(f"{contender.name} did not find its pods within {READY_S:.0f} s")
+
+
+def _with_children(pids: Sequence[int]) -> list[int]:
+    """These programs and all that they have started."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            told = stat.read_text(encoding="ascii", errors="replace")
+        except OSError:
+            continue
+        parents[int(stat.parent.name)] = int(told.rpartition(")")[2].split()[1])
+    family = set(pids)
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sorted(family)
 
 
 def _sum(lines: Sequence[str], name: str) -> float:
