@@ -35,6 +35,8 @@ class Receipt:
     predicted_warm_tokens: int
     real_warm_tokens: int | None
     ends: tuple[str, ...]
+    warmth: str
+    """Who foretold it at the last try: `exact` or `shadow`."""
     candidates: tuple[Any, ...]
     """Of the last try, best first, as the receipt shows them: why it went where it went."""
 
@@ -69,6 +71,7 @@ class Gateway(Child):
             predicted_warm_tokens=attempts[-1]["predicted_warm_tokens"] if attempts else 0,
             real_warm_tokens=attempts[-1]["real_warm_tokens"] if attempts else None,
             ends=tuple(attempt["ended"] for attempt in attempts),
+            warmth=attempts[-1]["warmth"] if attempts else "",
             candidates=tuple(attempts[-1]["candidates"]) if attempts else (),
         )
 

@@ -1,0 +1,204 @@
+"""Exact warmth on a real engine: what its events foretell of every prompt is what it says it reused.
+
+One pod with a tiny cache, so that blocks are evicted all the time; its gateway knows its tokenizer. Real are the
+`cached_tokens` of the engine's own usage.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.conformance.answers import prompt_and_cached
+from tests.conformance.subject import RESPONSES, Subject
+from tests.vllm.children import free_port
+from tests.vllm.gateways import Gateway, Receipt, in_front, until
+from tests.vllm.load import Load, Talker
+from tests.vllm.pods import BLOCK_TOKENS, VENV, Pod, PodPlan, running
+from tests.vllm.talks import HEARD
+
+CONTEXT = 1024
+BLOCKS = 96
+"""Three thousand tokens: some ten of the prompts below."""
+
+SERIAL = 200
+AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request: foretold and real."""
+
+    receipt: Receipt
+    prompt_tokens: int
+    cached_tokens: int
+
+    @property
+    def is_right(self) -> bool:
+        foretold = self.receipt.predicted_prompt_tokens, self.receipt.predicted_warm_tokens
+        return self.receipt.warmth == "exact" and foretold == (self.prompt_tokens, self.cached_tokens)
+
+    @property
+    def error(self) -> int:
+        return abs(self.receipt.predicted_warm_tokens - self.cached_tokens)
+
+
+@contextlib.asynccontextmanager
+async def exact_gateway(pod: Pod, folder: Path) -> AsyncIterator[Gateway]:
+    """A gateway that follows the pod's events. It may wait long for them: this machine has other work as well."""
+    config = folder / "hearth.yaml"
+    tokenizer = VENV / "models" / "tinyqwen"
+    config.write_text(
+        f"kv_events: {{wait_ms: 2000}}\nmodel_list:\n  - {{model_name: {pod.model}, tokenizer: {tokenizer}}}\n"
+    )
+    async with in_front([pod.url], "--config", str(config)) as gateway:
+        until(lambda: said(gateway, "following KV events"), "a subscription")
+        yield gateway
+
+
+def said(gateway: Gateway, words: str) -> int:
+    """How often the gateway has logged something."""
+    return sum(line["message"] == words for line in gateway.logged())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def evicting_pod() -> AsyncIterator[Pod]:
+    """Publishes its KV events on a port that it tells only when it is asked, and remembers them for late joiners."""
+    events = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "tcp://*:0", "topic": "kv"}
+    events["replay_endpoint"] = f"tcp://127.0.0.1:{free_port()}"
+    flags = ("--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", str(CONTEXT))
+    development = {"VLLM_SERVER_DEV_MODE": "1"}
+    plan = PodPlan("tinyqwen", flags=(*flags, "--kv-events-config", json.dumps(events)), environment=development)
+    async with running([plan]) as (pod,):
+        yield pod
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def exact(evicting_pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    async with exact_gateway(evicting_pod, tmp_path_factory.mktemp("exact")) as gateway:
+        await believed(gateway)
+        yield gateway
+
+
+async def believed(gateway: Gateway) -> None:
+    """Ask until the events decide: a subscription takes a moment, and is told to the workers a moment later."""
+    load = iter(Load("tinyqwen", seed=0))
+    for _ in range(200):
+        path, body, _ = next(load)
+        exchange = await front(gateway).post(path, body)
+        if exchange.status == 200 and gateway.receipt(exchange.headers["x-hearth-receipt"]).warmth == "exact":
+            return
+    raise AssertionError("no request was decided by events")
+
+
+def front(gateway: Gateway) -> Subject:
+    return Subject(gateway.url, "tinyqwen", BLOCK_TOKENS, CONTEXT)
+
+
+async def play(gateway: Gateway, seed: int, requests: int, at_once: int = 1) -> Sequence[Row]:
+    """Ask so many requests, so many of them at a time, never two of one conversation."""
+    load = Load("tinyqwen", seed)
+    bodies, rows = iter(load), list[Row]()
+    speaking: set[int] = set()
+
+    async def ask_one_after_another() -> None:
+        while len(rows) < requests:
+            path, body, talker = next(turn for turn in bodies if id(turn[2]) not in speaking)
+            with speaking_now(talker, speaking):
+                exchange = await front(gateway).post(path, body)
+                assert exchange.status == 200, exchange.body
+                answer = exchange.json()
+                if path != RESPONSES or answer["output"]:
+                    load.heard(talker, HEARD[path](answer)[0])
+            receipt = await asyncio.to_thread(gateway.receipt, exchange.headers["x-hearth-receipt"])
+            rows.append(Row(receipt, *prompt_and_cached(path, answer)))
+
+    await asyncio.gather(*(ask_one_after_another() for _ in range(at_once)))
+    return rows
+
+
+@contextlib.contextmanager
+def speaking_now(talker: Talker | None, speaking: set[int]) -> Iterator[None]:
+    """Nobody else asks in this conversation meanwhile."""
+    if talker is None:
+        yield
+        return
+    speaking.add(id(talker))
+    try:
+        yield
+    finally:
+        speaking.discard(id(talker))
+
+
+def report(what: str, rows: Sequence[Row]) -> tuple[float, float]:
+    """Print and return: the share foretold to the token, and the error weighted by tokens."""
+    right = sum(row.is_right for row in rows) / len(rows)
+    warm, prompts = sum(row.cached_tokens for row in rows), sum(row.prompt_tokens for row in rows)
+    error = sum(row.error for row in rows) / max(1, warm)
+    print(
+        f"\n{what}: {len(rows)} requests, {prompts / len(rows):.0f} tokens each, {warm / prompts:.0%} of them warm; "
+        f"foretold to the token {right:.1%}, token-weighted error {error:.2%} of what was warm"
+    )
+    return right, error
+
+
+def evictions(pod_blocks: int, rows: Sequence[Row]) -> float:
+    """How many times the whole cache was computed anew."""
+    return sum(row.prompt_tokens - row.cached_tokens for row in rows) / BLOCK_TOKENS / pod_blocks
+
+
+async def test_serial_requests_are_foretold(exact: Gateway) -> None:
+    """At least 98 % of requests, one after another, over four dialects, while the cache is turned over."""
+    rows = await play(exact, seed=1, requests=SERIAL)
+    right, _ = report("serial", rows)
+    assert evictions(BLOCKS, rows) > 3
+    assert right >= 0.98
+
+
+async def test_requests_at_once_are_foretold(exact: Gateway) -> None:
+    """Eight at a time: what others are about to leave behind, or to displace, is nearly always known."""
+    rows = await play(exact, seed=2, requests=SERIAL, at_once=AT_ONCE)
+    _, error = report("eight at once", rows)
+    assert evictions(BLOCKS, rows) > 3
+    assert error <= 0.05
+
+
+async def test_an_emptied_cache_is_noticed(exact: Gateway, evicting_pod: Pod) -> None:
+    """The engine tells that its cache was emptied with the next thing it says: only the first request may be wrong."""
+    await play(exact, seed=3, requests=10)
+    pod = Subject(evicting_pod.url, "tinyqwen", BLOCK_TOKENS, CONTEXT)
+    assert (await pod.post("/reset_prefix_cache", {})).status == 200
+    rows = await play(exact, seed=3, requests=50)
+    right, _ = report("after a reset", rows[1:])
+    assert rows[0].cached_tokens == 0
+    assert right >= 0.98
+
+
+async def test_a_late_joiner_knows_all_that_was_said(exact: Gateway, evicting_pod: Pod, tmp_path: Path) -> None:
+    """A second gateway has the past told again, thousands of batches of it, and foretells as well as the first."""
+    async with exact_gateway(evicting_pod, tmp_path) as second:
+        await believed(second)
+        rows = await play(second, seed=4, requests=50)
+    right, _ = report("a late joiner", rows)
+    assert not said(second, "KV events were missed: the shadow cache decides")
+    assert right >= 0.98
+
+
+async def test_a_restarted_engine_is_followed_again(exact: Gateway, evicting_pod: Pod) -> None:
+    """Its cache is gone and it publishes on another port: nothing of its former life is believed."""
+    await play(exact, seed=5, requests=10)
+    before = said(exact, "following KV events")
+    evicting_pod.kill()
+    evicting_pod.start_again()
+    await evicting_pod.ready()
+    until(lambda: exact.pod(evicting_pod.url)["standing"] == "ready", "the pod again")
+    until(lambda: said(exact, "following KV events") > before, "a new subscription")
+    await believed(exact)
+    rows = await play(exact, seed=5, requests=60)
+    right, _ = report("after a restart", rows)
+    assert right >= 0.98
