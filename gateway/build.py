@@ -39,6 +39,7 @@ from gateway.warmth.sharing import Sharing
 from gateway.warmth.wire import Hello
 from gateway.watcher import Watcher
 from routing.router import Router
+from routing.warmth import WarmIndex
 from tenancy.document import Fault, Invalid
 from tenancy.policy import Policy, read_policy
 
@@ -113,7 +114,8 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
     life = Life()
     say, logs = _open_logs(settings, prices, host)
-    router = Router(settings.routing.scorers)
+    index = WarmIndex(most_blocks_per_engine=settings.routing.most_blocks)
+    router = Router(settings.routing.scorers, index=index)
     receipts = Receipts()
     tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices)
     probes = probe_session()

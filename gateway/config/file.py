@@ -26,7 +26,7 @@ from gateway.config.words import (
 )
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
-from tenancy.document import Table, Wrong, not_negative, one_of, read_document, read_fields, text
+from tenancy.document import Table, Wrong, not_negative, one_of, positive, read_document, read_fields, text, whole
 
 NOT_SUPPORTED = "not supported by this version"
 
@@ -133,8 +133,9 @@ def _routing(root: Table) -> Routing:
         scorers = _scorers(chosen, scorers)
         if not scorers:
             table.fault("scorers", "must leave a scorer")
+    most_blocks = table.get("most_blocks", positive(whole), Routing().most_blocks)
     table.close()
-    return Routing(name, scorers)
+    return Routing(name, scorers, most_blocks)
 
 
 def _scorers(table: Table, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:

@@ -61,6 +61,8 @@ class Routing:
 
     name: str = "warm"
     scorers: tuple[Scorer, ...] = field(default_factory=lambda: routings()["warm"])
+    most_blocks: int = 1 << 16
+    """Per engine, in the index of what was routed where: 64 MB and more of distinct prompt text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ def test_a_routing_is_a_name_or_its_scorers() -> None:
     custom = settings("routing: {name: warm, scorers: {session: {stay_s: 0.01}, interference: off, turn: {}}}").routing
     kept = [scorer for scorer in routings()["warm"] if not isinstance(scorer, Interference | Session)]
     assert set(custom.scorers) == {*kept, Session(stay_s=0.01), Turn()}
+    assert settings("routing: {most_blocks: 1000}").routing.most_blocks == 1000
     assert settings("routing: {scorers: {prefill: }}").routing.scorers == routings()["warm"]
     assert settings("routing: {name: round-robin, scorers: {prefill: {}}}").routing.scorers == (Prefill(), Turn())
 
