@@ -1,0 +1,95 @@
+"""The routing bench's verdicts: against whom, by how much, and never met by what was not measured."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.routing.contenders import OURS, RIVALS_LIVE
+from bench.routing.loads import LOADS
+from bench.routing.offline import Entry
+from bench.routing.rows import Row, middle, tabulate
+from bench.routing.targets import Target, live_targets, offline_targets, replica_targets
+
+MOONCAKE = LOADS[0]
+
+ROW = Row(
+    "a policy",
+    hit=0.2,
+    ttft_mean=1.0,
+    ttft_p50=0.5,
+    ttft_p90=2.0,
+    ttft_p95=4.0,
+    ttft_p99=10.0,
+    wait_mean=1.0,
+    wait_p90=2.0,
+    wait_p99=3.0,
+    tpot_p50=0.02,
+    tpot_p99=0.4,
+    imbalance=1.1,
+    failed=0,
+)
+
+
+def row(name: str, **figures: float) -> Row:
+    return replace(ROW, name=name, **figures)
+
+
+def short(targets: list[Target]) -> list[str]:
+    return [str(target) for target in targets if not target.is_met]
+
+
+def test_medians_are_of_each_figure_by_itself() -> None:
+    """No single run need have all of them."""
+    runs = [row("x", hit=0.1, ttft_p99=9.0), row("x", hit=0.3, ttft_p99=8.0), row("x", hit=0.2, ttft_p99=12.0)]
+    assert (middle(runs).hit, middle(runs).ttft_p99) == (0.2, 9.0)
+
+
+def test_the_table_is_aligned() -> None:
+    """Names to the left, figures to the right."""
+    lines = tabulate([ROW, row("another policy", ttft_p99=123.0)]).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert lines[2].startswith("another policy")
+
+
+def test_virtual_first_tokens_are_held_against_the_best_other_row_of_each_point() -> None:
+    """Three percent are near enough; hits need nine tenths of the most."""
+    others = [row("quick", ttft_p50=0.4), row("steady", ttft_p99=9.0), row("sticky", hit=0.3)]
+    good = row("warm", hit=0.27, ttft_p50=0.412, ttft_p95=4.0, ttft_p99=9.27)
+    assert short(offline_targets(MOONCAKE, [*others, good])) == []
+    bad = row("warm", hit=0.26, ttft_p50=0.413, ttft_p95=4.2, ttft_p99=9.28)
+    failed = short(offline_targets(MOONCAKE, [*others, bad]))
+    assert len(failed) == 4
+    assert "quick" in failed[0]
+    assert "sticky" in failed[3]
+
+
+def test_live_figures_are_held_against_the_better_rival() -> None:
+    """In each figure by itself; round robin is shown, not counted."""
+    rivals = [row(RIVALS_LIVE[0], hit=0.2, wait_mean=2.0, ttft_p90=8.0), row(RIVALS_LIVE[1], hit=0.1, ttft_p90=5.0)]
+    robin = row("smg round_robin", ttft_p99=1.0)
+    ours = row(OURS, hit=0.19, wait_mean=0.35, ttft_p90=3.0, ttft_p99=7.5, tpot_p99=0.4)
+    assert short(live_targets(MOONCAKE, [robin, *rivals, ours])) == []
+    assert len(short(live_targets(MOONCAKE, [*rivals, replace(ours, wait_mean=0.36)]))) == 1
+    assert len(short(live_targets(MOONCAKE, [*rivals, replace(ours, failed=1)]))) == 1
+    assert live_targets(MOONCAKE, [robin, ours]) == []
+
+
+@pytest.mark.parametrize(("hit", "late_s", "met"), [(0.194, 4.4, 3), (0.193, 4.4, 2), (0.194, 4.41, 2)])
+def test_several_gateways_are_held_against_one(hit: float, late_s: float, met: int) -> None:
+    """0.97 of its hits, 1.1 times its TTFT p95, nothing failed."""
+    targets = replica_targets(MOONCAKE, "live", ROW, row("four", hit=hit, ttft_p95=late_s), "four")
+    assert sum(target.is_met for target in targets) == met
+
+
+def test_what_was_not_measured_is_not_met() -> None:
+    """And says why."""
+    targets = replica_targets(MOONCAKE, "live", ROW, None, "four", "no redis-server")
+    assert not any(target.is_met for target in targets)
+    assert all("SKIP" in str(target) and "no redis-server" in str(target) for target in targets)
+
+
+def test_a_row_says_how_many_gateways_and_what_they_tell() -> None:
+    """One is the policy's own name."""
+    assert Entry("warm").name == "warm"
+    assert Entry("warm", 4, None).name == "warm, 4 gateways, alone"
+    assert Entry("warm", 16, 0.02).name == "warm, 16 gateways, news 20 ms"
