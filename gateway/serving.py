@@ -202,7 +202,5 @@ def _close_logs(gateway: Gateway) -> None:
 
 def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:
     """Say which settings have no effect."""
-    if settings.redis:
-        say("warning", "redis is set, but this version shares nothing yet: each gateway knows only itself")
     if settings.trusted_proxies:
         say("warning", "trusted_proxies is set, but this version believes no header of any proxy")
