@@ -19,12 +19,12 @@ from tests.conformance.subject import RESPONSES, Subject
 from tests.vllm.children import free_port
 from tests.vllm.gateways import Gateway, Receipt, in_front, until
 from tests.vllm.load import Load, Talker
-from tests.vllm.pods import BLOCK_TOKENS, VENV, Pod, PodPlan, running
+from tests.vllm.pods import BLOCK_TOKENS, STARTS_WITHIN_S, VENV, Pod, PodPlan, running
 from tests.vllm.talks import HEARD
 
 CONTEXT = 1024
-BLOCKS = 96
-"""Three thousand tokens: some ten of the prompts below."""
+BLOCKS = 128
+"""Four thousand tokens: a dozen of the prompts below, of which eight may run at once."""
 
 SERIAL = 200
 AT_ONCE = 8
@@ -195,7 +195,7 @@ async def test_a_restarted_engine_is_followed_again(exact: Gateway, evicting_pod
     before = said(exact, "following KV events")
     evicting_pod.kill()
     evicting_pod.start_again()
-    await evicting_pod.ready()
+    await evicting_pod.answers("/health", within_s=STARTS_WITHIN_S)
     until(lambda: exact.pod(evicting_pod.url)["standing"] == "ready", "the pod again")
     until(lambda: said(exact, "following KV events") > before, "a new subscription")
     await believed(exact)
