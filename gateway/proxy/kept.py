@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 
 import msgspec
 
@@ -20,35 +19,58 @@ USAGE_KEY = b'"usage":'
 
 
 class Kept:
-    """Grows by whole reads, never copies them."""
+    """Grows by whole reads; of events that differ in their text alone, by their texts.
 
-    __slots__ = ("_count", "_most", "_pieces", "is_whole")
+    Such a run of events is told as a single one with all of their text: who reads it cannot tell the difference.
+    """
+
+    __slots__ = ("_after", "_before", "_pieces", "is_whole", "room", "texts")
 
     def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._count = 0
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
+        self._before = self._after = b""
+        self.texts: list[bytes] = []
+        """JSON text of the events that came behind all pieces. Who adds one takes it off `room`, and heeds that."""
+        self.room = most_bytes
+        """For so many bytes more; below zero something has to be forgotten."""
         self.is_whole = True
 
     def add(self, piece: bytes) -> None:
+        if self.texts:
+            self._end_run()
         self._pieces.append(piece)
-        self._count += len(piece)
-        if self._count > self._most:
-            self._forget()
+        self.room -= len(piece)
+        if self.room < 0:
+            self.forget()
+
+    def expect(self, before: bytes, after: bytes) -> None:
+        """Texts to come stand between these."""
+        if self.texts:
+            self._end_run()
+        self._before, self._after = before, after
 
     def joined(self) -> bytes:
         """The whole answer, or its end."""
+        if self.texts:
+            self._end_run()
         if len(self._pieces) > 1:
-            whole = b"".join(self._pieces)
-            self._pieces.clear()
-            self._pieces.append(whole)
+            self._pieces = [b"".join(self._pieces)]
         return self._pieces[0] if self._pieces else b""
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Keep the end only, in whole pieces and without text, and grow to twice as much before this is asked again."""
         self.is_whole = False
-        self._most = 2 * TAIL_BYTES
-        while self._count > TAIL_BYTES and len(self._pieces) > 1:
-            self._count -= len(self._pieces.popleft())
+        self.texts.clear()
+        count, first = sum(map(len, self._pieces)), 0
+        while count > TAIL_BYTES and first < len(self._pieces) - 1:
+            count -= len(self._pieces[first])
+            first += 1
+        del self._pieces[:first]
+        self.room = 2 * TAIL_BYTES - count
+
+    def _end_run(self) -> None:
+        self._pieces.append(b"".join((self._before, *self.texts, self._after)))
+        self.texts.clear()
 
 
 def facts_of_answer(api: Api, kept: Kept) -> AnswerFacts:
@@ -73,13 +95,14 @@ def facts_of_stream(api: Api, kept: Kept) -> AnswerFacts:
 
 def _last_events(told: bytes) -> list[bytes]:
     """The data of the last events, the last one first."""
-    lines = told[-TAIL_BYTES:].splitlines()
     events: list[bytes] = []
-    for line in reversed(lines):
-        if line.startswith(b"data:"):
-            events.append(line[5:])
-            if len(events) == EVENTS_READ:
-                break
+    end = len(told)
+    least = max(0, end - TAIL_BYTES)
+    while end > least and len(events) < EVENTS_READ:
+        begin = told.rfind(b"\n", least, end) + 1 or least
+        if told.startswith(b"data:", begin, end):
+            events.append(told[begin + 5 : end])
+        end = begin - 1
     return events
 
 

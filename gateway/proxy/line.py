@@ -1,6 +1,7 @@
 """A connection to a pod: one question at a time, and its answer read by llhttp.
 
-Knows nothing of what is asked or answered: heads and payloads go to a `Relay`.
+Knows nothing of what is asked or answered: heads and payloads go to a `Relay`. A read that is one whole chunk of a
+stream that flows goes on as it came: llhttp, which waits for the next chunk's size, need not see it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from gateway.carrier import LegEnd
 from gateway.limits import Timeouts
+from gateway.proxy.flow import Flow
 from gateway.proxy.relay import Answer, PodHead, Relay
 
 HEAD_BYTES = 64 << 10
@@ -20,6 +22,25 @@ HEADERS = 256
 """Of a pod's answer. vLLM sends a handful."""
 
 NEVER = float("inf")
+
+CRLF = b"\r\n"
+
+ONE_CHUNK_BYTES = 4096
+"""Longer reads go through the parser: their chunk costs more than to parse it."""
+
+
+def _sizes_by_read() -> tuple[bytes, ...]:
+    """The size line of a chunk that fills a read of so many bytes, as every server writes it; for no read, no such."""
+    sizes = [CRLF] * ONE_CHUNK_BYTES
+    for payload in range(1, ONE_CHUNK_BYTES):
+        size = b"%x\r\n" % payload
+        if (read := len(size) + payload + len(CRLF)) < ONE_CHUNK_BYTES:
+            sizes[read] = size
+    return tuple(sizes)
+
+
+SIZE_OF_READ = _sizes_by_read()
+"""A chunk never begins with the end of a line, so that one stands for reads that no chunk fills."""
 
 
 class Owner(Protocol):
@@ -40,6 +61,8 @@ class Line(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._relay: Relay | None = None
         self._answer: Answer | None = None
+        self._flow: Flow | None = None
+        """While the answer flows, and all reads have ended where a chunk ends."""
         self._pieces: list[bytes] = []
         self.on_body: Callable[[bytes], None] = self._pieces.append  # Called by the parser, without a frame between.
         self._parser = HttpResponseParser(self)
@@ -104,6 +127,11 @@ class Line(asyncio.Protocol):
             self.abort()
             return
         self._has_stirred = True
+        if self._flow is not None and len(data) < ONE_CHUNK_BYTES:
+            size = SIZE_OF_READ[len(data)]
+            if data.startswith(size) and self._flow.pass_on(data, len(size)):
+                return
+            self._flow = None
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
@@ -121,6 +149,8 @@ class Line(asyncio.Protocol):
             answer.take(payload)
         if self._is_complete:
             self._complete(answer)
+        elif self._is_between_chunks and data.endswith(CRLF):
+            self._flow = answer.flow()
 
     def eof_received(self) -> None:
         if self._relay is not None and self._answer is not None and self._ends_with_connection:
@@ -152,6 +182,12 @@ class Line(asyncio.Protocol):
             self._has_head = True
             self._status = status
         self._is_interim = status < 200
+
+    def on_chunk_header(self) -> None:
+        self._is_between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self._is_between_chunks = True
 
     def on_message_complete(self) -> None:
         if self._is_interim:
@@ -188,7 +224,7 @@ class Line(asyncio.Protocol):
         )
 
     def _complete(self, answer: Answer) -> None:
-        relay, self._relay, self._answer = self._relay, None, None
+        relay, self._relay, self._answer, self._flow = self._relay, None, None, None
         if relay is not None:
             relay.reply.source = None
         self._due_s = self._loop.time() + self._owner.timeouts.pod_idle_s
@@ -203,7 +239,7 @@ class Line(asyncio.Protocol):
             answer.end()
 
     def _fail(self, end: LegEnd, detail: str) -> None:
-        relay, self._relay, self._answer = self._relay, None, None
+        relay, self._relay, self._answer, self._flow = self._relay, None, None, None
         self.abort()
         if relay is not None:
             relay.reply.source = None
@@ -212,6 +248,8 @@ class Line(asyncio.Protocol):
 
     def _forget_message(self) -> None:
         self._answer = None
+        self._flow = None
+        self._is_between_chunks = False
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
         self._head_bytes = 0

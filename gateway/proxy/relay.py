@@ -1,6 +1,9 @@
 """The relay: a pod's answer on its way to the client, read by read. This is the path of every token.
 
     pod's socket -> Line.data_received -> llhttp -> Answer.take(payload) -> Reply.send -> client's socket
+    pod's socket -> Line.data_received -> Flow.pass_on(chunk) -> client's socket
+
+The second way is that of nearly every token (`flow.py`): a read that is one whole chunk is written as it came.
 
 No task wakes up and nothing is queued on this path: the loop's call that brings bytes from the pod is the one that
 writes them to the client's transport. The task that leads the request sleeps until the answer has ended.
@@ -18,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gateway.carrier import Leg, LegEnd
+from gateway.proxy.flow import Flow
 from gateway.proxy.kept import Kept, facts_of_answer, facts_of_stream
 from gateway.proxy.pod_errors import PodError, about_model, error_body, error_event, read_error
 from gateway.proxy.reply import Reply
@@ -30,7 +34,6 @@ ERROR_BYTES = 64 << 10
 """Of a pod's error body: enough for its message."""
 
 EVENT_STREAM = "text/event-stream"
-
 PREFILL_ONLY = frozenset({Api.EMBEDDINGS, Api.RERANK, Api.SCORE, Api.POOLING, Api.CLASSIFY})
 """Their answer is there when the prefill is done. A whole generated answer says nothing of its first token."""
 
@@ -64,6 +67,10 @@ class Answer(Protocol):
 
     def take(self, payload: bytes) -> None:
         """Some more of the body, never empty."""
+        ...
+
+    def flow(self) -> Flow | None:
+        """The shorter way for chunks to come, where all that came has gone on and the client takes chunks too."""
         ...
 
     def end(self) -> None:
@@ -170,13 +177,21 @@ class Relay:
 class EventStream:
     """Events of a stream: passed on as they came, but for what the scanner holds or withholds."""
 
-    __slots__ = ("_head", "_relay", "_reply", "_scanner")
+    __slots__ = ("_flow", "_head", "_relay", "_reply", "_scanner")
 
     def __init__(self, relay: Relay, head: PodHead, scanner: Scanner) -> None:
         self._relay = relay
         self._reply = relay.reply
         self._head = head
         self._scanner = scanner
+        self._flow: Flow | None = None
+
+    def flow(self) -> Flow | None:
+        if not self._scanner.is_flowing or not self._reply.is_chunked:
+            return None
+        if self._flow is None:
+            self._flow = Flow(self._relay.kept, self._reply.write_chunk)
+        return self._flow
 
     def take(self, payload: bytes) -> None:
         passed = self._scanner.take(payload)
@@ -235,6 +250,9 @@ class WholeBody:
         else:
             relay.begin(self._head, payload, is_stream=False)
 
+    def flow(self) -> None:
+        """A body is few reads."""
+
     def end(self) -> None:
         relay = self._relay
         if not relay.reply.begun:
@@ -254,6 +272,9 @@ class Refusal:
 
     def take(self, payload: bytes) -> None:
         self._body += payload[: ERROR_BYTES - len(self._body)]
+
+    def flow(self) -> None:
+        """It is read first."""
 
     def end(self) -> None:
         relay = self._relay

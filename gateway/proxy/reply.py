@@ -70,6 +70,7 @@ class Reply:
         "request_id",
         "source",
         "task",
+        "write_chunk",
     )
 
     def __init__(
@@ -84,7 +85,7 @@ class Reply:
         client_id = asked.headers.get(b"x-request-id", b"")
         self._echoed_id = client_id.decode("ascii") if SANE_ID.fullmatch(client_id) else request_id
         self._transport = transport
-        self._write = transport.write
+        self._write = self.write_chunk = transport.write
         self._answered = answered
         self._is_http_1_0 = asked.version == "1.0"
         self._wants_body = asked.method != "HEAD"
@@ -122,9 +123,13 @@ class Reply:
             first = b"%x\r\n%b\r\n" % (len(first), first)
         self._write(head + first)
 
+    @property
+    def is_chunked(self) -> bool:
+        """Whether a body was begun that is framed in chunks, as `write_chunk` takes them."""
+        return self.begun and self._framing is CHUNKS
+
     def send(self, payload: bytes) -> None:
         """Write a piece of body. Not empty: an empty chunk would be the last one."""
-        # Framing a few hundred bytes anew costs less than to find out whether the pod's own chunks could be passed on.
         if self._framing is CHUNKS:
             self._write(b"%x\r\n%b\r\n" % (len(payload), payload))
         else:

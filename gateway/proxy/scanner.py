@@ -67,7 +67,7 @@ class Scanner:
         self._withholds_usage = withholds_usage
         self._held = b""
         self._prelude = b""
-        self._is_flowing = False
+        self.is_flowing = False
         """The first token has passed, and nothing is held."""
         self._has_passed = False
         self._is_oversized = False
@@ -81,7 +81,7 @@ class Scanner:
         """What may go on now that this has come."""
         self._kept.add(payload)
         # CPython finds a short word backwards in half the time that it takes forwards.
-        if self._is_flowing and payload.endswith(b"\n\n") and payload.rfind(USAGE) < 0 and payload.rfind(ERROR) < 0:
+        if self.is_flowing and payload.endswith(b"\n\n") and payload.rfind(USAGE) < 0 and payload.rfind(ERROR) < 0:
             return payload
         return self._take_events(payload)
 
@@ -117,7 +117,7 @@ class Scanner:
         self._held = text[start:]
         if self._is_oversized or len(self._held) > HELD_BYTES:
             passed.append(self._let_go())
-        self._is_flowing = self.has_first_token and not self._held
+        self.is_flowing = self.has_first_token and not self._held
         return self._begun(b"".join(passed))
 
     def _let_go(self) -> bytes:
