@@ -144,6 +144,11 @@ def report(what: str, rows: Sequence[Row]) -> tuple[float, float]:
         f"\n{what}: {len(rows)} requests, {prompts / len(rows):.0f} tokens each, {warm / prompts:.0%} of them warm; "
         f"foretold to the token {right:.1%}, token-weighted error {error:.2%} of what was warm"
     )
+    for row in rows:
+        if not row.is_right:
+            receipt = row.receipt
+            foretold = f"{receipt.predicted_warm_tokens} of {receipt.predicted_prompt_tokens}"
+            print(f"  {receipt.warmth}: {foretold}, really {row.cached_tokens} of {row.prompt_tokens}")
     return right, error
 
 
