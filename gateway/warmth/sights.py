@@ -166,6 +166,7 @@ class Sights:
         if links:
             self._newest[links[0]] = ticket
             ticket.is_settled.clear()
+        self.followers.catch_up()
         found = self.index.look(ticket.ends)
         if elder is None or elder.is_settled.is_set():
             return found

@@ -70,10 +70,10 @@ class Subscriber:
             await self._open(socket)
             loop, descriptor = asyncio.get_running_loop(), socket.fileno()
             self._socket = socket
-            loop.add_reader(descriptor, self._drain)
+            loop.add_reader(descriptor, self.drain)
             try:
                 self.feed.begin()
-                self._drain()
+                self.drain()
                 await loop.create_future()
             finally:
                 loop.remove_reader(descriptor)
@@ -98,7 +98,8 @@ class Subscriber:
                 self._say("warning", "cannot subscribe to KV events", endpoint=self.source.endpoint, why=why)
                 await asyncio.sleep(OPEN_AGAIN_S)
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Take what has come by now."""
         socket = self._socket
         if socket is None:
             return
@@ -109,7 +110,7 @@ class Subscriber:
                 return
             self._take(frames)
         # The descriptor tells of what is new only, not of what is left.
-        asyncio.get_running_loop().call_soon(self._drain)
+        asyncio.get_running_loop().call_soon(self.drain)
 
     def _take(self, frames: list[bytes]) -> None:
         number = sequence_of(frames[1]) if len(frames) == 3 else None
