@@ -5,9 +5,10 @@ The HTTP proxy, ext-proc and the simulator each bring a carrier; the spine knows
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from routing.placement import Placement, Usage
 from routing.refusal import Refused
@@ -37,8 +38,7 @@ class LegEnd(StrEnum):
         return self not in (LegEnd.ANSWERED, LegEnd.BUSY)
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
+class Leg(Struct, frozen=True, gc=False):
     """One attempt that has ended. `begun`: the client has been sent some of this answer, so no other pod may answer."""
 
     end: LegEnd

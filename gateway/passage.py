@@ -8,7 +8,9 @@ Knows no protocol: shells bring a `Carrier`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.carrier import Carrier, Leg, LegEnd
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome, Witness
@@ -47,15 +49,14 @@ Look = Callable[[Request], Awaitable[Request]]
 """Gives a request back with what was seen of it, or as it was; takes no longer than it may."""
 
 
-@dataclass(slots=True)
-class Journey:
+class Journey(Struct):
     """What is known of a request on its way. Becomes an `Outcome`."""
 
     request: Request
     tenant: str | None
     trace: str | None
     started_s: float
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[Attempt] = []
     last: Placement | None = None
     leg: Leg | None = None
     refusal: Refused | None = None

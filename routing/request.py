@@ -28,6 +28,9 @@ class Api(StrEnum):
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
 
+    # An enum's own hash is a Python function, and every request is looked up by this in a dozen tables.
+    __hash__ = str.__hash__
+
     @property
     def generates(self) -> bool:
         """Whether answers are decoded token by token (and may be streamed)."""

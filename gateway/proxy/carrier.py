@@ -126,23 +126,20 @@ def question_head(
     length: int,
 ) -> bytes:
     """All that a pod is told beside the body. Of the client's headers only its trace gets through."""
-    lines = [
-        f"{method} {address.base}{path} HTTP/1.1",
-        f"host: {address.authority}",
-        f"x-request-id: {request_id}",
-        "accept: application/json, text/event-stream",
-    ]
+    head = (
+        f"{method} {address.base}{path} HTTP/1.1\r\nhost: {address.authority}\r\n"
+        f"x-request-id: {request_id}\r\naccept: application/json, text/event-stream\r\n"
+    )
     if length:
-        lines.append("content-type: application/json")
-    if length or method == "POST":
-        lines.append(f"content-length: {length}")
+        head += f"content-type: application/json\r\ncontent-length: {length}\r\n"
+    elif method == "POST":
+        head += "content-length: 0\r\n"
     if key is not None:
-        lines.append(f"authorization: Bearer {key}")
+        head += f"authorization: Bearer {key}\r\n"
     if rank is not None:
-        lines.append(f"x-data-parallel-rank: {rank}")
+        head += f"x-data-parallel-rank: {rank}\r\n"
     for name in TRACE_HEADERS:
         value = asked.headers.get(name)
         if value and len(value) <= LONGEST_TRACE:
-            lines.append(f"{name.decode()}: {value.decode('latin-1')}")
-    lines.append("\r\n")
-    return "\r\n".join(lines).encode("latin-1")
+            head += f"{name.decode()}: {value.decode('latin-1')}\r\n"
+    return f"{head}\r\n".encode("latin-1")

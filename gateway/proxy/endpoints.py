@@ -33,7 +33,7 @@ class Endpoint:
 
     @property
     def needs_key(self) -> bool:
-        return self.local not in {Local.HEALTH, Local.READY}
+        return self.local is not Local.HEALTH and self.local is not Local.READY
 
     @property
     def is_anthropic(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import time
 from collections.abc import Callable
@@ -45,6 +46,10 @@ class Front:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._connections: set[ClientConnection] = set()
+        # 96 random bits for each start, so that no two processes make the same id, and a count for its requests. An id
+        # finds a receipt on the admin port and nothing else: who knows one knows the next one's, and gains nothing.
+        self._id_prefix = secrets.token_hex(12)
+        self._id_count = itertools.count()
         self._left = asyncio.Event()
         self._readiness = readiness
         self._patrol = Patrol(timeouts)
@@ -142,7 +147,7 @@ class Front:
         self._desk.serve(asked, reply)
 
     def new_id(self) -> str:
-        return secrets.token_hex(16)
+        return f"{self._id_prefix}{next(self._id_count):08x}"
 
     def _is_ready(self) -> bool:
         return not self.is_draining and self._readiness()

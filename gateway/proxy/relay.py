@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
+
+from msgspec import Struct
 
 from gateway.carrier import Leg, LegEnd
 from gateway.proxy.flow import Flow
@@ -42,8 +44,7 @@ OUR_KEY_IS_WRONG = frozenset({401, 403})
 NOT_BUILT = 501
 
 
-@dataclass(frozen=True, slots=True)
-class PodHead:
+class PodHead(Struct, frozen=True, gc=False):
     """What of a pod's head matters. `length` is None where only the end of the body tells."""
 
     status: int

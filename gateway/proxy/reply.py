@@ -26,6 +26,9 @@ SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
+PHRASES = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
+"""The words after the number; Anthropic's 529 is in no registry."""
+
 ENDED_BY_DONE = frozenset({Api.CHAT, Api.COMPLETIONS})
 DONE_EVENT = b"data: [DONE]\n\n"
 
@@ -183,29 +186,23 @@ class Reply:
 
     def _head(self, status: int, content_type: str, length: int | None, fields: Iterable[tuple[str, str]]) -> bytes:
         self.begun = True
-        lines = [
-            f"HTTP/1.1 {status} {phrase_of(status)}",
-            f"content-type: {content_type}",
-            f"x-request-id: {self._echoed_id}",
-        ]
+        head = (
+            f"HTTP/1.1 {status} {phrase_of(status)}\r\ncontent-type: {content_type}\r\nx-request-id: {self._echoed_id}\r\n"
+        )
         if self.api is not None:
-            lines.append(f"x-hearth-receipt: {self.request_id}")
+            head += f"x-hearth-receipt: {self.request_id}\r\n"
         if length is not None:
-            lines.append(f"content-length: {length}")
+            head += f"content-length: {length}\r\n"
         elif self._framing is CHUNKS:
-            lines.append("transfer-encoding: chunked")
-        lines += [f"{name}: {value}" for name, value in fields]
+            head += "transfer-encoding: chunked\r\n"
+        for name, value in fields:
+            head += f"{name}: {value}\r\n"
         if not self.keep_alive:
-            lines.append("connection: close")
+            head += "connection: close\r\n"
         elif self._is_http_1_0:
-            lines.append("connection: keep-alive")
-        lines.append("\r\n")
-        return "\r\n".join(lines).encode("latin-1")
+            head += "connection: keep-alive\r\n"
+        return f"{head}\r\n".encode("latin-1")
 
 
 def phrase_of(status: int) -> str:
-    """The words after the number; Anthropic's 529 is in no registry."""
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Overloaded" if status == 529 else "Unknown"
+    return PHRASES.get(status, "Unknown")
