@@ -81,7 +81,8 @@ class ClientConnection(asyncio.Protocol):
         self._lingers = False
         self._is_stalled = False
         self._wait = Wait.NOTHING
-        self._wait_until_s = NEVER
+        self._wait_until_s: float | None = None
+        """None where its reason is new: the patrol's next look sets it, so that no request pays for reading a clock."""
         self._linger_until_s = NEVER
         self._stalled_until_s = NEVER
         self._stalled_bytes = 0
@@ -158,16 +159,18 @@ class ClientConnection(asyncio.Protocol):
         self._waiting.append(asked)
 
     def _read(self, unread: bytes) -> None:
-        for start in range(0, len(unread), SLICE_BYTES):
-            if self._reader.is_deaf:
-                break
+        start = 0
+        while start < len(unread) and not self._reader.is_deaf:
             if len(self._waiting) >= self._host.limits.max_pipelined:
                 self._unread = unread[start:]
                 self.transport.pause_reading()
                 self._await(Wait.NOTHING)
                 return
-            self._reader.feed(unread[start : start + SLICE_BYTES] if len(unread) > SLICE_BYTES else unread)
+            # No request can hide in what is left of a body: that is read in one go.
+            end = start + max(SLICE_BYTES, self._reader.missing_bytes)
+            self._reader.feed(unread if not start and end >= len(unread) else memoryview(unread)[start:end])
             self._advance()
+            start = end
 
     def _read_on(self) -> None:
         unread, self._unread = self._unread, b""
@@ -219,6 +222,8 @@ class ClientConnection(asyncio.Protocol):
         """End what has waited too long."""
         if now_s >= self._stalled_until_s:
             self._check_progress()
+        if self._wait_until_s is None:
+            self._wait_until_s = now_s + self._limit_s()
         if now_s < self._wait_until_s:
             return
         match self._wait:
@@ -298,10 +303,16 @@ class ClientConnection(asyncio.Protocol):
 
     def _await(self, wait: Wait) -> None:
         self._wait = wait
-        self._wait_until_s = NEVER if wait is Wait.NOTHING else self._loop.time() + self._limit_s(wait)
+        self._wait_until_s = None
 
-    def _limit_s(self, wait: Wait) -> float:
+    def _limit_s(self) -> float:
         timeouts = self._host.timeouts
-        if wait is Wait.REQUEST:
-            return timeouts.idle_s
-        return timeouts.header_s if wait is Wait.HEAD else timeouts.body_s
+        match self._wait:
+            case Wait.REQUEST:
+                return timeouts.idle_s
+            case Wait.HEAD:
+                return timeouts.header_s
+            case Wait.BODY:
+                return timeouts.body_s
+            case _:
+                return NEVER

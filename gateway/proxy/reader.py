@@ -43,7 +43,13 @@ class RequestReader:
         self.reading: Asked | None = None
         self.is_deaf = False
 
-    def feed(self, piece: bytes) -> None:
+    @property
+    def missing_bytes(self) -> int:
+        """How much more of a body is sure to come; zero where its length is not known, or not yet."""
+        asked = self.reading
+        return 0 if asked is None or not asked.has_head else (asked.declared_bytes or 0) - asked.body_bytes
+
+    def feed(self, piece: bytes | memoryview) -> None:
         """Read on."""
         asked = self.reading
         if asked is not None and not asked.has_head:

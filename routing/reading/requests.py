@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 from msgspec import Struct
 from xxhash import xxh3_128_hexdigest
@@ -64,10 +66,21 @@ def _decode(api: Api, body: bytes) -> Body:
 
 
 def _prompt(fields: Body, out: list[bytes]) -> Prompt:
-    parts = [memoryview(raw).tobytes() for raw in fields.shaping()]
+    shaping = fields.shaping()
     # Only the pod that stored the continued response knows its text: what follows it is warm nowhere else.
     continued = fields.continued_response or ""
-    return cut_prompt(b"".join(out), seed_of((fields.model or "").encode(), continued.encode(), *parts))
+    if continued or any(shaping):
+        parts = [memoryview(raw).tobytes() for raw in shaping]
+        seed = seed_of((fields.model or "").encode(), continued.encode(), *parts)
+    else:
+        seed = _plain_seed(fields.model or "", len(shaping))
+    return cut_prompt(b"".join(out), seed)
+
+
+@lru_cache(maxsize=256)
+def _plain_seed(model: str, parts: int) -> int:
+    """The seed of nearly all prompts: nothing but the model sets them apart. Models are few."""
+    return seed_of(model.encode(), b"", *[b""] * parts)
 
 
 def _bounded(session: str | None) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import msgspec
 from msgspec import UNSET, Raw
 
@@ -20,13 +22,15 @@ NOT_THE_CLIENTS = (
 
 WITH_USAGE = b',"stream_options":{"include_usage":true}}'
 
+steering = attrgetter(*NOT_THE_CLIENTS)
+
 TOP_LEVEL = msgspec.json.Decoder(dict[str, Raw])
 OPTIONS = msgspec.json.Decoder(dict[str, Raw] | None)
 
 
 def rewrite(raw: bytes, body: Body) -> tuple[bytes, bool]:
     """The body for the pod, and whether usage was asked for on the client's behalf."""
-    is_clean = not any(map(body.__getattribute__, NOT_THE_CLIENTS))
+    is_clean = not any(steering(body))
     if not (isinstance(body, StreamedBody) and body.lacks_usage):
         return (raw if is_clean else _edit(raw, lacks_usage=False)), False
     if is_clean and body.stream_options is UNSET:
