@@ -16,6 +16,9 @@ from routing.receipt import Attempt
 KEPT = 4096
 """Some minutes of a busy gateway, some megabytes."""
 
+WRITTEN_AT_ONCE = 64
+"""Receipts made in one go, or when somebody looks: one by one, each between two requests, they take twice as long."""
+
 
 class Receipt(msgspec.Struct, frozen=True):
     """What is kept of an outcome: sizes, seconds and names; nothing from which a prompt could be read.
@@ -96,23 +99,33 @@ class Receipts:
     def __init__(self, most: int = KEPT) -> None:
         self._most = most
         self._by_id: OrderedDict[str, Receipt] = OrderedDict()
+        self._fresh: list[Outcome] = []
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self._written())
 
     def witness(self, outcome: Outcome) -> None:
         """Keep a receipt, and forget the oldest when there are too many."""
-        self._by_id[outcome.request.id] = make_receipt(outcome)
-        if len(self._by_id) > self._most:
-            self._by_id.popitem(last=False)
+        self._fresh.append(outcome)
+        if len(self._fresh) == WRITTEN_AT_ONCE:
+            self._written()
 
     def find(self, receipt_id: str) -> Receipt | None:
-        receipt = self._by_id.get(receipt_id)
+        receipt = self._written().get(receipt_id)
         return _written_out(receipt) if receipt else None
 
     def latest(self, wanted: Wanted) -> Iterator[Receipt]:
         """Those that are wanted, newest first."""
-        return (_written_out(receipt) for receipt in reversed(self._by_id.values()) if wanted.has(receipt))
+        return (_written_out(receipt) for receipt in reversed(self._written().values()) if wanted.has(receipt))
+
+    def _written(self) -> OrderedDict[str, Receipt]:
+        """All of them, the fresh ones written first."""
+        for outcome in self._fresh:
+            self._by_id[outcome.request.id] = make_receipt(outcome)
+        self._fresh.clear()
+        while len(self._by_id) > self._most:
+            self._by_id.popitem(last=False)
+        return self._by_id
 
 
 def _written_out(receipt: Receipt) -> Receipt:
