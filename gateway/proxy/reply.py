@@ -186,9 +186,8 @@ class Reply:
 
     def _head(self, status: int, content_type: str, length: int | None, fields: Iterable[tuple[str, str]]) -> bytes:
         self.begun = True
-        head = (
-            f"HTTP/1.1 {status} {phrase_of(status)}\r\ncontent-type: {content_type}\r\nx-request-id: {self._echoed_id}\r\n"
-        )
+        head = f"HTTP/1.1 {status} {phrase_of(status)}\r\ncontent-type: {content_type}\r\n"
+        head += f"x-request-id: {self._echoed_id}\r\n"
         if self.api is not None:
             head += f"x-hearth-receipt: {self.request_id}\r\n"
         if length is not None:
