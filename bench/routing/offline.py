@@ -65,7 +65,7 @@ def compare(load: Load, engine: Profile, seeds: int, workers: int, entries: Sequ
     coarse = replace(engine, block_size=COARSE_BLOCK)
     jobs = [(trace, coarse, entry, seed) for entry in entries for seed in range(min(seeds, entry.most_seeds))]
     with ProcessPoolExecutor(workers) as pool:
-        played = []
+        played: list[Row] = []
         for row in pool.map(_play, jobs):
             if not played or played[-1].name != row.name:
                 print(f"{load.name}, virtual: {row.name} ...", file=sys.stderr, flush=True)
