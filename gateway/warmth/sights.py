@@ -30,9 +30,6 @@ TELL_EVERY_S = 0.25
 KEPT_AFTER_COMPUTED_S = 0.5
 """How long a promise outlives the first token: events may be a little later than it."""
 
-KEPT_AFTER_LEFT_S = 0.1
-"""And how long the whole request, where that is shorter: then its blocks may be displaced."""
-
 MOST_TICKETS = 1 << 14
 """Requests under way whose questions were answered; beyond it the oldest are forgotten."""
 
@@ -50,7 +47,6 @@ class Ticket:
     ends: Ends
     found: Mapping[str, Held] = field(default_factory=dict)
     engine: str = ""
-    is_computed: bool = False
     is_settled: asyncio.Event = field(default_factory=asyncio.Event)
     """It was placed, or will not be."""
 
@@ -120,13 +116,11 @@ class Sights:
                 self.index.promise(promise, moved.engine, ticket.ends)
                 self._settle(ticket)
             case Step.COMPUTED:
-                ticket.is_computed = True
                 asyncio.get_running_loop().call_later(KEPT_AFTER_COMPUTED_S, self.index.withdraw, promise)
             case Step.ANSWERED:
-                ticket.is_computed = True
                 self._learn(ticket, moved)
             case Step.LEFT:
-                self._withdraw_soon(promise, ticket)
+                self.index.withdraw(promise)
             case Step.OVER:
                 self._drop(key)
 
@@ -208,16 +202,8 @@ class Sights:
             self._drop(next(iter(self._tickets)))
 
     def _drop(self, key: tuple[int, int]) -> None:
-        ticket = self._tickets.pop(key)
-        self._settle(ticket)
-        self._withdraw_soon(f"{key[0]}/{key[1]}", ticket)
-
-    def _withdraw_soon(self, promise: str, ticket: Ticket) -> None:
-        """What was computed stays promised until its events must have come."""
-        if ticket.is_computed:
-            asyncio.get_running_loop().call_later(KEPT_AFTER_LEFT_S, self.index.withdraw, promise)
-        else:
-            self.index.withdraw(promise)
+        self._settle(self._tickets.pop(key))
+        self.index.withdraw(f"{key[0]}/{key[1]}")
 
     def _seconds(self, held: Held) -> float:
         return sum(tokens * self._load_s.get(medium, 0.0) for medium, tokens in held.slow_tokens.items())

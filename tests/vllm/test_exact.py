@@ -178,7 +178,7 @@ async def test_an_emptied_cache_is_noticed(exact: Gateway, evicting_pod: Pod) ->
     await play(exact, seed=3, requests=10)
     pod = Subject(evicting_pod.url, "tinyqwen", BLOCK_TOKENS, CONTEXT)
     assert (await pod.post("/reset_prefix_cache", {})).status == 200
-    rows = await play(exact, seed=3, requests=50)
+    rows = await play(exact, seed=3, requests=61)
     right, _ = report("after a reset", rows[1:])
     assert rows[0].cached_tokens == 0
     assert right >= 0.98
@@ -188,7 +188,7 @@ async def test_a_late_joiner_knows_all_that_was_said(exact: Gateway, evicting_po
     """A second gateway has the past told again, thousands of batches of it, and foretells as well as the first."""
     async with exact_gateway(evicting_pod, tmp_path) as second:
         await believed(second)
-        rows = await play(second, seed=4, requests=50)
+        rows = await play(second, seed=4, requests=60)
     right, _ = report("a late joiner", rows)
     assert not said(second, "KV events were missed: the shadow cache decides")
     assert right >= 0.98
