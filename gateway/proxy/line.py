@@ -1,7 +1,7 @@
 """A connection to a pod: one question at a time, and its answer read by llhttp.
 
-Knows nothing of what is asked or answered: heads and payloads go to a `Relay`. A read that is one whole chunk of a
-stream that flows goes on as it came: llhttp, which waits for the next chunk's size, need not see it.
+Knows nothing of what is asked or answered: heads and payloads go to a `Relay`. Whole chunks of a stream
+that flows go on as they came (`flow.py`): llhttp, which waits for the next chunk's size, need not see them.
 """
 
 from __future__ import annotations
@@ -24,23 +24,6 @@ HEADERS = 256
 NEVER = float("inf")
 
 CRLF = b"\r\n"
-
-ONE_CHUNK_BYTES = 4096
-"""Longer reads go through the parser: their chunk costs more than to parse it."""
-
-
-def _sizes_by_read() -> tuple[bytes, ...]:
-    """The size line of a chunk that fills a read of so many bytes, as every server writes it; for no read, no such."""
-    sizes = [CRLF] * ONE_CHUNK_BYTES
-    for payload in range(1, ONE_CHUNK_BYTES):
-        size = b"%x\r\n" % payload
-        if (read := len(size) + payload + len(CRLF)) < ONE_CHUNK_BYTES:
-            sizes[read] = size
-    return tuple(sizes)
-
-
-SIZE_OF_READ = _sizes_by_read()
-"""A chunk never begins with the end of a line, so that one stands for reads that no chunk fills."""
 
 
 class Owner(Protocol):
@@ -127,9 +110,10 @@ class Line(asyncio.Protocol):
             self.abort()
             return
         self._has_stirred = True
-        if self._flow is not None and len(data) < ONE_CHUNK_BYTES:
-            size = SIZE_OF_READ[len(data)]
-            if data.startswith(size) and self._flow.pass_on(data, len(size)):
+        flow = self._flow
+        if flow is not None:
+            data = flow.pass_on(data)
+            if not data:
                 return
             self._flow = None
         try:

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.carrier import LegEnd
-from gateway.proxy.flow import EVENTS_END, Flow
+from gateway.proxy.flow import ONE_CHUNK_BYTES, SIZE_OF_READ, Flow
 from gateway.proxy.kept import Kept
-from gateway.proxy.line import ONE_CHUNK_BYTES, SIZE_OF_READ
 from routing.placement import Usage
 from routing.reading import answer_bytes
 from routing.request import Api
@@ -134,7 +133,7 @@ def a_flow(most_bytes: int = 1 << 18) -> tuple[Flow, Kept, list[bytes]]:
 
 def feed(flow: Flow, *events: bytes) -> None:
     for each in events:
-        assert flow.pass_on(chunk(each), len(b"%x\r\n" % len(each)))
+        assert flow.pass_on(chunk(each)) == b""
 
 
 def test_of_events_that_are_alike_only_the_text_is_kept() -> None:
@@ -154,7 +153,7 @@ def test_whatever_the_text_is_it_is_kept_as_it_was(words: list[str]) -> None:
     flow, kept, _ = a_flow()
     events = [chat_event(word) for word in words]
     for each in events:
-        if not flow.pass_on(chunk(each), len(b"%x\r\n" % len(each))):
+        if flow.pass_on(chunk(each)):
             kept.add(each)
     kept.add(DONE)
     assert answer_bytes(Api.CHAT, kept.joined(), stream=True) == answer_bytes(
@@ -186,9 +185,11 @@ def test_what_has_to_be_looked_at_is_not_passed_on(chunk_: bytes) -> None:
     """Half an event, usage, an error: nothing is written or kept."""
     flow, kept, written = a_flow()
     feed(flow, chat_event("Hi"), chat_event("Ho"))
-    assert not flow.pass_on(chunk_, chunk_.index(b"\n") + 1)
-    assert len(written) == 2
-    assert not chunk_.endswith(EVENTS_END) or kept.joined().count(b"data: ") <= 2
+    before = kept.joined()
+    assert flow.pass_on(chunk(chat_event("Hu")) + chunk_) == chunk_
+    assert len(written) == 3
+    assert chunk_ not in kept.joined()
+    assert before != kept.joined()
 
 
 def test_an_event_that_says_more_is_kept_by_itself() -> None:
@@ -198,3 +199,28 @@ def test_an_event_that_says_more_is_kept_by_itself() -> None:
     more = plain[0].replace(b'"Hi"', b'"Hi","more":"Ha"')
     feed(flow, *plain, more, *plain)
     assert more in kept.joined()
+
+
+def test_several_chunks_of_a_read_go_on_one_by_one() -> None:
+    """As far as they are whole; the rest is left."""
+    flow, kept, written = a_flow()
+    events = [chat_event(f" {n}") for n in range(40)]
+    read = b"".join(map(chunk, events))
+    assert flow.pass_on(read + b"a4\r\nda") == b"a4\r\nda"
+    assert b"".join(written) == read
+    kept.add(DONE)
+    assert len(kept.joined()) < len(read) / 10
+    assert answer_bytes(Api.CHAT, kept.joined(), stream=True) == answer_bytes(
+        Api.CHAT, b"".join([*events, DONE]), stream=True
+    )
+
+
+@pytest.mark.parametrize(
+    "left", [b"\r\n", b"zz\r\n" + bytes(9000), b"1000\r\n" + bytes(9000), b"\n", b"4", b"0\r\n\r\n"]
+)
+def test_what_is_no_chunk_of_ours_is_left(left: bytes) -> None:
+    """Nonsense, a large chunk, the last chunk, half a size."""
+    flow, kept, written = a_flow()
+    assert flow.pass_on(left) == left
+    assert not written
+    assert kept.joined() == b""
