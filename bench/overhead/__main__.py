@@ -35,10 +35,10 @@ FAULTS_SHOWN = 5
 METHOD = """\
 {pods} mock pods; one nginx worker, unbuffered; the routers with `cache_aware`; ours with what `hearth serve` does by
 default, and a usage log. CPU: what the scheduler gave to the gateway's threads (/proc/PID/task/*/schedstat); medians of
-{rounds} rounds of {seconds:g} s in which the gateways take turns; in brackets the ratio to nginx. Unary at {unary:g}/s
-and {large:g}/s; chunks are counted while all streams flow. Added TTFT: percentiles at {first:g} short streams/s, less
-those of the direct path in the same round. Idle streams: {idle:,} open at once on a fresh gateway, difference of RSS.
-Every answer is checked to be whole.\
+{rounds} rounds of {seconds:g} s in which the gateways take turns; in brackets the ratio to nginx. Unary in a closed
+loop of {connections} connections ({large} with 128 KB), and at {unary:g}/s; chunks are counted while all streams flow.
+Added TTFT: percentiles at {first:g} short streams/s, less those of the direct path in the same round. Idle streams:
+{idle:,} open at once on a fresh gateway, difference of RSS. Every answer is checked to be whole.\
 """
 
 
@@ -75,7 +75,8 @@ def _conclude(bench: rounds.Bench, present: Sequence[Kind], idle: int, options: 
         rounds=options.rounds,
         seconds=options.seconds,
         unary=rounds.UNARY_RATE,
-        large=rounds.LARGE_RATE,
+        connections=rounds.CONNECTIONS,
+        large=rounds.LARGE_CONNECTIONS,
         first=rounds.FIRST_TOKEN_RATE,
         idle=idle,
     )

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import cast
 
+from bench.overhead.bodies import Bodies
+
 TOKEN = re.compile(rb'"content":" (\d+)"')
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 EVENT = b"data: "
@@ -143,6 +145,9 @@ class Asker:
         self._quiet = asyncio.Event()
         self.calls: list[Call] = []
         self.open: set[Call] = set()
+        self.ended = 0
+        self.again: Bodies | None = None
+        """What a connection that falls free asks at once."""
 
     async def connect(self, count: int) -> None:
         """Have at least so many connections ready at each address."""
@@ -188,9 +193,12 @@ class Asker:
 
     def _done(self, connection: Connection, call: Call) -> None:
         self.open.discard(call)
+        self.ended += 1
         if not connection.transport.is_closing():
             port = connection.transport.get_extra_info("peername")[1]
             self._idle[self._ports.index(port)].append(connection)
+            if self.again is not None:
+                self.ask(self.again.next(), self.again.tokens, is_stream=False)
         if not self.open:
             self._quiet.set()
 

@@ -1,6 +1,8 @@
 """The loads: what is asked, at what rate, and what one unit of it cost the gateway. One function a load.
 
-All are rates that saturate nobody: what is compared is cost, not how much fits.
+Whole answers are asked for in a closed loop, as fast as the gateway gives them, so that its wake-ups are shared by many
+requests as they are on a busy day; and at a rate that saturates nobody, where each request pays for its own. Streams
+have a pace of their own.
 """
 
 from __future__ import annotations
@@ -76,6 +78,23 @@ class Window:
         by_ticks_s = ticks_s(self._pid) - self._begin_ticks_s
         each = 1e6 / max(1, units)
         return Cost(used_s * each, units, by_ticks_s * each, faults)
+
+
+async def saturated(port: int, pid: int, bodies: Bodies, connections: int, seconds: float) -> Cost:
+    """CPU per whole answer where every connection asks again as soon as it is answered."""
+    asker = Asker((port,))
+    await asker.connect(connections)
+    asker.again = bodies
+    for _ in range(connections):
+        asker.ask(bodies.next(), bodies.tokens, is_stream=False)
+    await asyncio.sleep(SETTLE_S)
+    window, before = Window(pid), asker.ended
+    await window.stay(seconds)
+    cost = window.cost(asker.ended - before)
+    asker.again = None
+    await asker.all_ended(END_LIMIT_S)
+    asker.close()
+    return Cost(cost.us, cost.units, cost.by_ticks_us, asker.faults())
 
 
 async def unary(port: int, pid: int, bodies: Bodies, rate: float, seconds: float) -> Cost:

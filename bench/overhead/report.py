@@ -19,12 +19,13 @@ class Column:
     has_ratio: bool = True
 
 
-UNARY, LARGE, FAST, MANY, WHOLE = "unary", "large", "fast", "many", "whole"
+UNARY, LARGE, PACED, FAST, MANY, WHOLE = "unary", "large", "paced", "fast", "many", "whole"
 RSS, PER_STREAM, ADDED_P50, ADDED_P99 = "rss", "per_stream", "added_p50", "added_p99"
 
 COLUMNS = (
     Column(UNARY, "1.4 KB unary, us"),
     Column(LARGE, "128 KB unary, us"),
+    Column(PACED, "1.4 KB at 400/s, us"),
     Column(FAST, "chunk, us (100 x 10 ms)", 2),
     Column(MANY, "chunk, us (500 x 50 ms)", 2),
     Column(WHOLE, "same, with begin and end", 2),

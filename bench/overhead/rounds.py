@@ -13,8 +13,9 @@ from bench.overhead.accounts import memory
 from bench.overhead.bodies import Bodies
 from bench.overhead.gateways import Kind, Running, start
 
+CONNECTIONS = 64
+LARGE_CONNECTIONS = 16
 UNARY_RATE = 400.0
-LARGE_RATE = 80.0
 FIRST_TOKEN_RATE = 100.0
 SOAK_LOOKS = 40
 ATTEMPTS = 3
@@ -78,9 +79,11 @@ class Bench:
 
     async def _costs(self, gateway: Running, seconds: float) -> None:
         name, port, pid = gateway.kind.name, gateway.port, gateway.pid
+        small, large = Bodies(1_400, tokens=16), Bodies(128 << 10, tokens=16, count=64)
         asked: dict[str, Callable[[], Awaitable[loads.Cost]]] = {
-            report.UNARY: lambda: loads.unary(port, pid, Bodies(1_400, tokens=16), UNARY_RATE, seconds),
-            report.LARGE: lambda: loads.unary(port, pid, Bodies(128 << 10, tokens=16, count=64), LARGE_RATE, seconds),
+            report.UNARY: lambda: loads.saturated(port, pid, small, CONNECTIONS, seconds),
+            report.LARGE: lambda: loads.saturated(port, pid, large, LARGE_CONNECTIONS, seconds),
+            report.PACED: lambda: loads.unary(port, pid, small, UNARY_RATE, seconds),
             report.FAST: lambda: loads.streams(port, pid, 100, 10, seconds),
             report.MANY: lambda: loads.streams(port, pid, 500, 50, seconds),
         }
