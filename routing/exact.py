@@ -55,6 +55,11 @@ class ExactIndex:
         self._engines: dict[str, Followed] = {}
         self._promises: dict[str, Promise] = {}
         self._most_blocks = most_blocks
+        self._version = -1
+        self._alike: dict[tuple[int, int], tuple[int, dict[int, str]]] = {}
+        """(block, link) to the engines with blocks of that size and nothing else: their shelves, and whose they are."""
+        self._odd: dict[str, Followed] = {}
+        """Engines with several groups or media."""
 
     def __repr__(self) -> str:
         return f"<ExactIndex {len(self._masks)} blocks on {len(self._engines)} engines>"
@@ -80,6 +85,7 @@ class ExactIndex:
         followed = self._engines.pop(engine, None)
         if followed:
             followed.leave()
+            self._masks.version += 1
 
     def take(self, engine: str, events: Iterable[KvEvent]) -> None:
         """Follow what one engine says, in its order."""
@@ -124,22 +130,36 @@ class ExactIndex:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def look(self, ends: Ends) -> dict[str, Held]:
-        """What each engine holds of a prompt. Its last token is computed in any case, so it counts as held nowhere."""
-        most = ends.tokens - 1
-        found: dict[str, Held] = dict.fromkeys(self._engines, NOTHING_HELD)
+        """What engines hold of a prompt: those that hold any of it.
+
+        Its last token is computed in any case, so it counts as held nowhere.
+        """
+        most, found = ends.tokens - 1, dict[str, Held]()
         if most <= 0:
             return found
-        alike: dict[tuple[int, int], dict[int, str]] = {}
+        if self._version != self._masks.version:
+            self._sort()
+        for (block, link), (among, names) in self._alike.items():
+            for bit, blocks in self._walk(ends.of_blocks(block, link)[: most // block], among):
+                found[names[bit]] = Held(blocks * block)
+        for name, followed in self._odd.items():
+            held = self._look_closely(followed, ends, most)
+            if held.tokens:
+                found[name] = held
+        return found
+
+    def _sort(self) -> None:
+        """Engines whose blocks are alike are looked at in one walk."""
+        self._version = self._masks.version
+        self._alike, self._odd = {}, {}
         for name, followed in self._engines.items():
             if followed.is_plain:
                 group = next(iter(followed.groups.values()))
-                alike.setdefault((group.block_tokens, followed.link_tokens), {})[group.first.bit] = name
+                among, names = self._alike.get((group.block_tokens, followed.link_tokens), (0, {}))
+                names[group.first.bit] = name
+                self._alike[group.block_tokens, followed.link_tokens] = (among | group.first.bit, names)
             elif followed.groups:
-                found[name] = self._look_closely(followed, ends, most)
-        for (block, link), names in alike.items():
-            for bit, blocks in self._walk(ends.of_blocks(block, link)[: most // block], sum(names)):
-                found[names[bit]] = Held(blocks * block)
-        return found
+                self._odd[name] = followed
 
     def _walk(self, links: Sequence[int], among: int) -> Iterator[tuple[int, int]]:
         """Yield (bit of a shelf, leading blocks on it) for the shelves of `among` that hold any."""

@@ -287,10 +287,13 @@ class Followed:
             return None
         if group is None:
             group = self.groups[number] = Group(FULL, 0, block, {GPU: self._masks.new_shelf()})
-        group.kind = event.kv_cache_spec_kind or group.kind
-        group.window_tokens = event.kv_cache_spec_sliding_window or group.window_tokens
-        if (event.medium or GPU) == GPU:
-            group.block_tokens = block
+        kind = event.kv_cache_spec_kind or group.kind
+        window = event.kv_cache_spec_sliding_window or group.window_tokens
+        if (event.medium or GPU) != GPU:
+            block = group.block_tokens
+        if (kind, window, block) != (group.kind, group.window_tokens, group.block_tokens):
+            group.kind, group.window_tokens, group.block_tokens = kind, window, block
+            self._masks.version += 1
         return group
 
     def _shelf(self, group: Group, medium: str | None) -> Shelf:

@@ -48,4 +48,4 @@ def show_attempt(placement: Placement, ended: str, usage: Usage | None) -> Attem
 
 def _was_seen(placement: Placement) -> bool:
     sight = placement.request.sight
-    return sight is not None and placement.engine.slot in sight.seen
+    return sight is not None and placement.engine.slot in sight.known

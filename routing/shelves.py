@@ -31,6 +31,8 @@ class Masks:
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
         self.promised: dict[int, int] = {}
+        self.version = 0
+        """Another whenever there is a new shelf, or one has become of another kind."""
         self._free: list[int] = []
         self._made = 0
         self._stale: list[tuple[int, Iterator[int]]] = []
@@ -39,6 +41,7 @@ class Masks:
         return len(self.held)
 
     def new_shelf(self) -> Shelf:
+        self.version += 1
         if self._free:
             return Shelf(self._free.pop())
         self._made += 1
@@ -52,7 +55,8 @@ class Masks:
         elif mask & shelf.bit:
             shelf.copies[link] = shelf.copies.get(link, 0) + 1
         else:
-            self.held[link] = mask | shelf.bit
+            # A block that stands on this shelf only shares the shelf's own integer: with many engines masks are large.
+            self.held[link] = mask | shelf.bit if mask else shelf.bit
 
     def take(self, shelf: Shelf, link: int) -> None:
         """One copy less."""

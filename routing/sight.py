@@ -5,7 +5,7 @@ Knows neither who saw it nor how; who watches over it is told what becomes of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -46,10 +46,12 @@ class Seen(Struct, frozen=True, gc=False):
 
 
 class Sight(Struct, frozen=True, gc=False):
-    """The prompt's length in tokens, and what the engines that can be trusted hold of it, by slot."""
+    """The prompt's length in tokens, and which engines hold how much of it, by slot."""
 
     prompt_tokens: int
     seen: Mapping[int, Seen]
+    known: Container[int]
+    """Engines whose events can be believed: one of them that is not in `seen` holds nothing."""
     watch: Watch
 
 
@@ -58,6 +60,7 @@ def seen_warmth(
     roster: Roster,
     shadow_tokens: Sequence[float],
     seconds_per_token: Sequence[float],
+    growth: float,
 ) -> tuple[list[float], list[float]]:
     """Warm tokens and prefill work of every engine: as seen, or where it was not seen, as its shadow cache has it.
 
@@ -68,9 +71,9 @@ def seen_warmth(
     work: list[float] = []
     for place, engine in enumerate(roster.engines):
         seen = sight.seen.get(engine.slot)
-        if seen is not None:
-            warm[place] = float(seen.tokens)
-        cold = prefill_work(prompt_tokens - warm[place], prompt_tokens)
+        if engine.slot in sight.known:
+            warm[place] = float(seen.tokens) if seen is not None else 0.0
+        cold = prefill_work(prompt_tokens - warm[place], prompt_tokens, growth)
         loading = seen.load_s / seconds_per_token[place] if seen is not None and seen.load_s else 0.0
         work.append(cold + loading)
     return warm, work

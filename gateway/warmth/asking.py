@@ -53,6 +53,7 @@ class Asking:
         self._waiting: dict[int, asyncio.Future[SightGiven]] = {}
         self._ticket = 0
         self._told: FleetTold | None = None
+        self._known: frozenset[int] = frozenset()
         client.on(SightGiven, self._take_given)
         client.on(EnginesFollowed, self._take_followed)
         client.on_connected(self._greet)
@@ -80,6 +81,7 @@ class Asking:
         """Tell the warmth process of changes in the fleet, until cancelled."""
         while True:
             await asyncio.sleep(TELL_EVERY_S)
+            self._know()
             told = tell_fleet(self._router.fleet, self._router.lives)
             if told != self._told and self._client.is_connected:
                 self._told = told
@@ -115,9 +117,9 @@ class Asking:
                 seen[engine.slot] = Seen(tokens, load_s)
         watch = Watching(given.ticket, self._client.send)
         slots = fleet.roster(request.model).slots
-        known = sum(slot in seen for slot in slots)
+        known = sum(map(self._known.__contains__, slots))
         self.ends[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
-        return replace(request, sight=Sight(given.prompt_tokens, seen, watch))
+        return replace(request, sight=Sight(given.prompt_tokens, seen, self._known, watch))
 
     def _take_given(self, given: SightGiven) -> None:
         answer = self._waiting.get(given.ticket)
@@ -128,10 +130,16 @@ class Asking:
 
     def _take_followed(self, followed: EnginesFollowed) -> None:
         self.doubts = followed.doubts
+        self._know()
+
+    def _know(self) -> None:
+        """Which slots belong to engines whose events decide. Slots may change hands."""
+        engines = (self._router.fleet.engine(name) for name, doubt in self.doubts.items() if not doubt)
+        self._known = frozenset(engine.slot for engine in engines if engine is not None)
 
     def _greet(self) -> None:
         # Whatever was known of the process before it went away, it says anew.
-        self.doubts = {}
+        self.doubts, self._known = {}, frozenset()
         self._told = tell_fleet(self._router.fleet, self._router.lives)
         self._client.send(self._told)
 

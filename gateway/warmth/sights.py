@@ -20,7 +20,7 @@ from gateway.warmth.line import Line
 from gateway.warmth.tokenizing import Asked, Tokenizing
 from gateway.warmth.wire import EnginesFollowed, FleetTold, PodTold, SightAsked, SightGiven, SightMoved, Step
 from routing.chains import LINK_TOKENS, Ends, alike
-from routing.exact import ExactIndex, Held
+from routing.exact import NOTHING_HELD, ExactIndex, Held
 from routing.request import Api
 from routing.trust import Doubt
 
@@ -214,8 +214,8 @@ class Sights:
         """The closed loop: the engine's own count against what was foretold."""
         self.tokenizing.check(ticket.model, ticket.ends.tokens, moved.prompt_tokens)
         feed = self.followers.feeds.get(ticket.engine)
-        real, held = moved.cached_tokens, ticket.found.get(ticket.engine)
-        if feed is None or real is None or held is None or ticket.ends.tokens != moved.prompt_tokens:
+        real, held = moved.cached_tokens, ticket.found.get(ticket.engine, NOTHING_HELD)
+        if feed is None or real is None or ticket.ends.tokens != moved.prompt_tokens:
             return
         followed = self.index.engines.get(ticket.engine)
         blocks = [group.block_tokens for group in followed.groups.values()] if followed else []

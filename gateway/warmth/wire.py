@@ -97,7 +97,7 @@ class SightAsked(Struct, frozen=True, array_like=True, tag=17):
 
 
 class SightGiven(Struct, frozen=True, array_like=True, tag=18):
-    """The answer. Engines that are in doubt are left out; `why` not, where nothing could be seen."""
+    """The answer. Engines that hold nothing, or are in doubt, are left out; `why`: nothing could be seen at all."""
 
     ticket: int
     prompt_tokens: int = 0

@@ -33,7 +33,7 @@ class Notes:
 
 
 def seeing(request: Request, prompt_tokens: int, seen: dict[int, Seen], watch: Notes | None = None) -> Request:
-    return replace(request, sight=Sight(prompt_tokens, seen, watch or Notes()))
+    return replace(request, sight=Sight(prompt_tokens, seen, frozenset(seen), watch or Notes()))
 
 
 def test_what_was_seen_beats_what_was_sent() -> None:

@@ -109,7 +109,7 @@ class Scene:
             return None
         (slot,) = self.router.fleet.roster(MODEL).slots
         found = request.sight.seen.get(slot)
-        return found.tokens if found else None
+        return found.tokens if found else 0 if slot in request.sight.known else None
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.warmth.feed import Feed
 from routing.chains import Ends, TokenPrompt, pack_tokens
-from routing.exact import ExactIndex
+from routing.exact import NOTHING_HELD, ExactIndex
 from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from routing.trust import AGREEMENTS, Doubt
 from tests.gateway.warmth.publisher import pack
@@ -39,7 +39,7 @@ class Scene:
         self.feed.all_again(answered=True)
 
     def held(self, tokens: list[int]) -> int:
-        return self.index.look(Ends(TokenPrompt(pack_tokens([*tokens, 99]))))["e"].tokens
+        return self.index.look(Ends(TokenPrompt(pack_tokens([*tokens, 99])))).get("e", NOTHING_HELD).tokens
 
 
 def chain(blocks: int) -> list[bytes]:
@@ -154,7 +154,7 @@ def test_answers_heal_what_events_cannot() -> None:
         scene.feed.take(number, batches[number])
     ends = Ends(TokenPrompt(pack_tokens([*prompt(3), 99])))
     for _ in range(AGREEMENTS + 1):
-        foretold = scene.index.look(ends)["e"].tokens
+        foretold = scene.index.look(ends).get("e", NOTHING_HELD).tokens
         scene.feed.trust.observe(foretold, 6, BLOCK)
         scene.index.correct("e", ends, 6)
     assert scene.feed.trust.is_exact

@@ -9,7 +9,7 @@ import zmq
 from gateway.warmth.feed import Feed
 from gateway.warmth.subscriber import Source, Subscriber
 from routing.chains import Ends, TokenPrompt, pack_tokens
-from routing.exact import ExactIndex
+from routing.exact import NOTHING_HELD, ExactIndex
 from routing.kv_events import AllBlocksCleared, BlockStored
 from routing.trust import Doubt
 from tests.gateway.fake_pod import Pulse
@@ -60,7 +60,7 @@ def block(name: int) -> BlockStored:
 
 def held(feed: Feed, blocks: int) -> int:
     tokens = [token for token in range(blocks) for _ in range(BLOCK)]
-    return feed._index.look(Ends(TokenPrompt(pack_tokens([*tokens, 99]))))["e"].tokens // BLOCK
+    return feed._index.look(Ends(TokenPrompt(pack_tokens([*tokens, 99])))).get("e", NOTHING_HELD).tokens // BLOCK
 
 
 async def test_a_late_joiner_has_the_past_told() -> None:
