@@ -23,6 +23,7 @@ from gateway.host import Host
 from gateway.identity import Keyring, key_files
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog, OutcomeLog, request_line, usage_line
+from gateway.metrics.calibration import Calibration
 from gateway.metrics.exposition import Gauges, make_registry
 from gateway.metrics.sharing import SharingExposition
 from gateway.metrics.tallies import Tallies
@@ -117,7 +118,8 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     index = WarmIndex(most_blocks_per_engine=settings.routing.most_blocks)
     router = Router(settings.routing.scorers, index=index)
     receipts = Receipts()
-    tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices)
+    calibration = Calibration(lambda: {pod.url for pod in router.fleet.pods}, say)
+    tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices, judge=calibration.judge)
     probes = probe_session()
     static = Static(settings.static_pods)
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
@@ -152,6 +154,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     )
     others = Others()
     registry = _make_registry(tallies, router, watcher, front, logs, others)
+    registry.register(calibration)
     parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, front, registry, others)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts)
     if host.warmth is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.outcome import Outcome
+from routing.receipt import Attempt
 from routing.refusal import Reason
 
 OTHER = "other"
@@ -87,13 +88,22 @@ class TenantTally:
 class Tallies:
     """All counts of one gateway. Outcomes are counted a few at a time, or when somebody looks."""
 
-    def __init__(self, is_known: Callable[[str], bool], *, most_models: int = 200, most_tenants: int = 100) -> None:
+    def __init__(
+        self,
+        is_known: Callable[[str], bool],
+        *,
+        judge: Callable[[Attempt], None] = lambda _: None,
+        most_models: int = 200,
+        most_tenants: int = 100,
+    ) -> None:
+        """`judge` is told of every answer's prediction of warmth."""
         self._models: dict[str, ModelTally] = {}
         self._tenants: dict[str, TenantTally] = {}
         self._fresh: list[Outcome] = []
         self.early: Counter[Reason] = Counter()
         """Refusals that came before there was a request: bad JSON, no key, too large."""
         self._is_known = is_known
+        self._judge = judge
         self._most_models = most_models
         self._most_tenants = most_tenants
 
@@ -122,6 +132,8 @@ class Tallies:
             self._count(self._model(outcome.request.model), outcome)
             if outcome.tenant is not None:
                 self._count_tenant(self._tenant(outcome.tenant), outcome)
+            if outcome.attempts:
+                self._judge(outcome.attempts[-1])
         self._fresh.clear()
 
     @staticmethod

@@ -1,0 +1,117 @@
+"""Whether predictions of warmth come true, pod by pod: sums for a dashboard, and an alarm where they do not.
+
+Whoever predicted, shadow cache or KV events, is judged by what engines say they reused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from routing.receipt import Attempt
+
+Family = CounterMetricFamily | GaugeMetricFamily
+
+MEMORY = 200.0
+"""Answers that the share of error looks back on."""
+
+LEAST_ANSWERS = 50
+"""Before so many nothing is alarming: a pod that has just come is being learned."""
+
+ALARM = 0.5
+"""Share of warm tokens predicted wrongly at which a pod is no longer what we take it for."""
+
+CALM = 0.35
+"""And below which it is again."""
+
+MOST_PODS = 4096
+
+Say = Callable[..., None]
+
+
+@dataclass(slots=True)
+class PodJudged:
+    """One pod."""
+
+    predicted_tokens: int = 0
+    real_tokens: int = 0
+    missed_tokens: int = 0
+    """Sum of differences, whichever way."""
+    answers: float = 0.0
+    lately_missed: float = 0.0
+    lately_warm: float = 0.0
+    is_alarming: bool = False
+
+    @property
+    def error(self) -> float:
+        """Share of warm tokens predicted wrongly lately."""
+        return self.lately_missed / self.lately_warm if self.lately_warm else 0.0
+
+    def take(self, predicted: int, real: int) -> bool:
+        """Take note of an answer. True where the alarm began or ended with it."""
+        self.predicted_tokens += predicted
+        self.real_tokens += real
+        self.missed_tokens += abs(predicted - real)
+        kept = 1 - 1 / MEMORY
+        self.answers = self.answers * kept + 1
+        self.lately_missed = self.lately_missed * kept + abs(predicted - real)
+        self.lately_warm = self.lately_warm * kept + max(predicted, real)
+        was_alarming = self.is_alarming
+        bound = CALM if was_alarming else ALARM
+        self.is_alarming = self.answers >= LEAST_ANSWERS and self.error > bound
+        return self.is_alarming is not was_alarming
+
+
+class Calibration(Collector):
+    """One per gateway. `pods` are those that are there now: who is gone has no series."""
+
+    def __init__(self, pods: Callable[[], Collection[str]], say: Say) -> None:
+        self._pods = pods
+        self._say = say
+        self._judged: dict[str, PodJudged] = {}
+
+    def judge(self, attempt: Attempt) -> None:
+        """Take note of an answer whose engine told what it reused."""
+        if attempt.real_warm_tokens is None:
+            return
+        url = attempt.engine.partition("#")[0]
+        pod = self._judged.get(url)
+        if pod is None:
+            if len(self._judged) >= MOST_PODS:
+                self._forget_gone()
+            pod = self._judged[url] = PodJudged()
+        if pod.take(attempt.predicted_warm_tokens, attempt.real_warm_tokens):
+            level, words = ("warning", "drifts from") if pod.is_alarming else ("info", "is again")
+            self._say(level, f"what is reused {words} what is predicted", pod=url, error=round(pod.error, 3))
+
+    def collect(self) -> Iterator[Family]:
+        """All families of this moment."""
+        self._forget_gone()
+        sums: tuple[tuple[str, str, Callable[[PodJudged], int]], ...] = (
+            ("hearth_pod_predicted_warm_tokens", "Warm tokens predicted of it.", lambda pod: pod.predicted_tokens),
+            ("hearth_pod_real_warm_tokens", "Warm tokens it told.", lambda pod: pod.real_tokens),
+            ("hearth_pod_missed_warm_tokens", "Sum of the differences.", lambda pod: pod.missed_tokens),
+        )
+        for name, words, sum_of in sums:
+            counter = CounterMetricFamily(name, words, labels=("pod",))
+            for url, pod in self._judged.items():
+                counter.add_metric((url,), sum_of(pod))
+            yield counter
+        error = GaugeMetricFamily(
+            "hearth_pod_warmth_error", "Share of warm tokens predicted wrongly lately.", labels=("pod",)
+        )
+        drift = GaugeMetricFamily(
+            "hearth_pod_warmth_drift", "1 where predictions have stopped coming true.", labels=("pod",)
+        )
+        for url, pod in self._judged.items():
+            error.add_metric((url,), pod.error)
+            drift.add_metric((url,), float(pod.is_alarming))
+        yield from (error, drift)
+
+    def _forget_gone(self) -> None:
+        there = self._pods()
+        for url in [url for url in self._judged if url not in there]:
+            del self._judged[url]
