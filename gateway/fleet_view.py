@@ -71,8 +71,14 @@ def _show_engine(router: Router, engine: Engine, theirs: ByEngine) -> dict[str, 
             "step_per_sequence_s": round(costs.step_per_sequence_s[slot], 7),
             "residence_s": round(costs.residence_s[slot], 3),
         },
+        "warmth": _show_warmth(router.fleet.doubts.get(engine.name)),
         "shadow_bytes": router.index.size_of(slot),
     }
+
+
+def _show_warmth(doubt: str | None) -> dict[str, str | None]:
+    """Who says what it holds; where it is not its events though they are followed, why."""
+    return {"by": "events" if doubt == "" else "shadow", "doubt": doubt or None}
 
 
 def _age(now_s: float, then_s: float) -> float | None:

@@ -172,6 +172,8 @@ class Fleet:
         self._free_slots: list[int] = []
         self._slots_made = 0
         self._rosters: dict[str, Roster] = {}
+        self.doubts: Mapping[str, str] = {}
+        """Engines whose KV events are followed, by name, and why these do not decide; empty where they do."""
         self._engines: dict[str, Engine] = {}
 
     def __repr__(self) -> str:

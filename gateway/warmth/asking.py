@@ -129,7 +129,7 @@ class Asking:
     # -- what both sides know ------------------------------------------------------------------------------------------
 
     def _take_followed(self, followed: EnginesFollowed) -> None:
-        self.doubts = followed.doubts
+        self.doubts = self._router.fleet.doubts = followed.doubts
         self._know()
 
     def _know(self) -> None:
@@ -140,6 +140,7 @@ class Asking:
     def _greet(self) -> None:
         # Whatever was known of the process before it went away, it says anew.
         self.doubts, self._known = {}, frozenset()
+        self._router.fleet.doubts = {}
         self._told = tell_fleet(self._router.fleet, self._router.lives)
         self._client.send(self._told)
 

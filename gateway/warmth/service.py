@@ -56,6 +56,8 @@ class Warmth:
     def renew(self, settings: Settings) -> None:
         """Take over settings that a reload has read."""
         self.settings = settings
+        if self.sights is not None:
+            self.sights.renew(settings)
 
     async def run(self) -> None:
         """Serve the workers until cancelled."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gateway.config.exact import LoadTimes
+from gateway.config.exact import LoadTimes, TokenizerEntry
 from gateway.config.values import Settings
 from gateway.log import EventLog
 from gateway.warmth.conversations import UnseenError
@@ -58,10 +58,9 @@ class Sights:
         words = settings.kv_events
         if words is None:
             raise ValueError("exact warmth was not asked for")
-        entries = {entry.name: entry.tokenizer for entry in settings.models if entry.tokenizer is not None}
         self.index = ExactIndex(most_blocks=words.most_blocks)
         self.followers = Followers(words, self.index, say)
-        self.tokenizing = Tokenizing(entries, cache_bytes=words.tokenizer_cache_mb << 20, say=say)
+        self.tokenizing = Tokenizing(_entries(settings), cache_bytes=words.tokenizer_cache_mb << 20, say=say)
         self.given = 0
         self.unseen: dict[str, int] = {}
         """Questions that found no answer, by why."""
@@ -86,6 +85,10 @@ class Sights:
             for task in self._tasks:
                 task.cancel()
             await self.tokenizing.close()
+
+    def renew(self, settings: Settings) -> None:
+        """Other tokenizers for some models. All else of it wants a restart."""
+        self.tokenizing.renew(_entries(settings))
 
     # -- what workers say ------------------------------------------------------------------------------------------
 
@@ -246,6 +249,10 @@ class Sights:
                 for line in self._fleets:
                     line.send(self._told)
             await asyncio.sleep(TELL_EVERY_S)
+
+
+def _entries(settings: Settings) -> dict[str, TokenizerEntry]:
+    return {entry.name: entry.tokenizer for entry in settings.models if entry.tokenizer is not None}
 
 
 def _load_seconds(words: LoadTimes) -> dict[str, float]:

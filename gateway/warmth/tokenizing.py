@@ -129,6 +129,14 @@ class Tokenizing:
                 counted_tokens=counted,
             )
 
+    def renew(self, entries: Mapping[str, TokenizerEntry]) -> None:
+        """Go by other entries: what has changed is loaded anew and judged anew."""
+        for model in [model for model, entry in self._entries.items() if entries.get(model) != entry]:
+            self._local.pop(model, None)
+            self._vouchers.pop(model, None)
+        self._entries = dict(entries)
+        self.warm_up()
+
     def warm_up(self) -> None:
         """Load what is configured, before the first prompt waits for it."""
         self._loop = asyncio.get_running_loop()
