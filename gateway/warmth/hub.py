@@ -66,6 +66,7 @@ class Hub:
         match message:
             case Hello(origin):
                 self._lines[line] = origin
+                self._have_others_state(line)
             case Batch(payload):
                 self._take_batch(line, payload)
             case Missed(origin):
@@ -80,9 +81,8 @@ class Hub:
             self._spread(payload, None)
 
     def have_all_state(self) -> None:
-        """Somebody abroad has missed news of ours, or has just come."""
-        for line in self._lines:
-            line.send(Restate())
+        """Somebody abroad has just come."""
+        self._have_others_state(None)
 
     def states(self, origin: int) -> bool:
         """Have an origin state what it has open, if it is a worker of this host."""
@@ -122,6 +122,11 @@ class Hub:
         for line in self._lines:
             if line is not but:
                 line.send_frame(frame)
+
+    def _have_others_state(self, but: Line | None) -> None:
+        for line in self._lines:
+            if line is not but:
+                line.send(Restate())
 
     def _have_stated(self, origin: int) -> None:
         if not self.states(origin):

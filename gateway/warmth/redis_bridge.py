@@ -155,6 +155,7 @@ class RedisBridge:
                 async with self._connected() as client:
                     await go_on(client)
             except (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+                heed_cancel()
                 if not is_away:
                     words = "Redis is away: going on with what this host knows"
                     self._say("warning", words, redis=str(self._place), error=type(error).__name__)
@@ -189,6 +190,7 @@ class RedisBridge:
                 raise
             self.writes = True
             self.written += 1
+            heed_cancel()
             await asyncio.sleep(SPACING_S)
 
     async def _write(self, client: Client, batches: list[bytes], asked: list[int]) -> None:
@@ -233,6 +235,7 @@ class RedisBridge:
                 self.reads = False
                 raise
             self.reads = True
+            heed_cancel()
             entries = streams[0][1] if streams else []
             for entry_id, fields in entries:
                 self._last = read_id(entry_id)
@@ -263,6 +266,13 @@ class RedisBridge:
         while self._unread_us and self._unread_us[0] <= parcel.sent_us:
             self._unread_us.popleft()
         self._round_trip_s = self._clock() - parcel.sent_us / 1e6
+
+
+def heed_cancel() -> None:
+    """Raise what a library has swallowed: `asyncio.wait_for` of Python 3.11 loses a cancel that comes with a result."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def read_id(said: bytes | str) -> Id:

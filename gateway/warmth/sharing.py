@@ -198,7 +198,8 @@ class Sharing:
                 await asyncio.sleep(ASK_AGAIN_S)
                 continue
             try:
-                past = await asyncio.wait_for(self._past.get(), BEAT_S)
+                async with asyncio.timeout(BEAT_S):
+                    past = await self._past.get()
             except TimeoutError:
                 continue
             start, has_more = past.following, past.has_more
