@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from math import gcd
 
 from msgspec import Struct
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from routing.blocks import seed_of
 
@@ -25,6 +25,11 @@ BYTES_PER_TOKEN = 4
 def pack_tokens(token_ids: Iterable[int]) -> bytes:
     """Token ids as four bytes each. Raises `OverflowError` or `TypeError` for what is no token id."""
     return array("I", token_ids).tobytes()
+
+
+def text_digest(text: str) -> bytes:
+    """What stands for a text wherever it is only to be known again."""
+    return xxh3_128_digest(text.encode())
 
 
 def root_of(adapter: str = "", salt: str = "") -> int:

@@ -17,12 +17,11 @@ from threading import Lock
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
-from xxhash import xxh3_128_digest
 
 from gateway.warmth.conversations import Chat, Ids, Spoken, Text, UnseenError
 from gateway.warmth.normal import normal_messages
 from gateway.warmth.templates import CannotRenderError, ChatTemplate
-from routing.chains import TokenPrompt, pack_tokens, root_of
+from routing.chains import TokenPrompt, pack_tokens, root_of, text_digest
 
 ENTRY_BYTES = 150
 """What an entry of the cache costs beside its tokens, about."""
@@ -150,7 +149,7 @@ class LocalTokenizer:
         )
 
     def _piece(self, text: str) -> bytes:
-        digest = xxh3_128_digest(text.encode())
+        digest = text_digest(text)
         packed = self.pieces.get(digest)
         if packed is None:
             packed = self._whole(text, wrapped=False)

@@ -51,7 +51,7 @@ class Load:
             if self._rng.random() < 0.15:
                 shared = self._systems[0] if self._rng.random() < 0.5 else ""
                 prompt = f"{shared} {self.text(5, 50)}"
-                yield COMPLETIONS, {"prompt": prompt, **self._common("max_tokens")}, None
+                yield COMPLETIONS, {"prompt": prompt, **self._limited("max_tokens")}, None
                 continue
             at = self._rng.randrange(len(self._talkers))
             if len(self._talkers[at].messages) >= self._most or self._rng.random() < 0.05:
@@ -70,7 +70,7 @@ class Load:
         if talker.path == CHAT:
             whole = [{"role": "system", "content": talker.system}, *messages]
             tools = {"tools": [TOOL], "tool_choice": "none"} if talker.tools else {}
-            return CHAT, {"messages": whole, **tools, **self._common("max_tokens")}, talker
+            return CHAT, {"messages": whole, **tools, **self._limited("max_tokens")}, talker
         if talker.path == MESSAGES:
             parts = [
                 {**message, "content": [{"type": "text", "text": message["content"]}]}
@@ -78,14 +78,14 @@ class Load:
                 else message
                 for message in messages
             ]
-            return MESSAGES, {"system": talker.system, "messages": parts, **self._common("max_tokens")}, talker
+            return MESSAGES, {"system": talker.system, "messages": parts, **self._limited("max_tokens")}, talker
         return (
             RESPONSES,
-            {"instructions": talker.system, "input": messages, **self._common("max_output_tokens")},
+            {"instructions": talker.system, "input": messages, **self._limited("max_output_tokens")},
             talker,
         )
 
-    def _common(self, limit: str) -> dict[str, Any]:
+    def _limited(self, limit: str) -> dict[str, Any]:
         return {"model": self._model, limit: self._rng.choice((1, 2, 8, 24, 40))}
 
     def _new_talker(self) -> Talker:
