@@ -106,16 +106,17 @@ class Line(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        self._has_stirred = True
+        if self._flow is None:
+            self._parse(data)
+        elif left := self._flow.pass_on(data):
+            self._flow = None
+            self._parse(left)
+
+    def _parse(self, data: bytes) -> None:
         if self._relay is None:  # Nobody asked.
             self.abort()
             return
-        self._has_stirred = True
-        flow = self._flow
-        if flow is not None:
-            data = flow.pass_on(data)
-            if not data:
-                return
-            self._flow = None
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
