@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from routing.hearing import Hearing
 from routing.news import News, Voice
 from routing.router import Router
 
-BATCH_S = 0.01
-"""Words are put together for so long before they are sent."""
+SPACING_S = 0.002
+"""Between two batches of a router; the first word after a silence goes out at once. As a worker does it."""
 
 STATE_S = 2.0
 """How often a router states what it has open, where news can be lost."""
@@ -33,6 +34,7 @@ class Member:
     hearing: Hearing
     batches: int = 0
     stated_s: float = 0.0
+    sent_s: float = -1.0
 
 
 class Exchange:
@@ -49,6 +51,7 @@ class Exchange:
         self._draw = draw
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
+        self._held: list[Callable[[], None]] | None = None
 
     def join(self, router: Router) -> Hearing:
         """Have a router tell and hear. Returns what it hears with."""
@@ -59,11 +62,25 @@ class Exchange:
         self._members.append(member)
         return member.hearing
 
+    def cut(self) -> None:
+        """What is between them is away: everybody goes on alone, and what is said is kept."""
+        self._held = []
+        for member in self._members:
+            for other in self._members:
+                member.hearing.forget(other.name, self._loop.time())
+
+    def mend(self) -> None:
+        """It is back: all that was said meanwhile is heard, in order."""
+        held, self._held = self._held or (), None
+        for deliver in held:
+            deliver()
+
     def _wake(self, name: int) -> None:
-        self._loop.call_later(BATCH_S, self._send, self._members[name])
+        member = self._members[name]
+        self._loop.call_at(max(self._loop.time(), member.sent_s + SPACING_S), self._send, member)
 
     def _send(self, member: Member) -> None:
-        now_s = self._loop.time()
+        now_s = member.sent_s = self._loop.time()
         if self.loss and now_s - member.stated_s >= STATE_S:
             member.stated_s = now_s
             member.voice.state()
@@ -71,9 +88,16 @@ class Exchange:
         member.batches += 1
         self.batches += 1
         self.words += len(news)
+        deliver = partial(self._deliver, member, member.batches, news)
+        if self._held is None:
+            deliver()
+        else:
+            self._held.append(deliver)
+
+    def _deliver(self, member: Member, number: int, news: list[News]) -> None:
         for other in self._members:
             if other is not member and not (self.loss and self._draw() < self.loss):
-                self._loop.call_later(self.delay_s, self._tell, other, member, member.batches, news)
+                self._loop.call_later(self.delay_s, self._tell, other, member, number, news)
 
     def _tell(self, other: Member, member: Member, number: int, news: list[News]) -> None:
         now_s = self._loop.time()
@@ -89,4 +113,4 @@ class Exchange:
         self.loss = 0.0
         for member in self._members:
             member.voice.state()
-        await asyncio.sleep(2 * (BATCH_S + self.delay_s))
+        await asyncio.sleep(2 * (SPACING_S + self.delay_s))

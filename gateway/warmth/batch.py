@@ -11,16 +11,14 @@ otherwise raise `least reader`, so that who is older passes the whole batch over
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from struct import pack, unpack
 
 import msgspec
 from msgspec import Raw, Struct
-from xxhash import xxh3_64_intdigest
 
-from routing.blocks import BLOCK_ENDS, BLOCK_SIZES, Prompt
+from routing.blocks import BLOCK_ENDS, BLOCK_SIZES, Prompt, seed_of
 from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
 
 SCHEMA = 1
@@ -29,7 +27,7 @@ SCHEMA = 1
 LEAST_READER = 1
 """The oldest schema whose readers understand what is written here."""
 
-CUTTING = xxh3_64_intdigest(array("Q", BLOCK_SIZES).tobytes()) & 0xFFFFFFFF
+CUTTING = seed_of(pack(f"<{len(BLOCK_SIZES)}Q", *BLOCK_SIZES)) & 0xFFFFFFFF
 """Who cuts prompts into other blocks has other hashes: its prompts say nothing here, its charges do."""
 
 MOST_WHOLE = 1 << 48

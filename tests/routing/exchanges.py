@@ -35,6 +35,10 @@ def talker(name: int, pods: int) -> Talker:
     return Talker(name, router, voice, Hearing(router))
 
 
+def pair(pods: int = 3) -> tuple[Talker, Talker]:
+    return talker(1, pods), talker(2, pods)
+
+
 def tell_all(talkers: list[Talker], now_s: float) -> None:
     """Everybody hears what everybody else has said."""
     for said in [one.batch() for one in talkers]:

@@ -9,7 +9,7 @@ from routing.news import Stated
 from routing.router import Router
 from scorers.registry import routings
 from simulator.clock import run_virtually
-from simulator.exchange import BATCH_S, Exchange
+from simulator.exchange import Exchange
 from tests.routing.engines import TALK, add_pod, ask, place
 from tests.routing.exchanges import loads
 
@@ -31,7 +31,7 @@ def test_news_come_after_the_delay_and_not_before() -> None:
         for router in (here, there):
             exchange.join(router)
         placement = place(here, ask())
-        await asyncio.sleep(BATCH_S + 0.49)
+        await asyncio.sleep(0.49)
         assert loads(there) == {}
         await asyncio.sleep(0.02)
         assert loads(there) == loads(here) != {}
@@ -86,5 +86,33 @@ def test_without_loss_nobody_states_but_once() -> None:
             await asyncio.sleep(0.1)
         assert sum(isinstance(word, Stated) for word in stated) == 1
         assert hearings[1].gaps == 0
+
+    run_virtually(scene())
+
+
+def test_what_was_said_while_it_was_cut_is_heard_after() -> None:
+    """Alone everybody goes on; when all is mended the prompts of the meantime are warm to all, and the books agree."""
+
+    async def scene() -> None:
+        here, there = routers(2)
+        exchange = Exchange(delay_s=0.01)
+        for router in (here, there):
+            exchange.join(router)
+        held = place(here, ask())
+        await asyncio.sleep(1)
+        exchange.cut()
+        assert there.ledger.is_empty()
+        meanwhile = place(here, ask(b"meanwhile " * 300), draw=0.9)
+        meanwhile.first_token(asyncio.get_running_loop().time())
+        meanwhile.release(asyncio.get_running_loop().time())
+        await asyncio.sleep(1)
+        assert not list(there.index.walk(meanwhile.request.prompt, 0b111))
+        exchange.mend()
+        await exchange.settle()
+        assert list(there.index.walk(meanwhile.request.prompt, 0b111))
+        assert loads(there) == loads(here) != {}
+        held.release(asyncio.get_running_loop().time())
+        await exchange.settle()
+        assert there.ledger.is_empty()
 
     run_virtually(scene())
