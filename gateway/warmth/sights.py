@@ -209,7 +209,10 @@ class Sights:
         self.index.withdraw(f"{key[0]}/{key[1]}")
 
     def _seconds(self, held: Held) -> float:
-        return sum(tokens * self._load_s.get(medium, 0.0) for medium, tokens in held.slow_tokens.items())
+        # A medium that is not known here is taken for the slowest.
+        return sum(
+            tokens * self._load_s.get(medium, self._load_s["STORAGE"]) for medium, tokens in held.slow_tokens.items()
+        )
 
     # -- learning --------------------------------------------------------------------------------------------------
 

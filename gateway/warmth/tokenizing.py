@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -28,6 +29,9 @@ if TYPE_CHECKING:  # an extra: without it pods tokenise
 
 MOST_WAITING = 64
 """Prompts at once. Beyond them the answer would come too late in any case."""
+
+THREADS = 2
+"""One long prompt must not hold up all others; the tokenizer lets go of the interpreter while it works."""
 
 POD_WAIT_S = 1.0
 
@@ -97,10 +101,11 @@ class Tokenizing:
         self._say = say
         self._now = now
         self._local: dict[str, LocalTokenizer | None] = {}
+        self._loading = Lock()
         self._vouchers: dict[str, Voucher] = {}
         self._waiting = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+        self._thread = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
         self._session: aiohttp.ClientSession | None = None
 
     async def ends(self, asked: Asked) -> Ends:
@@ -156,28 +161,36 @@ class Tokenizing:
         tokenizer = self._load(asked.base, entry)
         if tokenizer is None:
             raise UnseenError("no_tokenizer")
-        ends = Ends(tokenizer.prompt(read_spoken(asked.api, asked.body), asked.model if asked.is_adapter else ""))
+        spoken = read_spoken(asked.api, asked.body)
+        try:
+            ends = Ends(tokenizer.prompt(spoken, asked.model if asked.is_adapter else ""))
+        except UnseenError:
+            raise
+        except Exception:  # noqa: BLE001 - the library's own, for texts that nobody has thought of
+            raise UnseenError("fault") from None
         ends.of_blocks(16, 16)  # Hashed here, where it holds up nobody.
         return ends
 
     def _load(self, model: str, entry: TokenizerEntry) -> LocalTokenizer | None:
-        if model not in self._local:
-            self._local[model] = None
-            try:
-                from gateway.warmth.tokens import BadTokenizerError, LocalTokenizer  # noqa: PLC0415 - an extra
-            except ModuleNotFoundError as missing:
-                why = f"{missing.name} is not installed (it comes with hearth-gateway[exact])"
-                self._say_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=why)
-                return None
-            try:
-                folder = Path(entry.place)
-                found = LocalTokenizer(folder, entry.template, cache_bytes=self._cache_bytes, now=self._now)
-            except BadTokenizerError as error:
-                self._say_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=str(error))
-                return None
-            self._local[model] = found
-            self._say_from_thread("info", "tokenizer loaded", model=model, incremental=found.cuts_apart)
-        return self._local[model]
+        with self._loading:
+            if model not in self._local:
+                self._local[model] = self._loaded(model, entry)
+            return self._local[model]
+
+    def _loaded(self, model: str, entry: TokenizerEntry) -> LocalTokenizer | None:
+        try:
+            from gateway.warmth.tokens import BadTokenizerError, LocalTokenizer  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as missing:
+            why = f"{missing.name} is not installed (it comes with hearth-gateway[exact])"
+            self._say_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=why)
+            return None
+        try:
+            found = LocalTokenizer(Path(entry.place), entry.template, cache_bytes=self._cache_bytes, now=self._now)
+        except BadTokenizerError as error:
+            self._say_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=str(error))
+            return None
+        self._say_from_thread("info", "tokenizer loaded", model=model, incremental=found.cuts_apart)
+        return found
 
     def _say_from_thread(self, level: str, words: str, **more: object) -> None:
         if self._loop is not None and not self._loop.is_closed():
