@@ -6,6 +6,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import Address, Secret
 from tenancy.document import Wrong, text, whole
 
@@ -56,16 +57,17 @@ def pod_url(value: object) -> str:
 
 
 def redis_url(value: object) -> Secret:
-    """`redis://[user:password@]HOST[:PORT][/DB]`; secret, as it may hold a password."""
+    """One server, sentinels or a cluster, as `redis_place.py` says; secret, as it may hold a password."""
     words = text(value)
-    if words.startswith("unix://"):
-        return Secret(words)
-    _url(words, ("redis", "rediss"), quoted=False)
+    try:
+        parse_redis_url(words)
+    except ValueError as error:
+        raise Wrong(str(error)) from None
     return Secret(words)
 
 
-def _url(words: str, schemes: tuple[str, ...], *, quoted: bool = True) -> SplitResult:
-    shown = f": `{words}`" if quoted else ""
+def _url(words: str, schemes: tuple[str, ...]) -> SplitResult:
+    shown = f": `{words}`"
     try:
         parts = urlsplit(words)
         port = parts.port

@@ -17,9 +17,10 @@ import msgspec
 from msgspec import Struct
 from redis.exceptions import RedisError
 
+from gateway.config.redis_place import RedisPlace
 from gateway.log import EventLog
 from gateway.warmth.hub import Hub
-from gateway.warmth.redis_url import Client, RedisPlace, connect
+from gateway.warmth.redis_client import Client, connect
 
 KEY = "hearth:news"
 

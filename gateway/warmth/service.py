@@ -15,14 +15,14 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import Settings
 from gateway.log import EventLog
-from gateway.metrics.sharing import ExchangeExposition
+from gateway.metrics.exchange import ExchangeExposition
 from gateway.warmth.exposition import ExactExposition
 from gateway.warmth.hub import Hub
 from gateway.warmth.line import Line
 from gateway.warmth.redis_bridge import RedisBridge
-from gateway.warmth.redis_url import parse_redis_url
 from gateway.warmth.sights import Sights
 from gateway.warmth.wire import Batch, FleetTold, Hello, Message, Missed, Recall, SightAsked, SightMoved
 

@@ -82,7 +82,7 @@ def test_a_pod_has_one_name(given: str, url: str) -> None:
         (pod_url, "http://pod/v1", "without a path"),
         (pod_url, "http://pod?x=1", "without a path"),
         (pod_url, "http://me:pw@pod", "a pod's key belongs into pod_api_key"),
-        (redis_url, "localhost:6379", "must be a URL beginning with redis:// or rediss://"),
+        (redis_url, "localhost:6379", "must be a URL beginning with redis://, rediss://, unix://"),
         (processes, 0, "must be from 1 to 256, not 0"),
         (processes, "257", "must be from 1 to 256, not 257"),
         (processes, 1.5, "must be a whole number"),

@@ -1,4 +1,4 @@
-"""Where Redis stands, as one URL says it, and a client for it.
+"""Where Redis stands, as one URL says it.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DB]            one server; rediss:// with TLS, unix:///PATH?db=N by socket
     redis+sentinel://[...@]HOST[:PORT],HOST.../SERVICE[/DB]   the master that these sentinels name
@@ -14,24 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
-
-from redis.asyncio import Redis, RedisCluster
-from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
-from redis.backoff import NoBackoff
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 
 USUAL_PORT, USUAL_SENTINEL_PORT = 6379, 26379
 
-CONNECT_S = 2.0
-
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-
-Client = Redis | RedisCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +52,8 @@ def parse_redis_url(words: str) -> RedisPlace:
     """What a URL says. Raises ValueError with words that hold no part of the URL that may be secret."""
     scheme, colon, rest = words.partition("://")
     if not colon or scheme not in SCHEMES or any(char <= " " for char in words):
-        raise ValueError("must be a URL beginning with " + ", ".join(f"{known}://" for known in SCHEMES))
+        shown = [f"{known}://" for known in SCHEMES]
+        raise ValueError(f"must be a URL beginning with {', '.join(shown[:-1])} or {shown[-1]}")
     security, _, kind = scheme.partition("+")
     authority, _, query = rest.partition("?")
     options = _options(query, is_sentinel=kind == "sentinel")
@@ -102,35 +92,6 @@ def parse_redis_url(words: str) -> RedisPlace:
         tls=_tls(options),
         prefix=options.get("prefix", ""),
     )
-
-
-def connect(place: RedisPlace, *, answer_s: float) -> Client:
-    """A client that gives up after `answer_s`, and tries nothing twice: whoever uses it does that."""
-    options: dict[str, Any] = {
-        "username": place.username,
-        "password": place.password,
-        "socket_timeout": answer_s,
-        "socket_connect_timeout": CONNECT_S,
-        "protocol": 2,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    tls: dict[str, Any] = {"ssl": True, **place.tls} if place.is_tls else {}
-    if place.kind == "cluster":
-        return RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in place.hosts], **options, **tls)
-    if place.kind == "sentinel":
-        asking = {
-            **tls,
-            **{key: options[key] for key in ("socket_timeout", "socket_connect_timeout", "protocol", "retry")},
-            "username": place.sentinel_username,
-            "password": place.sentinel_password,
-        }
-        sentinel = Sentinel(list(place.hosts), sentinel_kwargs=asking, **options, **tls)  # type: ignore[no-untyped-call]
-        master: Redis = sentinel.master_for(place.service, db=place.db)
-        return master
-    if place.path is not None:
-        return Redis(unix_socket_path=place.path, db=place.db, **options)
-    (host, port) = place.hosts[0]
-    return Redis(host=host, port=port, db=place.db, **options, **tls)
 
 
 def _hosts(words: str, usual_port: int) -> tuple[tuple[str, int], ...]:
