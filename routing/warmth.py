@@ -8,7 +8,7 @@ Knows nothing of load and makes no choice.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -82,27 +82,28 @@ class WarmIndex:
         engine = self._engines.get(slot)
         return engine.shadow.used if engine else 0
 
-    def walk(self, prompt: Prompt, among: int) -> Iterator[tuple[int, int]]:
-        """Yield (mask of engines, warm size) for the engines of `among` that hold some of the prompt's beginning.
+    def walk(self, prompt: Prompt, among: int) -> list[tuple[int, int]]:
+        """(mask of engines, warm size) of the engines of `among` that hold some of the prompt's beginning.
 
         Whoever holds a block holds all before it, so where engines leave the walk is found by bisection; and a single
         engine that is left knows by its own tree how far it goes, which is where it would be given the prompt.
         """
         holders, blocks, ends = self._holders, prompt.blocks, prompt.ends
-        alive, depth = among, 0
-        while alive and depth < len(blocks):
-            if depth and not alive & (alive - 1):
-                yield alive, ends[self._engines[alive.bit_length() - 1].shadow.depth(blocks) - 1]
-                return
+        walked: list[tuple[int, int]] = []
+        alive, depth = holders.get(blocks[0], 0) & among if blocks else 0, 1
+        while alive:
+            if not alive & (alive - 1):
+                walked.append((alive, ends[self._engines[alive.bit_length() - 1].shadow.depth(blocks) - 1]))
+                break
 
             def some_have_left(block: int, alive: int = alive) -> bool:
                 return holders.get(block, 0) & alive != alive
 
             depth = bisect_left(blocks, True, depth, key=some_have_left)
             still = holders.get(blocks[depth], 0) & alive if depth < len(blocks) else 0
-            if depth:
-                yield alive ^ still, ends[depth - 1]
+            walked.append((alive ^ still, ends[depth - 1]))
             alive = still
+        return walked
 
     def put(self, slot: int, prompt: Prompt) -> Trace:
         """Record that an engine is given this prompt now, and will hold all of its full blocks.
