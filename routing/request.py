@@ -70,7 +70,7 @@ class Request(Struct, frozen=True, gc=False):
     @property
     def expected_output_tokens(self) -> int:
         """How many tokens the answer is taken to have, all sequences together."""
-        if not self.api.generates:
+        if self.api not in GENERATING:
             return 0
         each = USUAL_OUTPUT_TOKENS if self.max_tokens is None else min(self.max_tokens, USUAL_OUTPUT_TOKENS)
         return each * self.sequences

@@ -133,18 +133,20 @@ class ShadowCache:
     def _path(self, blocks: Sequence[int], *, splitting: bool = False) -> list[Run]:
         """The runs that a prompt goes through whole; one that it leaves in the middle where that is to be split."""
         path: list[Run] = []
-        run = self._root
-        while run.end < len(blocks):
-            child = run.children.get(blocks[run.end])
+        children, end, length = self._root.children, 0, len(blocks)
+        while end < length:
+            child = children.get(blocks[end])
             if child is None:
                 break
-            shared = child.shared_with(blocks)
-            if shared < len(child.blocks):
+            end = child.end
+            # Whole, as nearly always, where its last block is the prompt's too.
+            if end > length or child.blocks[-1] != blocks[end - 1]:
+                shared = child.shared_with(blocks)
                 if splitting:
                     path.append(self._split(child, shared))
                 break
             path.append(child)
-            run = child
+            children = child.children
         return path
 
     def _split(self, run: Run, keep: int) -> Run:

@@ -32,6 +32,10 @@ class Budget:
         self._most = most
         self.held = 0
 
+    def has_room(self, count: int) -> bool:
+        """Whether so many more bytes may be held."""
+        return self.held + count <= self._most
+
     def take(self, count: int) -> bool:
         """Whether so many more bytes may be held; if so, they are counted."""
         if self.held + count > self._most:
@@ -142,11 +146,12 @@ class Asked:
 def judge_head(asked: Asked, budget: Budget, limits: Limits) -> None:
     """Raise `Refused` where the message is too large, or cannot be framed for certain though llhttp takes it."""
     headers = asked.headers
+    host = headers.get(b"host", b"")
     if asked.version not in {"1.1", "1.0"}:
         raise Refused(Reason.BAD_REQUEST, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
-    if asked.version == "1.1" and not headers.get(b"host"):
+    if not host and asked.version == "1.1":
         raise Refused(Reason.BAD_REQUEST, "An HTTP/1.1 request needs one Host header.")
-    if b"," in headers.get(b"host", b""):
+    if b"," in host:
         raise Refused(Reason.BAD_REQUEST, "There is more than one Host header.")
     coding = headers.get(b"transfer-encoding")
     if coding is not None and (asked.version != "1.1" or coding.lower() != b"chunked"):
@@ -156,9 +161,8 @@ def judge_head(asked: Asked, budget: Budget, limits: Limits) -> None:
     declared = asked.declared_bytes or 0
     if declared > limits.max_body_bytes:
         raise body_too_large(limits)
-    if not budget.take(declared):
+    if not budget.has_room(declared):
         raise too_many_bodies()
-    budget.give(declared)
 
 
 def head_too_large(limits: Limits) -> Refused:

@@ -71,7 +71,8 @@ class HttpCarrier:
         self._reply.refuse(refusal)
 
     async def _ask(self, placement: Placed, first_byte_by_s: float, *, fresh: bool) -> Relay:
-        line = await self._pool.lease(placement.engine.pod, fresh=fresh)
+        url = placement.engine.pod
+        line = (None if fresh else self._pool.lease_idle(url)) or await self._pool.connect(url)
         relay = Relay(
             self._reply,
             placement,

@@ -20,6 +20,8 @@ from routing.refusal import Reason, Refused
 SLICE_BYTES = 8 << 10
 """Given to the parser at a time, so that one read full of tiny requests cannot run far ahead of the answers."""
 
+HEAD_END = b"\r\n\r\n"
+
 LINGER_S = 5.0
 LINGER_IN_ALL_S = 30.0
 """A client that was refused while it was still sending is listened to a little longer: closing at once would reset the
@@ -166,11 +168,22 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.pause_reading()
                 self._await(Wait.NOTHING)
                 return
-            # No request can hide in what is left of a body: that is read in one go.
-            end = start + max(SLICE_BYTES, self._reader.missing_bytes)
+            end = self._slice_end(unread, start)
             self._reader.feed(unread if not start and end >= len(unread) else memoryview(unread)[start:end])
             self._advance()
             start = end
+
+    def _slice_end(self, unread: bytes, start: int) -> int:
+        """How far to read now. No request can hide in a body, so what is missing of one is read in one go; a large one
+        from its very beginning, so that its bytes need not be put together.
+        """
+        missing = self._reader.missing_bytes
+        if missing:
+            return start + max(SLICE_BYTES, missing)
+        end = start + SLICE_BYTES
+        if end < len(unread) and (head_end := unread.find(HEAD_END, start, end)) >= 0:
+            return head_end + len(HEAD_END)
+        return end
 
     def _read_on(self) -> None:
         unread, self._unread = self._unread, b""

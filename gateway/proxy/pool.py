@@ -76,14 +76,14 @@ class Pool:
             address = self._addresses[url] = read_address(url)
         return address
 
-    async def lease(self, url: str, *, fresh: bool = False) -> Line:
-        """A connection for one request. Raises `OSError`, `TimeoutError` or `PoolIsFull`."""
+    def lease_idle(self, url: str) -> Line | None:
+        """A connection that waits for its next request, where there is one."""
         idle = self._idle.get(url)
-        while idle and not fresh:
+        while idle:
             line = idle.pop()
             if line.is_open:
                 return line
-        return await self._connect(self.address(url))
+        return None
 
     def give_back(self, line: Line) -> None:
         idle = self._idle.setdefault(line.url, [])
@@ -116,7 +116,9 @@ class Pool:
             for line in tuple(lines):
                 line.abort()
 
-    async def _connect(self, address: Address) -> Line:
+    async def connect(self, url: str) -> Line:
+        """A new connection for one request. Raises `OSError`, `TimeoutError` or `PoolIsFull`."""
+        address = self.address(url)
         lines = self._open.setdefault(address.url, set())
         if len(lines) >= OPEN_LINES:
             raise PoolIsFull

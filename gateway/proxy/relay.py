@@ -29,7 +29,7 @@ from gateway.proxy.pod_errors import PodError, about_model, error_body, error_ev
 from gateway.proxy.reply import Reply
 from gateway.proxy.scanner import Scanner
 from routing.fleet import Engine
-from routing.reading import AnswerFacts, answer_bytes
+from routing.reading import AnswerFacts, answer_bytes, read_whole
 from routing.request import Api, Request
 
 ERROR_BYTES = 64 << 10
@@ -153,8 +153,7 @@ class Relay:
         """What came of it. Reads the kept bytes, so not on the path of any token."""
         if self.end is not LegEnd.ANSWERED or self.status >= 400:
             return Leg(self.end, self.status, begun=self.reply.begun, detail=self.detail)
-        facts = self._facts()
-        keeps_answer = self.api.generates and self.kept.is_whole
+        facts, answer = self._told()
         return Leg(
             self.end,
             self.status,
@@ -162,11 +161,17 @@ class Relay:
             usage=facts.usage,
             finish_reason=facts.finish_reason,
             response_id=facts.response_id if self.api is Api.RESPONSES else None,
-            answer=answer_bytes(self.api, self.kept.joined(), self.is_stream) if keeps_answer else b"",
+            answer=answer,
         )
 
-    def _facts(self) -> AnswerFacts:
-        return facts_of_stream(self.api, self.kept) if self.is_stream else facts_of_answer(self.api, self.kept)
+    def _told(self) -> tuple[AnswerFacts, bytes]:
+        """What the answer tells, and the canonical bytes of what was generated, where all of it was kept."""
+        api, kept = self.api, self.kept
+        keeps_answer = api.generates and kept.is_whole
+        if self.is_stream:
+            facts = facts_of_stream(api, kept)
+            return facts, answer_bytes(api, kept.joined(), stream=True) if keeps_answer else b""
+        return read_whole(api, kept.joined()) if keeps_answer else (facts_of_answer(api, kept), b"")
 
     def _end(self, end: LegEnd, detail: str) -> None:
         if self.ended.done():

@@ -121,7 +121,11 @@ def answer_bytes(api: Api, raw: bytes, stream: bool) -> bytes:  # noqa: FBT001 -
 
 def _chat(raw: bytes) -> bytes:
     choices = CHOICES.decode(raw).choices
-    message = choices[0].message if len(choices) == 1 else None
+    return message_bytes(choices[0].message if len(choices) == 1 else None)
+
+
+def message_bytes(message: AnsweredMessage | None) -> bytes:
+    """Canonical bytes of a whole chat message."""
     if message is None or message.reasoning or message.reasoning_content:
         return NO_ANSWER
     out: list[bytes] = []

@@ -78,7 +78,7 @@ def read_facts(api: Api, told: bytes) -> AnswerFacts:
         return NO_FACTS
     inner = answer.response or (answer.message if isinstance(answer.message, Told) else None) or answer
     stop = answer.delta.stop_reason if isinstance(answer.delta, Stop) else None
-    return AnswerFacts(_usage(api, inner.usage), stop or _finish_reason(inner), inner.id)
+    return AnswerFacts(usage_of(api, inner.usage), stop or _finish_reason(inner), inner.id)
 
 
 def read_usage(api: Api, told: bytes) -> Usage | None:
@@ -94,7 +94,8 @@ def _finish_reason(answer: Told) -> str | None:
     return answer.stop_reason
 
 
-def _usage(api: Api, told: UsageTold | None) -> Usage | None:
+def usage_of(api: Api, told: UsageTold | None) -> Usage | None:
+    """Usage in one form, whichever API's words told it."""
     if told is None:
         return None
     if told.prompt_tokens is not None:
