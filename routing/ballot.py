@@ -93,6 +93,6 @@ class Ballot(Struct, frozen=True, gc=False):
             tuple(map(pick, scored.terms)),
             pick(scored.totals),
             pick(seen.warm_tokens),
-            pick(seen.ahead_tokens),
+            [ahead / pace for ahead, pace in zip(pick(seen.ahead_s), pick(seen.seconds_per_token), strict=True)],
             pick(seen.running),
         )

@@ -26,8 +26,10 @@ class Candidates(Struct, gc=False):
     """How many leading tokens each engine holds already."""
     prefill_work: Sequence[float]
     """Tokens each would still have to prefill, weighted by context (`routing.cost.prefill_work`)."""
-    ahead_tokens: Sequence[float]
-    """Prefill work queued before this request."""
+    own_s: Sequence[float]
+    """What that prefill takes each of them."""
+    ahead_s: Sequence[float]
+    """What prefill is queued before this request takes them."""
     running: Sequence[float]
     """Sequences there now, ours and foreign."""
     kv_tokens: Sequence[float]
@@ -45,8 +47,20 @@ class Candidates(Struct, gc=False):
     newest_since_s: float
     session_at: int | None = None
     """Position of the engine where the request's session was last, or where the response it continues lives."""
+    open_steps: Sequence[tuple[int, int, float]] = ()
+    """(Position, requests whose first token comes with it, tokens that still fit) where an engine's last step of queued
+    prefill has not begun, so that this request would join it."""
+    arrivals_per_s: float = 0.0
+    """Requests that come to one of these engines, on average."""
+    busy_share: float = 0.0
+    """Of their time they spend in prefill, on average, as charged."""
     holds_adapter: Sequence[bool] = ()
     """Which engines used the request's adapter lately; empty where the model is no adapter."""
+
+    @property
+    def ahead_tokens(self) -> list[float]:
+        """Prefill work queued before this request, in tokens."""
+        return [ahead / pace for ahead, pace in zip(self.ahead_s, self.seconds_per_token, strict=True)]
 
 
 @runtime_checkable

@@ -1,20 +1,17 @@
 """What an engine takes, in seconds: learned online from first-token and token times seen on the wire.
 
 The shape is a prior's (so much before any work, so much per token); what is learned is a factor on it for each engine,
-which leans on the fleet's while little is seen. So engines that are alike stay alike until there is evidence, a new one
-starts from what its siblings showed, and nothing that a queue does to a few small requests can bend a line until work
-looks free. Makes no choice and reads no clock.
+which leans on the fleet's while little is seen, and how work grows with context (`routing.growth`). So engines that are
+alike stay alike until there is evidence, a new one starts from what its siblings showed, and nothing that a queue does
+to a few small requests can bend a line until work looks free. Makes no choice and reads no clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from routing.growth import CONTEXT_SCALE_TOKENS, Growth
 from routing.ratio import OUTLIER, Ratio
-
-CONTEXT_SCALE_TOKENS = 100_000.0
-"""L0 in cold x (1 + context / L0): where attention costs as much as all else for a model of a few dozen layers. A prior
-only; what matters is that a million tokens are not priced like a hundred prompts of ten thousand."""
 
 FLEET_MEMORY, ENGINE_MEMORY = 500.0, 40.0
 """How many observations of usual size the fleet's factor and an engine's remember."""
@@ -24,6 +21,10 @@ DOUBT = 8.0
 
 USUAL_WORK_TOKENS = 2_000.0
 """The prefill that counts as one observation: less says less of how long work takes, and more of what came between."""
+
+LARGEST_WEIGHT = 8.0
+"""However long a prompt: how work grows with context is still being learned, and one giant is not to say how fast its
+engine is."""
 
 DRIFT = 0.01
 """When the fleet's factor has moved by this much, all engines are told: less than that is less than a tie."""
@@ -97,6 +98,7 @@ class CostBook:
         self.seconds_per_token = self._prefill.eaches_s
         self.step_base_s = self._step.bases_s
         self.step_per_sequence_s = self._step.eaches_s
+        self.growth = Growth()
         self.residence_s: list[float] = []
         """How long a sequence holds its KV after its first token, on average."""
 
@@ -114,7 +116,13 @@ class CostBook:
 
     def observe_first_token(self, slot: int, work_tokens: float, seconds: float) -> None:
         """A first token came `seconds` after a request was placed with `work_tokens` (its own included) before it."""
-        self._prefill.observe(slot, work_tokens, seconds, work_tokens / USUAL_WORK_TOKENS)
+        weight = min(work_tokens / USUAL_WORK_TOKENS, LARGEST_WEIGHT)
+        self._prefill.observe(slot, work_tokens, seconds, weight)
+
+    def observe_alone(self, slot: int, cold_tokens: float, context_tokens: float, seconds: float) -> None:
+        """A first token came `seconds` after a prompt was placed where no other stood before it."""
+        speed = self.seconds_per_token[slot] / self.prior.seconds_per_token
+        self.growth.observe(cold_tokens, context_tokens, seconds / speed)
 
     def observe_decode(self, slot: int, running: float, tokens: int, seconds: float) -> None:
         """After its first token a sequence made `tokens` more in `seconds`, with about `running` beside it."""
@@ -123,10 +131,10 @@ class CostBook:
             self._step.observe(slot, running, seconds / tokens, 1.0)
 
 
-def prefill_work(cold_tokens: float, context_tokens: float) -> float:
-    """Cold tokens weighted by the context they attend to, in tokens at context zero: cold x (1 + context / L0).
+def prefill_work(cold_tokens: float, context_tokens: float, growth: float = 1 / CONTEXT_SCALE_TOKENS) -> float:
+    """Cold tokens weighted by the context they attend to, in tokens at context zero: cold x (1 + context x growth).
 
     Published by Mooncake and DistServe as a quadratic fit of prefill time; here `context` is the prompt's middle, warm
-    part included, since each cold token attends to all before it.
+    part included, since each cold token attends to all before it. `growth` is 1 / L0, learned.
     """
-    return cold_tokens * (1.0 + (context_tokens - cold_tokens / 2) / CONTEXT_SCALE_TOKENS)
+    return cold_tokens * (1.0 + (context_tokens - cold_tokens / 2) * growth)

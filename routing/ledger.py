@@ -1,19 +1,21 @@
 """What we have put on each engine and not yet seen finish: prefill tokens, KV tokens, running sequences.
 
 Every charge is given back exactly once, however its request ends. Scraped load of others is kept beside our own, never
-mixed into it. Time is an argument.
+mixed into it. How much comes, and which step of an engine another could still join, is kept as charges are made. Time
+is an argument.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from msgspec import Struct
 
 from routing.fleet import Pick
+from routing.flow import Flow
 
 
 class Charge(Struct, gc=False):
@@ -42,8 +44,29 @@ class Foreign:
 
 NOTHING_FOREIGN = Foreign()
 
+STEP_TOKENS = 8192.0
+"""How much prefill an engine takes into one step, vLLM's usual `--max-num-batched-tokens`. Whoever ends in a step gets
+the first token when all of that step is done, so who joins it makes the others wait."""
+
+STEP_S = 0.015
+"""About how long a step takes that only decodes."""
+
+MOST_OPEN_STEPS = 8
+"""Fewer are not worth sweeping."""
+
 FOREIGN_MEMORY_S = 60.0
 """Load of others counts as last seen for this long when scrapes stop: stale is uncertain, not gone."""
+
+
+@dataclass(slots=True)
+class LastStep:
+    """The last step that an engine's queued prefill will take: who comes next may still join it until it begins."""
+
+    from_s: float = -inf
+    """When it should begin."""
+    tokens: float = 0.0
+    ending: int = 0
+    """How many requests get their first token with it."""
 
 
 class Ledger:
@@ -61,8 +84,13 @@ class Ledger:
         self.all_kv_tokens: list[float] = []
         """Ours and foreign together, kept so on every change: decisions are many and read all engines."""
         self.all_running: list[float] = []
+        self.flow = Flow()
         self._in_prefill: list[OrderedDict[int, Charge]] = []
-        self._behind_tokens: list[float] = []
+        self._last_steps: list[LastStep] = []
+        self._open_steps: dict[int, LastStep] = {}
+        """Those of them that may not have begun, by slot; swept now and then of those that have."""
+        self._open_at_least = 0
+        self._behind_s: list[float] = []
         """Queued for prefill behind the request that is being worked on, the head of the queue."""
         self._head_until_s: list[float] = []
         """When the head should be done."""
@@ -83,8 +111,10 @@ class Ledger:
             self.all_kv_tokens.append(0.0)
             self.all_running.append(0.0)
             self._in_prefill.append(OrderedDict())
-            self._behind_tokens.append(0.0)
+            self._last_steps.append(LastStep())
+            self._behind_s.append(0.0)
             self._head_until_s.append(-inf)
+        self.flow.reach(slots)
 
     def is_empty(self) -> bool:
         """Whether everything was given back."""
@@ -98,9 +128,11 @@ class Ledger:
         charge = Charge(slot, self._turns, prefill_tokens, prefill_s, kv_tokens, sequences)
         queue = self._in_prefill[slot]
         if queue:
-            self._behind_tokens[slot] += prefill_tokens
+            self._behind_s[slot] += prefill_s
         else:
             self._head_until_s[slot] = now_s + prefill_s
+        self._lengthen(slot, prefill_tokens, prefill_s, now_s)
+        self.flow.observe(slot, prefill_s, now_s)
         queue[charge.number] = charge
         self.prefill_tokens[slot] += prefill_tokens
         self.kv_tokens[slot] += kv_tokens
@@ -121,9 +153,10 @@ class Ledger:
         # An empty queue is exactly zero: sums of floats would keep a crumb.
         self.prefill_tokens[slot] = self.prefill_tokens[slot] - charge.prefill_tokens if queue else 0.0
         head = next(iter(queue.values()), None)
-        self._behind_tokens[slot] = self.prefill_tokens[slot] - head.prefill_tokens if head else 0.0
+        self._unqueue(slot, charge, head, was_head=was_head)
         if was_head:
             self._head_until_s[slot] = now_s + head.prefill_s if head else -inf
+            self._plan_anew(slot, head, now_s)
 
     def release(self, charge: Charge, now_s: float) -> None:
         """The request has left the engine. Safe to call again."""
@@ -136,17 +169,28 @@ class Ledger:
         self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0
         self._sum_up(slot)
 
-    def ahead_tokens(self, pick: Pick, now_s: float, seconds_per_token: Sequence[float]) -> list[float]:
-        """Prefill tokens that a request placed now would wait for, on each of the engines that `pick` takes.
+    def ahead_s(self, pick: Pick, now_s: float) -> list[float]:
+        """Seconds of prefill that a request placed now would wait for, on each of the engines that `pick` takes.
 
         The head of the queue has been worked on since it became the head; an engine that is late with it is taken to be
         about to finish it.
         """
         return [
-            behind + (until_s - now_s) / pace if until_s > now_s else behind
-            for behind, until_s, pace in zip(
-                pick(self._behind_tokens), pick(self._head_until_s), seconds_per_token, strict=True
-            )
+            behind_s + until_s - now_s if until_s > now_s else behind_s
+            for behind_s, until_s in zip(pick(self._behind_s), pick(self._head_until_s), strict=True)
+        ]
+
+    def open_steps(self, place_of: Mapping[int, int], now_s: float) -> Sequence[tuple[int, int, float]]:
+        """(Position, how many end there, tokens that still fit) of each last step that has not begun."""
+        steps = self._open_steps
+        if len(steps) > MOST_OPEN_STEPS and len(steps) > self._open_at_least:
+            for slot in [slot for slot, step in steps.items() if step.from_s <= now_s]:
+                del steps[slot]
+            self._open_at_least = 2 * len(steps)
+        return [
+            (place_of[slot], step.ending, STEP_TOKENS - step.tokens)
+            for slot, step in steps.items()
+            if step.from_s > now_s and slot in place_of
         ]
 
     def observe(self, slot: int, foreign: Foreign) -> None:
@@ -165,10 +209,58 @@ class Ledger:
                 self._sum_up(slot)
         self._stale_from_s = min(map(_stale_from_s, self.foreign), default=inf)
 
+    def _unqueue(self, slot: int, left: Charge, head: Charge | None, *, was_head: bool) -> None:
+        """One has left the queue: the next in line is the head, or one less stands behind it."""
+        gone = head if was_head else left
+        alone = head is None or len(self._in_prefill[slot]) == 1
+        self._behind_s[slot] = 0.0 if alone or gone is None else self._behind_s[slot] - gone.prefill_s
+
+    def _lengthen(self, slot: int, tokens: float, seconds: float, now_s: float) -> None:
+        """Queue a prefill of so many tokens behind the others: it fills the last step, and as many more as it needs."""
+        step = self._last_steps[slot]
+        pace = seconds / tokens if tokens else 0.0
+        if step.from_s <= now_s:
+            # Steps that only decode are short: what comes to an engine without prefill begins with the next of them.
+            soon_s = min(STEP_S, seconds) if self.running[slot] and not self._in_prefill[slot] else 0.0
+            step.from_s = max(now_s, step.from_s + step.tokens * pace) + soon_s
+            step.tokens, step.ending = 0.0, 0
+        step.tokens += tokens
+        if step.tokens > STEP_TOKENS:
+            full = (step.tokens - 1e-6) // STEP_TOKENS
+            step.tokens -= full * STEP_TOKENS
+            step.ending = 0
+            step.from_s += full * STEP_TOKENS * pace
+        step.ending += 1
+        if step.from_s > now_s:
+            self._open_steps[slot] = step
+
+    def _plan_anew(self, slot: int, head: Charge | None, now_s: float) -> None:
+        """A step has ended: those still in the queue fill steps from now on."""
+        step, total = self._last_steps[slot], self.prefill_tokens[slot]
+        if total <= STEP_TOKENS or head is None:
+            step.from_s, step.tokens, step.ending = now_s, total, 0
+            return
+        full = (total - 1e-6) // STEP_TOKENS
+        step.tokens = total - full * STEP_TOKENS
+        step.from_s = now_s + full * STEP_TOKENS * head.prefill_s / max(head.prefill_tokens, 1.0)
+        step.ending = _ending_within(self._in_prefill[slot], step.tokens)
+        self._open_steps[slot] = step
+
     def _sum_up(self, slot: int) -> None:
         foreign = self.foreign[slot]
         self.all_kv_tokens[slot] = self.kv_tokens[slot] + foreign.kv_tokens
         self.all_running[slot] = self.running[slot] + foreign.running
+
+
+def _ending_within(queue: OrderedDict[int, Charge], tokens: float) -> int:
+    """How many of a queue end within its last so many tokens."""
+    count = 0
+    for number in reversed(queue):
+        if tokens <= 0:
+            break
+        count += 1
+        tokens -= queue[number].prefill_tokens
+    return count
 
 
 def _stale_from_s(foreign: Foreign) -> float:

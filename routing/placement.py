@@ -20,6 +20,9 @@ from routing.request import Request
 from routing.tokens import ExactCounter, TokenCounter
 from routing.warmth import Trace, WarmIndex
 
+ALONE = 0.05
+"""What is queued before a request, as a share of its own work, for its time to say what its own work takes."""
+
 
 class Usage(Struct, frozen=True, gc=False):
     """What an engine says a request took. `cached_tokens` is None where it does not tell."""
@@ -38,6 +41,8 @@ class Prediction(Struct, frozen=True, gc=False):
     work_tokens: float
     """Prefill work before the first token: queued before it and its own."""
     running: float
+    is_alone: bool = False
+    """Whether next to nothing was queued before it."""
 
 
 class Learner(Protocol):
@@ -95,13 +100,15 @@ class Placement:
         self.candidates_in_all = len(candidates.engines)
         self.placed_s = candidates.now_s
         self.first_token_s: float | None = None
-        work = candidates.ahead_tokens[at] + candidates.prefill_work[at]
+        ahead_s, own_s = candidates.ahead_s[at], candidates.own_s[at]
+        work = candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at]
         self.predicted = Prediction(
             prompt_tokens=candidates.prompt_tokens,
             warm_tokens=candidates.warm_tokens[at],
-            ttft_s=candidates.prefill_overhead_s[at] + work * candidates.seconds_per_token[at],
+            ttft_s=candidates.prefill_overhead_s[at] + ahead_s + own_s,
             work_tokens=work,
             running=candidates.running[at],
+            is_alone=ahead_s <= ALONE * own_s,
         )
 
     def __repr__(self) -> str:
@@ -123,9 +130,13 @@ class Placement:
         learner, took_s = self._learner, now_s - self.placed_s
         learner.ledger.prefill_done(self._charge, now_s)
         learner.index.computed(self._trace)
-        learner.costs.observe_first_token(self.engine.slot, self.predicted.work_tokens, took_s)
+        predicted, slot = self.predicted, self.engine.slot
+        learner.costs.observe_first_token(slot, predicted.work_tokens, took_s)
+        if predicted.is_alone:
+            cold_tokens = predicted.prompt_tokens - predicted.warm_tokens
+            learner.costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
         if learner.voice is not None:
-            learner.voice.first_token(self._charge, self.predicted.work_tokens, took_s)
+            learner.voice.first_token(self._charge, predicted.work_tokens, took_s)
         if self.request.sight is not None:
             self.request.sight.watch.computed()
 

@@ -7,7 +7,7 @@ arguments, so every decision can be replayed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import add
+from operator import add, mul
 
 from routing.affinity import LastSeen, Whereabouts
 from routing.ballot import Ballot, Scored
@@ -23,9 +23,10 @@ from routing.sight import seen_warmth
 from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
 from routing.warmth import WarmIndex
 
-TIE_S = 0.001
+TIE_S, TIE_MOST_S = 0.001, 0.02
 TIE_SHARE = 0.02
-"""Candidates closer than this, or than this share of the best, are equal: predictions are no better."""
+"""Candidates closer than this, or than this share of the best, are equal: predictions are no better. Never more than
+`TIE_MOST_S` apart: where a prompt takes ten seconds, a fifth of one is still felt."""
 
 HEEDS_SESSIONS = "session"
 """The scorer without which a routing is blind to sessions, among equals too: round robin takes turns."""
@@ -119,7 +120,7 @@ class Router:
         charge = self.ledger.charge(
             engine.slot,
             prefill_tokens=candidates.prefill_work[at],
-            prefill_s=candidates.prefill_work[at] * candidates.seconds_per_token[at],
+            prefill_s=candidates.own_s[at],
             kv_tokens=candidates.prompt_tokens - candidates.warm_tokens[at] + request.expected_output_tokens,
             sequences=request.sequences,
             now_s=now_s,
@@ -172,19 +173,23 @@ class Router:
         deepest = walked[-1][1] if walked else 0
         ruler = Ruler(self.counter(request.model), request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
-        warm_tokens, work = _warmth(walked, roster, ruler, prompt_tokens)
+        warm_tokens, work = _warmth(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
         seconds_per_token = pick(costs.seconds_per_token)
         if request.sight is not None:
             prompt_tokens = float(request.sight.prompt_tokens)
-            warm_tokens, work = seen_warmth(request.sight, roster, warm_tokens, seconds_per_token)
+            warm_tokens, work = seen_warmth(
+                request.sight, roster, warm_tokens, seconds_per_token, costs.growth.per_token
+            )
         ledger.forget_stale(now_s)
+        arrivals_per_s, busy_share = ledger.flow.rates(pick, now_s)
         return Candidates(
             engines=roster.engines,
             now_s=now_s,
             prompt_tokens=prompt_tokens,
             warm_tokens=warm_tokens,
             prefill_work=work,
-            ahead_tokens=ledger.ahead_tokens(pick, now_s, seconds_per_token),
+            own_s=list(map(mul, work, seconds_per_token)),
+            ahead_s=ledger.ahead_s(pick, now_s),
             running=pick(ledger.all_running),
             kv_tokens=pick(ledger.all_kv_tokens),
             kv_capacity=roster.kv_capacity,
@@ -197,6 +202,9 @@ class Router:
             last_turn=pick(ledger.last_turn),
             ready_since_s=roster.ready_since_s,
             newest_since_s=roster.newest_since_s,
+            open_steps=ledger.open_steps(roster.place_of, now_s),
+            arrivals_per_s=arrivals_per_s,
+            busy_share=busy_share,
             session_at=self._session_at(request, roster),
             holds_adapter=self._holds_adapter(request, roster),
         )
@@ -246,19 +254,19 @@ def _best(scored: Scored, candidates: Candidates, draw: float) -> int:
     totals, last_turn = scored.totals, candidates.last_turn
     session_at = candidates.session_at if HEEDS_SESSIONS in scored.names else None
     least = min(totals)
-    bound = least + max(TIE_S, TIE_SHARE * least)
+    bound = least + min(max(TIE_S, TIE_SHARE * least), TIE_MOST_S)
     if session_at is not None and totals[session_at] <= bound:
         return session_at
+    if len([total for total in totals if total <= bound]) == 1:
+        return totals.index(least)
     near = [place for place, total in enumerate(totals) if total <= bound]
-    if len(near) == 1:
-        return near[0]
     oldest = min(last_turn[place] for place in near)
     equals = [place for place in near if last_turn[place] == oldest]
     return equals[int(draw * len(equals))]
 
 
 def _warmth(
-    walked: Sequence[tuple[int, int]], roster: Roster, ruler: Ruler, prompt_tokens: float
+    walked: Sequence[tuple[int, int]], roster: Roster, ruler: Ruler, prompt_tokens: float, growth: float
 ) -> tuple[list[float], list[float]]:
     """Warm tokens and prefill work of every engine, from (mask of engines, size held). Alike are reckoned together."""
     cold = roster.mask
@@ -271,7 +279,7 @@ def _warmth(
     for mask, size in groups:
         # The last token is always computed, and only whole KV blocks are reused.
         warm = max(0.0, min(ruler.tokens(size), prompt_tokens - 1)) // roster.block_tokens * roster.block_tokens
-        cold_work = prefill_work(prompt_tokens - warm, prompt_tokens)
+        cold_work = prefill_work(prompt_tokens - warm, prompt_tokens, growth)
         if not work:
             warm_tokens = [warm] * len(roster.engines)
             work = [cold_work] * len(roster.engines)

@@ -18,12 +18,6 @@ class LeastLoaded:
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Seconds that stand before a request whatever its prompt is."""
         return [
-            ahead * pace + running * step
-            for ahead, pace, running, step in zip(
-                candidates.ahead_tokens,
-                candidates.seconds_per_token,
-                candidates.running,
-                candidates.step_base_s,
-                strict=True,
-            )
+            ahead + running * step
+            for ahead, running, step in zip(candidates.ahead_s, candidates.running, candidates.step_base_s, strict=True)
         ]

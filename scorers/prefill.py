@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add
 from typing import ClassVar
 
 from routing.candidates import Candidates
@@ -11,19 +12,11 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """overhead + (work ahead + own work) x seconds per token, all as learned of that engine."""
+    """overhead + queue + own work, each as learned of that engine."""
 
     name: ClassVar[str] = "prefill"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Absolute seconds; a warm engine with a long queue and a cold idle one are compared as they are."""
-        return [
-            overhead + (ahead + own) * pace
-            for overhead, ahead, own, pace in zip(
-                candidates.prefill_overhead_s,
-                candidates.ahead_tokens,
-                candidates.prefill_work,
-                candidates.seconds_per_token,
-                strict=True,
-            )
-        ]
+        waits = map(add, candidates.prefill_overhead_s, candidates.ahead_s)
+        return list(map(add, waits, candidates.own_s))

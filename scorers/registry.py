@@ -12,7 +12,16 @@ from scorers.session import Session
 from scorers.slow_start import SlowStart
 from scorers.turn import Turn
 
-SCORERS: tuple[type[Scorer], ...] = (Prefill, Interference, KvRoom, Session, Lora, SlowStart, Turn, LeastLoaded)
+SCORERS: tuple[type[Scorer], ...] = (
+    Prefill,
+    Interference,
+    KvRoom,
+    Session,
+    Lora,
+    SlowStart,
+    Turn,
+    LeastLoaded,
+)
 
 
 def routings() -> dict[str, tuple[Scorer, ...]]:

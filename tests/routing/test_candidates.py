@@ -7,7 +7,16 @@ from routing.candidates import Candidates, Scorer
 from routing.request import Request
 from tests.routing.engines import MODEL, ask, place, router_of
 
-ONE_NUMBER = {"now_s", "prompt_tokens", "least_kv_capacity", "newest_since_s", "session_at"}
+ONE_NUMBER = {
+    "now_s",
+    "prompt_tokens",
+    "least_kv_capacity",
+    "newest_since_s",
+    "session_at",
+    "arrivals_per_s",
+    "busy_share",
+}
+OF_SOME = {"holds_adapter", "open_steps"}
 
 
 class Watching:
@@ -34,7 +43,7 @@ def test_every_column_has_one_entry_per_candidate(pods: int) -> None:
     assert len(watching.seen) == 2
     for seen in watching.seen:
         for field in fields(seen):
-            if field.name not in ONE_NUMBER | {"holds_adapter"}:
+            if field.name not in ONE_NUMBER | OF_SOME:
                 assert len(getattr(seen, field.name)) == pods, field.name
     assert watching.seen[1].session_at == [engine.slot for engine in router.fleet.roster(MODEL).engines].index(0)
     assert watching.seen[1].least_kv_capacity == 100_000

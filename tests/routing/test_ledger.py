@@ -35,7 +35,8 @@ def every_slot(column: Sequence[float]) -> Sequence[float]:
 
 
 def ahead(ledger: Ledger, now_s: float = 0.0) -> list[float]:
-    return ledger.ahead_tokens(every_slot, now_s, [PACE] * SLOTS)  # type: ignore[arg-type]
+    """In tokens."""
+    return [seconds / PACE for seconds in ledger.ahead_s(every_slot, now_s)]  # type: ignore[arg-type]
 
 
 amounts = st.floats(0, 1e7, allow_nan=False)

@@ -14,7 +14,7 @@ def candidates_of(count: int, **columns: Any) -> Candidates:
         "prompt_tokens": 1000.0,
         "warm_tokens": [0.0] * count,
         "prefill_work": [1000.0] * count,
-        "ahead_tokens": [0.0] * count,
+        "ahead_s": [0.0] * count,
         "running": [0.0] * count,
         "kv_tokens": [0.0] * count,
         "kv_capacity": [100_000.0] * count,
@@ -28,6 +28,7 @@ def candidates_of(count: int, **columns: Any) -> Candidates:
     }
     assert all(len(column) == count for column in columns.values() if isinstance(column, list) and column)
     usual |= columns
+    usual.setdefault("own_s", [work * pace for work, pace in zip(usual["prefill_work"], usual["seconds_per_token"])])
     usual.setdefault("least_kv_capacity", min(usual["kv_capacity"]))
     usual.setdefault("newest_since_s", max(usual["ready_since_s"]))
     return Candidates(**usual)

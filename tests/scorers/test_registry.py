@@ -41,7 +41,7 @@ def any_candidates(draw: st.DrawFn) -> Candidates:
         count,
         now_s=draw(st.floats(0, 1e5)),
         prefill_work=column(numbers),
-        ahead_tokens=column(numbers),
+        ahead_s=column(numbers),
         running=column(numbers),
         kv_tokens=column(numbers),
         kv_capacity=column(st.floats(1, 1e6) | st.just(float("inf"))),
