@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from redis.exceptions import RedisError
 from gateway.config.redis_place import RedisPlace
 from gateway.log import EventLog
 from gateway.warmth.hub import Hub
-from gateway.warmth.redis_client import Client, connect
+from gateway.warmth.redis_client import Client, connected
 
 KEY = "hearth:news"
 
@@ -153,7 +152,7 @@ class RedisBridge:
         while True:
             began_s = self._clock()
             try:
-                async with self._connected() as client:
+                async with connected(self._place, answer_s=ANSWER_S + BLOCK_S) as client:
                     await go_on(client)
             except (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
                 heed_cancel()
@@ -165,16 +164,6 @@ class RedisBridge:
                 wait_s, is_away = FIRST_WAIT_S, False
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Client]:
-        client = connect(self._place, answer_s=ANSWER_S + BLOCK_S)
-        try:
-            yield client
-        finally:
-            with suppress(RedisError, OSError, TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await client.aclose()
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from redis.asyncio import Redis, RedisCluster
@@ -9,16 +12,32 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from gateway.config.redis_place import RedisPlace
 
 CONNECT_S = 2.0
 
+CLOSE_S = 1.0
+
 Client = Redis | RedisCluster
 
 
-def connect(place: RedisPlace, *, answer_s: float) -> Client:
-    """A client that gives up after `answer_s`, and tries nothing twice: whoever uses it does that."""
+@asynccontextmanager
+async def connected(place: RedisPlace, *, answer_s: float) -> AsyncIterator[Client]:
+    """A client that gives up after `answer_s` and tries nothing twice: that is its user's affair. Closed at the end."""
+    client, *asked = _made(place, answer_s)
+    try:
+        yield client
+    finally:
+        for each in (client, *asked):
+            with suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await each.aclose()
+
+
+def _made(place: RedisPlace, answer_s: float) -> tuple[Client, ...]:
+    """The client, and those by which it is found."""
     options: dict[str, Any] = {
         "username": place.username,
         "password": place.password,
@@ -29,7 +48,7 @@ def connect(place: RedisPlace, *, answer_s: float) -> Client:
     }
     tls: dict[str, Any] = {"ssl": True, **place.tls} if place.is_tls else {}
     if place.kind == "cluster":
-        return RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in place.hosts], **options, **tls)
+        return (RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in place.hosts], **options, **tls),)
     if place.kind == "sentinel":
         asking = {
             **tls,
@@ -39,8 +58,8 @@ def connect(place: RedisPlace, *, answer_s: float) -> Client:
         }
         sentinel = Sentinel(list(place.hosts), sentinel_kwargs=asking, **options, **tls)  # type: ignore[no-untyped-call]
         master: Redis = sentinel.master_for(place.service, db=place.db)
-        return master
+        return (master, *sentinel.sentinels)
     if place.path is not None:
-        return Redis(unix_socket_path=place.path, db=place.db, **options)
+        return (Redis(unix_socket_path=place.path, db=place.db, **options),)
     (host, port) = place.hosts[0]
-    return Redis(host=host, port=port, db=place.db, **options, **tls)
+    return (Redis(host=host, port=port, db=place.db, **options, **tls),)

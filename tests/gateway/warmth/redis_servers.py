@@ -45,6 +45,8 @@ class Server:
     folder: Path
     port: int
     options: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    """Before all options: a configuration file."""
     running: asyncio.subprocess.Process | None = None
 
     @property
@@ -57,9 +59,10 @@ class Server:
     async def start(self, *, until_ready: bool = True) -> None:
         """Start it, again where it had ended: with what it holds only if it was told to keep that."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        words = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "")
+        words: tuple[str, ...] = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder))
+        words += () if self.first else ("--save", "")
         self.running = await asyncio.create_subprocess_exec(
-            *("timeout", "--signal=KILL", str(LIFE_S), redis_binary(), *words, *self.options),
+            *("timeout", "--signal=KILL", str(LIFE_S), redis_binary(), *self.first, *words, *self.options),
             stdout=asyncio.subprocess.DEVNULL,
         )
         if until_ready:

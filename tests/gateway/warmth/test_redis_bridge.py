@@ -99,6 +99,7 @@ async def test_trouble_passes(tmp_path: Path, trouble: str, monkeypatch: pytest.
         during = place(one.router, ask(b"meanwhile " * 300), now_s=one.now_s(), draw=0.7)
         await mend(trouble, redis, here, there)
         await until(lambda: connected(here, there) and alike(one, other))
+        assert list(other.router.index.walk(during.request.prompt, 0b111)), "what was placed meanwhile is told after"
         await agree_with(held, during, one, other)
 
 
