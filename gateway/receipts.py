@@ -54,7 +54,7 @@ def make_receipt(outcome: Outcome) -> Receipt:
     request = outcome.request
     return Receipt(
         id=request.id,
-        at_s=round(outcome.at_s, 3),
+        at_s=outcome.at_s,
         tenant=outcome.tenant,
         api=request.api.value,
         model=request.model,
@@ -66,8 +66,8 @@ def make_receipt(outcome: Outcome) -> Receipt:
         finish_reason=outcome.finish_reason,
         usage=outcome.usage,
         prompt_bytes=request.prompt.size,
-        ttft_s=None if outcome.ttft_s is None else round(outcome.ttft_s, 6),
-        duration_s=round(outcome.duration_s, 6),
+        ttft_s=outcome.ttft_s,
+        duration_s=outcome.duration_s,
         attempts=outcome.attempts,
     )
 
@@ -129,6 +129,23 @@ class Receipts:
 
 
 def _written_out(receipt: Receipt) -> Receipt:
-    """With its candidates as they are read: few receipts are ever looked at."""
-    attempts = [replace(attempt, candidates=tuple(attempt.candidates)) for attempt in receipt.attempts]
-    return replace(receipt, attempts=tuple(attempts))
+    """With its candidates and its times as they are read: few receipts are ever looked at."""
+    return replace(
+        receipt,
+        at_s=round(receipt.at_s, 3),
+        ttft_s=_rounded(receipt.ttft_s),
+        duration_s=round(receipt.duration_s, 6),
+        attempts=tuple(
+            replace(
+                attempt,
+                candidates=tuple(attempt.candidates),
+                predicted_ttft_s=round(attempt.predicted_ttft_s, 6),
+                real_ttft_s=_rounded(attempt.real_ttft_s),
+            )
+            for attempt in receipt.attempts
+        ),
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)

@@ -48,7 +48,7 @@ class RouteRecorder:
                     "cached_tokens": usage.cached_tokens,
                     "engine": last.engine,
                     "predicted_warm_tokens": last.predicted_warm_tokens,
-                    "predicted_ttft_s": last.predicted_ttft_s,
+                    "predicted_ttft_s": round(last.predicted_ttft_s, 6),
                     "ttft_s": None if outcome.ttft_s is None else round(outcome.ttft_s, 6),
                     "duration_s": round(outcome.duration_s, 6),
                     "prompt_bytes": request.prompt.size,

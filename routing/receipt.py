@@ -40,8 +40,8 @@ def show_attempt(placement: Placement, ended: str, usage: Usage | None) -> Attem
         predicted_prompt_tokens=round(predicted.prompt_tokens),
         predicted_warm_tokens=round(predicted.warm_tokens),
         real_warm_tokens=usage.cached_tokens if usage else None,
-        predicted_ttft_s=round(predicted.ttft_s, 6),
-        real_ttft_s=None if first is None else round(first - placement.placed_s, 6),
+        predicted_ttft_s=predicted.ttft_s,
+        real_ttft_s=None if first is None else first - placement.placed_s,
         warmth="exact" if _was_seen(placement) else "shadow",
     )
 
