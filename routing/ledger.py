@@ -51,7 +51,7 @@ the first token when all of that step is done, so who joins it makes the others 
 STEP_S = 0.015
 """About how long a step takes that only decodes."""
 
-MOST_OPEN_STEPS = 8
+BEGUN_STEPS_KEPT = 8
 """Fewer are not worth sweeping."""
 
 FOREIGN_MEMORY_S = 60.0
@@ -89,7 +89,6 @@ class Ledger:
         self._last_steps: list[LastStep] = []
         self._open_steps: dict[int, LastStep] = {}
         """Those of them that may not have begun, by slot; swept now and then of those that have."""
-        self._open_at_least = 0
         self._behind_s: list[float] = []
         """Queued for prefill behind the request that is being worked on, the head of the queue."""
         self._head_until_s: list[float] = []
@@ -182,16 +181,10 @@ class Ledger:
 
     def open_steps(self, place_of: Mapping[int, int], now_s: float) -> Sequence[tuple[int, int, float]]:
         """(Position, how many end there, tokens that still fit) of each last step that has not begun."""
-        steps = self._open_steps
-        if len(steps) > MOST_OPEN_STEPS and len(steps) > self._open_at_least:
-            for slot in [slot for slot, step in steps.items() if step.from_s <= now_s]:
-                del steps[slot]
-            self._open_at_least = 2 * len(steps)
-        return [
-            (place_of[slot], step.ending, STEP_TOKENS - step.tokens)
-            for slot, step in steps.items()
-            if step.from_s > now_s and slot in place_of
-        ]
+        still = [each for each in self._open_steps.items() if each[1].from_s > now_s]
+        if len(self._open_steps) > 2 * len(still) + BEGUN_STEPS_KEPT:
+            self._open_steps = dict(still)
+        return [(place_of[slot], step.ending, STEP_TOKENS - step.tokens) for slot, step in still if slot in place_of]
 
     def observe(self, slot: int, foreign: Foreign) -> None:
         """Take over what a scrape says others have put on an engine."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.ledger import FOREIGN_MEMORY_S, NOTHING_FOREIGN, Charge, Foreign, Ledger
+from routing.ledger import FOREIGN_MEMORY_S, NOTHING_FOREIGN, STEP_S, STEP_TOKENS, Charge, Foreign, Ledger
 
 SLOTS = 3
 PACE = 0.01
@@ -165,3 +165,64 @@ def test_reaching_keeps_what_is_there(ledger: Ledger) -> None:
     ledger.release(made, 0)
     assert ledger.is_empty()
     assert repr(ledger) == "<Ledger 0 running, 0 prefill tokens>"
+
+
+PLACES = {slot: place for place, slot in enumerate(range(SLOTS))}
+
+
+def open_steps(ledger: Ledger, now_s: float) -> list[tuple[int, int, float]]:
+    return list(ledger.open_steps(PLACES, now_s))
+
+
+def test_who_joins_a_step_before_it_begins_is_told_who_ends_in_it(ledger: Ledger) -> None:
+    """Behind a prefill the next step is open until that one ends; short prompts share it, each counts once."""
+    charge(ledger, prefill=STEP_TOKENS, now_s=0.0)
+    assert open_steps(ledger, 0.0) == []
+    charge(ledger, prefill=100.0, now_s=1.0)
+    charge(ledger, prefill=200.0, now_s=1.0)
+    begins_s = STEP_TOKENS * PACE
+    assert open_steps(ledger, begins_s - 0.1) == [(0, 2, STEP_TOKENS - 300)]
+    assert open_steps(ledger, begins_s + 0.1) == []
+
+
+def test_a_long_prompt_ends_in_its_last_step(ledger: Ledger) -> None:
+    """Whoever was to end in the step it fills ends there still, but no longer in the last."""
+    charge(ledger, prefill=STEP_TOKENS, now_s=0.0)
+    charge(ledger, prefill=100.0, now_s=1.0)
+    charge(ledger, prefill=2 * STEP_TOKENS, now_s=1.0)
+    ((place, ending, room),) = open_steps(ledger, 1.0)
+    assert (place, ending) == (0, 1)
+    assert room == pytest.approx(STEP_TOKENS - 100)
+
+
+def test_an_engine_that_only_decodes_takes_up_prefill_with_its_next_step(ledger: Ledger) -> None:
+    """So what comes in the same moment shares its step; on an idle engine it has begun at once."""
+    ledger.prefill_done(charge(ledger, 0, prefill=10.0, now_s=0.0), 0.1)
+    for slot in (0, 1):
+        charge(ledger, slot, prefill=500.0, now_s=5.0)
+    assert open_steps(ledger, 5.0) == [(0, 1, STEP_TOKENS - 500)]
+    assert open_steps(ledger, 5.0 + STEP_S) == []
+
+
+def test_a_first_token_is_the_end_of_a_step(ledger: Ledger) -> None:
+    """What waits fills steps from then on, whatever was thought of it before."""
+    head = charge(ledger, prefill=10 * STEP_TOKENS, now_s=0.0)
+    charge(ledger, prefill=100.0, now_s=0.0)
+    charge(ledger, prefill=STEP_TOKENS, now_s=0.0)
+    ledger.prefill_done(head, 3.0)
+    ((_, ending, room),) = open_steps(ledger, 3.0)
+    assert ending == 1
+    assert room == pytest.approx(STEP_TOKENS - 100)
+    assert open_steps(ledger, 3.1 + STEP_TOKENS * PACE) == []
+
+
+def test_steps_of_other_engines_are_left_out_and_old_ones_swept(ledger: Ledger) -> None:
+    """A roster sees its own engines only; a thousand engines leave nothing behind."""
+    ledger.reach(1000)
+    for slot in range(1000):
+        charge(ledger, slot, prefill=STEP_TOKENS, now_s=0.0)
+        charge(ledger, slot, prefill=10.0, now_s=0.0)
+    assert list(ledger.open_steps({7: 0}, 0.0)) == [(0, 1, STEP_TOKENS - 10)]
+    late_s = 2 * STEP_TOKENS * PACE
+    assert open_steps(ledger, late_s) == []
+    assert len(ledger._open_steps) == 0
