@@ -224,7 +224,7 @@ class Followed:
 
     def _put_by_name(self, event: BlockStored) -> None:
         """Blocks whose tokens are not told: other groups or the accelerator's own events name them, now or later."""
-        group = self.groups.get(event.group_idx or 0) or self._group_of(event)
+        group = self._group_of(event)
         if group is None:
             self.count.given_up += len(event.block_hashes)
             return

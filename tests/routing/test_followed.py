@@ -23,6 +23,26 @@ def test_groups_are_what_events_say() -> None:
     assert one.groups[0].block_tokens == 2
 
 
+def test_a_sparse_event_says_what_its_group_is() -> None:
+    """A sliding group tells only its last blocks, and before the full one that can name them, as vLLM does."""
+    one = followed()
+    one.suppose(2)
+    sliding = BlockStored(
+        [2, 3], None, [1] * 6, 2, group_idx=0, kv_cache_spec_kind="sliding_window", kv_cache_spec_sliding_window=4
+    )
+    full = BlockStored([1, 2, 3], None, [1] * 6, 2, group_idx=1, kv_cache_spec_kind="full_attention")
+    one.take(sliding)
+    one.take(full)
+    assert [(group.kind, group.window_tokens) for group in one.groups.values()] == [
+        ("sliding_window", 4),
+        ("full_attention", 0),
+    ]
+    assert len(one) == 3
+    one.take(BlockRemoved([1], group_idx=1))
+    one.take(BlockRemoved([2], group_idx=1))
+    assert len(one) == 2
+
+
 def test_a_block_computed_twice_is_removed_twice() -> None:
     """The name lives as long as one copy does."""
     one = followed()
