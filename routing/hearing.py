@@ -7,7 +7,6 @@ origin has stated what it has open, or is forgotten, the ledger holds exactly th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
 from typing import Protocol
 
 from routing.affinity import LastSeen, Whereabouts
@@ -256,9 +255,13 @@ def _is_sane(prompt: Prompt) -> bool:
 
 
 def _is_sane_settlement(word: Settled) -> bool:
-    counts = (word.prompt_tokens, word.completion_tokens, word.cached_tokens or 0, word.running)
-    return all(isfinite(count) and 0 <= count <= MOST_TOKENS for count in counts) and (
-        word.decode_s is None or 0 <= word.decode_s <= MOST_SECONDS
+    cached_tokens, decode_s = word.cached_tokens, word.decode_s
+    return (
+        0 <= word.prompt_tokens <= MOST_TOKENS
+        and 0 <= word.completion_tokens <= MOST_TOKENS
+        and (cached_tokens is None or 0 <= cached_tokens <= MOST_TOKENS)
+        and 0 <= word.running <= MOST_TOKENS
+        and (decode_s is None or 0 <= decode_s <= MOST_SECONDS)
     )
 
 
