@@ -96,7 +96,7 @@ def _live(loads: Sequence[Load], options: argparse.Namespace, told: list[str], f
                 f"{load.name}, live, {options.live_prefill} prefill, first {requests or load.requests:,} requests at "
                 f"{load.speed:g} x their rate, medians of {options.runs}, clock x {options.time_scale:g}"
             )
-            told.append(f"{head}\n{tabulate(live.rows)}")
+            told.append(f"{head}\n{tabulate(live.rows)}\n{live.lateness}")
             print(f"\n{told[-1]}\n", file=sys.stderr)
             found += live_targets(load, live.rows) + _many(load, live)
 

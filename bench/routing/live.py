@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from bench.routing.contenders import Contender
 from bench.routing.loads import Load
@@ -28,6 +29,13 @@ class Live:
     def rows(self) -> list[Row]:
         """The median of each figure."""
         return [middle([run.row for run in runs]) for runs in self.runs]
+
+    @property
+    def lateness(self) -> str:
+        """How far the machine kept up: where requests are sent late, it was the bottleneck and not a router."""
+        late = " ".join(f"{median(run.late_s.p99 for run in runs):.2f}" for runs in self.runs)
+        cpu = " ".join(f"{median(run.gateway_cpu_s for run in runs):.0f}" for runs in self.runs)
+        return f"Of each row: requests sent late by s (p99): {late}; CPU seconds of the gateway: {cpu}."
 
 
 async def play_live(
