@@ -18,6 +18,10 @@ from bench.routing.venue import BEFORE_START_S, Run, open_venue
 from simulator.profile import Profile
 
 
+APART_S = 0.3
+"""Between the starts of two contenders: recorded clocks tick in seconds, and the bursts of all must not coincide."""
+
+
 @dataclass(frozen=True, slots=True)
 class Live:
     """One load: per contender its runs, in the order of the table."""
@@ -60,5 +64,7 @@ async def _once(
             await stack.enter_async_context(open_venue(contender, engine, folder / str(number)))
             for number, contender in enumerate(chosen)
         ]
-        start_at_s = time.monotonic() + BEFORE_START_S
-        return await asyncio.gather(*(venue.play(load, seed, requests, start_at_s) for venue in venues))
+        begin_s = time.monotonic() + BEFORE_START_S
+        starts_s = [begin_s + number * APART_S for number in range(len(venues))]
+        plays = (venue.play(load, seed, requests, at_s) for venue, at_s in zip(venues, starts_s, strict=True))
+        return await asyncio.gather(*plays)
