@@ -17,7 +17,6 @@ from bench.routing.rows import Row, middle
 from bench.routing.venue import BEFORE_START_S, Run, open_venue
 from simulator.profile import Profile
 
-
 APART_S = 0.3
 """Between the starts of two contenders: recorded clocks tick in seconds, and the bursts of all must not coincide."""
 
