@@ -22,6 +22,10 @@ DRIFT = 0.25
 """Share of the tokens in question that is foretold wrongly when the events cannot be right any more."""
 
 
+SHORT_ANSWERS = 8
+"""Answers in a row that reused exactly one block less than foretold, until that is taken to be the engine's way."""
+
+
 class Doubt(StrEnum):
     """Why an engine's events do not decide."""
 
@@ -47,6 +51,10 @@ class Trust:
     """Of them warm, foretold or really, whichever is more."""
     agreed: int = 0
     """Answers in a row that were foretold."""
+    trim_tokens: int = 0
+    """What the engine leaves of every hit: with a draft model (EAGLE, MTP) it computes the last block anew."""
+    _one_off: int = 0
+    """Answers in a row that were wrong by one block, all the same way."""
 
     @property
     def is_exact(self) -> bool:
@@ -71,6 +79,7 @@ class Trust:
 
     def observe(self, foretold: int, real: int, block_tokens: int) -> bool:
         """Take note of an answer. True where the engine lost or won our trust by it."""
+        self._learn_trim(foretold - real, foretold, block_tokens)
         kept = 1 - 1 / MEMORY
         self.answers = self.answers * kept + 1
         self.error_tokens = self.error_tokens * kept + abs(foretold - real)
@@ -81,6 +90,18 @@ class Trust:
             # That nothing was reused and nothing foretold says nothing of what is known.
             self.agreed += 1
         return self._fell_by_drift() or self._rose()
+
+    def held(self, tokens: int) -> int:
+        """How much of what it holds it will reuse."""
+        return max(0, tokens - self.trim_tokens)
+
+    def _learn_trim(self, short_by: int, foretold: int, block_tokens: int) -> None:
+        is_one_off = short_by == (-block_tokens if self.trim_tokens else block_tokens)
+        if foretold or self.trim_tokens:
+            self._one_off = self._one_off + 1 if is_one_off else 0
+        if self._one_off >= SHORT_ANSWERS:
+            self.trim_tokens = 0 if self.trim_tokens else block_tokens
+            self._one_off = 0
 
     def _fell_by_drift(self) -> bool:
         # Small prompts are a block or none: they alone do not condemn.

@@ -149,9 +149,11 @@ class Sights:
         ticket.found = await self._look(ticket)
         feeds = self.followers.feeds
         seen = tuple(
-            (engine, held.tokens, self._seconds(held))
+            (engine, tokens, self._seconds(held))
             for engine, held in ticket.found.items()
-            if (feed := feeds.get(engine)) is not None and feed.trust.is_exact
+            if (feed := feeds.get(engine)) is not None
+            and feed.trust.is_exact
+            and (tokens := feed.trust.held(held.tokens))
         )
         self.given += 1
         line.send(SightGiven(asked.ticket, ends.tokens, seen))
@@ -226,7 +228,7 @@ class Sights:
         followed = self.index.engines.get(ticket.engine)
         blocks = [group.block_tokens for group in followed.groups.values()] if followed else []
         was_exact = feed.trust.is_exact
-        if feed.trust.observe(held.tokens, real, min(blocks, default=1)):
+        if feed.trust.observe(feed.trust.held(held.tokens), real, min(blocks, default=1)):
             word = "KV events do not tell what is reused" if was_exact else "KV events can be believed again"
             self._say("warning" if was_exact else "info", word, engine=ticket.engine, error=round(feed.trust.error, 3))
         if not feed.trust.is_exact and feed.trust.doubt is not Doubt.UNHEARD:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.trust import AGREEMENTS, Doubt, Trust
+from routing.trust import AGREEMENTS, SHORT_ANSWERS, Doubt, Trust
 
 
 def trusted() -> Trust:
@@ -44,6 +44,24 @@ def test_agreement_in_a_row_heals() -> None:
     assert trust.observe(64, 64, 16)
     assert trust.is_exact
     assert trust.error == 0.0
+
+
+def test_an_engine_that_leaves_a_block_of_every_hit_is_learned() -> None:
+    """As with a draft model: one block less, always. Where it stops, so do we."""
+    trust = trusted()
+    for _ in range(SHORT_ANSWERS - 1):
+        trust.observe(trust.held(320), 304, 16)
+    assert trust.held(320) == 320
+    trust.observe(0, 0, 16)
+    trust.observe(trust.held(64), 48, 16)
+    assert (trust.trim_tokens, trust.held(320), trust.held(8)) == (16, 304, 0)
+    for _ in range(SHORT_ANSWERS):
+        trust.observe(trust.held(320), 304, 16)
+    assert trust.trim_tokens == 16
+    for _ in range(SHORT_ANSWERS):
+        trust.observe(trust.held(320), 320, 16)
+    assert trust.trim_tokens == 0
+    assert trust.is_exact
 
 
 def test_drift_is_an_alarm() -> None:
