@@ -80,6 +80,11 @@ class Hearing:
         return f"<Hearing {len(self._origins)} others with {held} open>"
 
     @property
+    def names(self) -> Iterable[int]:
+        """Of the others that were heard of late."""
+        return self._origins.keys()
+
+    @property
     def origins(self) -> int:
         """How many others there are."""
         return len(self._origins)

@@ -19,6 +19,7 @@ from routing.news import Voice
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request
+from routing.seat import ALONE, Seat, nearest
 from routing.sight import seen_warmth
 from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
 from routing.warmth import WarmIndex
@@ -54,6 +55,8 @@ class Router:
         """`exact_sizes`: the sizes of prompts are tokens already, not bytes. `voice` tells other routers what we do."""
         self.scorers = tuple(scorers)
         self.voice = voice
+        self.seat = ALONE
+        """Where we sit among the routers that share our engines."""
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.index = index or WarmIndex()
@@ -115,7 +118,7 @@ class Router:
         roster = self._roster(request, avoid)
         candidates = self._candidates(request, roster, now_s)
         scored = self._score(request, candidates)
-        at = _best(scored, candidates, draw)
+        at = _best(scored, candidates, draw, self.seat)
         engine = roster.engines[at]
         charge = self.ledger.charge(
             engine.slot,
@@ -247,9 +250,9 @@ class Router:
             self.recycle(slot)
 
 
-def _best(scored: Scored, candidates: Candidates, draw: float) -> int:
+def _best(scored: Scored, candidates: Candidates, draw: float, seat: Seat) -> int:
     """The position with the least seconds. Among equals the session's, where a routing heeds sessions at all; else the
-    one chosen longest ago, so that cold prompts spread.
+    one of our share that was chosen longest ago, so that cold prompts spread.
     """
     totals, last_turn = scored.totals, candidates.last_turn
     session_at = candidates.session_at if HEEDS_SESSIONS in scored.names else None
@@ -259,7 +262,8 @@ def _best(scored: Scored, candidates: Candidates, draw: float) -> int:
         return session_at
     if len([total for total in totals if total <= bound]) == 1:
         return totals.index(least)
-    near = [place for place, total in enumerate(totals) if total <= bound]
+    near: Sequence[int] = [place for place, total in enumerate(totals) if total <= bound]
+    near = nearest(near, len(totals), seat)
     oldest = min(last_turn[place] for place in near)
     equals = [place for place in near if last_turn[place] == oldest]
     return equals[int(draw * len(equals))]

@@ -60,6 +60,8 @@ class Exchange:
         router.voice = voice
         member = Member(name, router, voice, Hearing(router))
         self._members.append(member)
+        for each in self._members:
+            each.router.seat = each.name, len(self._members)
         return member.hearing
 
     def cut(self) -> None:

@@ -18,6 +18,7 @@ from routing.bygone import Bygone
 from routing.hearing import Hearing
 from routing.news import Voice
 from routing.router import Router
+from routing.seat import seat_among
 
 SPACING_S = 0.002
 """Between batches. The first word after a silence goes out at once: who is told late chooses the same engine."""
@@ -149,6 +150,7 @@ class Sharing:
             self._state()
         elif now_s - self._sent_s >= BEAT_S:
             self._send()
+        self._router.seat = seat_among(self.origin, self.hearing.names)
         for name in self.hearing.forget_silent(now_s - SILENT_S, now_s):
             self._asked_s.pop(name, None)
             self._say("info", "a gateway is heard no more: its requests count no longer", origin=f"{name:016x}")

@@ -142,6 +142,13 @@ async def test_what_is_silent_too_long_is_forgotten(tmp_path: Path) -> None:
         )
 
 
+async def test_workers_find_seats_of_their_own(tmp_path: Path) -> None:
+    """Among three everybody comes to sit on another place of the ring, and a lone one has all of it."""
+    async with host(tmp_path) as here:
+        workers = [here.worker() for _ in range(3)]
+        await until(lambda: sorted(worker.router.seat for worker in workers) == [(0, 3), (1, 3), (2, 3)])
+
+
 async def test_metrics_show_the_exchange(tmp_path: Path) -> None:
     """What was said, heard and lost stands on the metrics page of worker and warmth process."""
     async with host(tmp_path) as here:

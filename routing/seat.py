@@ -1,0 +1,32 @@
+"""Where routers that share engines sit around them, so that those who see the same do not all choose the same.
+
+News of what another has just placed take a moment. Within it several routers see the same ledger; if among equals each
+took the one chosen longest ago, a burst would pile up on it. Each prefers its own share of the ring of engines instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Seat = tuple[int, int]
+"""(which of them we are, how many there are)."""
+
+ALONE: Seat = (0, 1)
+
+
+def seat_among(own: int, others: Iterable[int]) -> Seat:
+    """Our seat, by the order of names: everybody who knows the same names finds another one for himself."""
+    names = sorted({own, *others})
+    return names.index(own), len(names)
+
+
+def nearest(places: Sequence[int], engines: int, seat: Seat) -> Sequence[int]:
+    """Those of some places, of a ring of `engines`, that lie in our share or, going round from it, in the next one."""
+    rank, count = seat
+    if count < 2:
+        return places
+    share = max(1.0, engines / count)
+    start = rank * engines / count
+    steps = [(place - start) % engines // share for place in places]
+    least = min(steps)
+    return [place for place, step in zip(places, steps, strict=True) if step == least]

@@ -1,0 +1,54 @@
+"""Routers that see the same choose differently where it is equal, and alike where it is not."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.seat import ALONE, nearest, seat_among
+from tests.routing.engines import ask, place, router_of
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_shares_cover_the_ring(engines: int, count: int) -> None:
+    """With all places equal nobody is without a share, and together they leave no engine out where they are few."""
+    places = range(engines)
+    shares = [set(nearest(places, engines, (rank, count))) for rank in range(count)]
+    assert all(shares)
+    if count <= engines:
+        assert set().union(*shares) == set(places)
+    assert max(map(len, shares)) <= engines // count + 1
+
+
+@given(st.sets(st.integers(0, 19), min_size=1), st.integers(0, 6))
+def test_somebody_is_always_nearest(places: set[int], rank: int) -> None:
+    """Where nothing of the own share is among the equals the next share is taken."""
+    found = nearest(sorted(places), 20, (rank, 7))
+    assert found
+    assert set(found) <= places
+    assert nearest(sorted(places), 20, ALONE) == sorted(places)
+
+
+@given(st.sets(st.integers(0, 2**63), min_size=1))
+def test_everybody_finds_another_seat(names: set[int]) -> None:
+    """Who knows the same names comes to the same table, each to a place of his own."""
+    seats = {seat_among(name, names - {name}) for name in names}
+    assert seats == {(rank, len(names)) for rank in range(len(names))}
+
+
+def test_a_burst_over_several_routers_does_not_pile_up() -> None:
+    """Eight cold prompts at one moment, over four routers that have not heard of each other yet: every pod gets one."""
+    routers = [router_of(8) for _ in range(4)]
+    for rank, router in enumerate(routers):
+        router.seat = rank, 4
+    chosen = [place(routers[number % 4], ask(b"%d " % number * 2000)).engine.name for number in range(8)]
+    assert len(set(chosen)) == 8
+
+
+def test_a_seat_does_not_outweigh_a_difference() -> None:
+    """A warm prefix beyond the own share is still where the prompt goes."""
+    router = router_of(8)
+    router.seat = 0, 4
+    first = place(router, ask())
+    first.first_token(1.0)
+    first.release(1.0)
+    router.seat = 3, 4
+    assert place(router, ask(), now_s=9.0).engine.name == first.engine.name
