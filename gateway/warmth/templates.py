@@ -1,6 +1,7 @@
 """A model's chat template, rendered as transformers and vLLM render it. Templates are code of strangers: sandboxed.
 
 Restated from transformers' `chat_template_utils.py` and vLLM's `renderers/hf.py`; the tests hold them side by side.
+jinja2 comes with an extra, so it is imported where a template is made.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from jinja2 import TemplateError, meta, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+if TYPE_CHECKING:
+    from jinja2 import Environment, nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
 
 ALWAYS_PASSED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
@@ -34,32 +35,16 @@ class CannotRenderError(Exception):
     """The template refuses these messages, or breaks."""
 
 
-class _Generation(Extension):
-    """`{% generation %}` marks what the assistant said, for training; here it is only passed through."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2's own way
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_as_it_is"), [], [], body).set_lineno(line)
-
-    def _as_it_is(self, caller: Callable[[], str]) -> str:
-        return caller()
-
-
 class ChatTemplate:
     """One template, compiled. `now` is what templates that write a date are told."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], now: Callable[[], datetime]) -> None:
+        """Raises `CannotRenderError`, and `ModuleNotFoundError` where jinja2 is not installed."""
+        from jinja2 import TemplateError, meta  # noqa: PLC0415 - an extra
+
         self._source = source
         self._special_tokens = dict(special_tokens)
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        environment = _environment(now)
         try:
             tree = environment.parse(source)
             self._compiled = environment.from_string(source)
@@ -94,6 +79,39 @@ class ChatTemplate:
         return _cut_at_mark(text) if continue_final else text
 
 
+def _environment(now: Callable[[], datetime]) -> Environment:
+    """A sandbox with transformers' conventions."""
+    from jinja2.ext import loopcontrols  # noqa: PLC0415 - an extra
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - an extra
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    return environment
+
+
+def _generation() -> type[Extension]:
+    """`{% generation %}` marks what the assistant said, for training; here it is only passed through."""
+    from jinja2 import nodes  # noqa: PLC0415 - an extra
+    from jinja2.ext import Extension  # noqa: PLC0415 - an extra
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012 - jinja2's own way
+
+        def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_as_it_is"), [], [], body).set_lineno(line)
+
+        def _as_it_is(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    return Generation
+
+
 def _marked(message: Mapping[str, Any]) -> Mapping[str, Any]:
     content = message.get("content")
     if isinstance(content, str):
@@ -126,6 +144,8 @@ def _to_json(
 
 
 def _refuse(message: str) -> NoReturn:
+    from jinja2 import TemplateError  # noqa: PLC0415 - an extra
+
     raise TemplateError(message)
 
 
@@ -134,6 +154,8 @@ def _refuse(message: str) -> NoReturn:
 
 def _walks_over_content(tree: nodes.Template) -> bool:
     """As vLLM asks it: is there a loop over a message's content, itself or as it was handed to a macro?"""
+    from jinja2 import nodes  # noqa: PLC0415 - an extra
+
     messages = set(_names_of(tree, "messages"))
     items = {
         loop.target.name
@@ -153,6 +175,8 @@ def _walks_over_content(tree: nodes.Template) -> bool:
 
 def _macro_loops(tree: nodes.Template, items: set[str]) -> Iterator[tuple[int, set[str]]]:
     """Each loop inside a macro, with the macro's arguments that are given a message's content somewhere."""
+    from jinja2 import nodes  # noqa: PLC0415 - an extra
+
     for macro in tree.find_all(nodes.Macro):
         arguments = [argument.name for argument in macro.args]
         given: set[str] = set()
@@ -171,6 +195,8 @@ def _macro_loops(tree: nodes.Template, items: set[str]) -> Iterator[tuple[int, s
 
 def _names_of(tree: nodes.Template, name: str) -> Iterator[str]:
     """A variable and all that it, or a part of it, is assigned to."""
+    from jinja2 import nodes  # noqa: PLC0415 - an extra
+
     yield name
     related, seen = deque([name]), {name}
     while related:
@@ -185,6 +211,8 @@ def _names_of(tree: nodes.Template, name: str) -> Iterator[str]:
 
 def _is_access(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
     """Whether a node is a variable (or its attribute `key`), a slice of it, or that through a filter or a test."""
+    from jinja2 import nodes  # noqa: PLC0415 - an extra
+
     if isinstance(node, nodes.Filter | nodes.Test):
         return _is_access(node.node, name, key)
     if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -21,11 +21,9 @@ import msgspec
 from gateway.config.exact import POD, TokenizerEntry
 from gateway.log import EventLog
 from gateway.warmth.conversations import Chat, Ids, Text, UnseenError, read_spoken
+from gateway.warmth.tokens import BadTokenizerError, LocalTokenizer
 from routing.chains import Ends, TokenPrompt, pack_tokens, root_of
 from routing.request import Api
-
-if TYPE_CHECKING:  # an extra: without it pods tokenise
-    from gateway.warmth.tokens import LocalTokenizer
 
 MOST_WAITING = 64
 """Prompts at once. Beyond them the answer would come too late in any case."""
@@ -179,18 +177,16 @@ class Tokenizing:
 
     def _loaded(self, model: str, entry: TokenizerEntry) -> LocalTokenizer | None:
         try:
-            from gateway.warmth.tokens import BadTokenizerError, LocalTokenizer  # noqa: PLC0415 - an extra
+            found = LocalTokenizer(Path(entry.place), entry.template, cache_bytes=self._cache_bytes, now=self._now)
         except ModuleNotFoundError as missing:
             why = f"{missing.name} is not installed (it comes with hearth-gateway[exact])"
-            self._say_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=why)
-            return None
-        try:
-            found = LocalTokenizer(Path(entry.place), entry.template, cache_bytes=self._cache_bytes, now=self._now)
         except BadTokenizerError as error:
-            self._say_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=str(error))
-            return None
-        self._say_from_thread("info", "tokenizer loaded", model=model, incremental=found.cuts_apart)
-        return found
+            why = str(error)
+        else:
+            self._say_from_thread("info", "tokenizer loaded", model=model, incremental=found.cuts_apart)
+            return found
+        self._say_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=why)
+        return None
 
     def _say_from_thread(self, level: str, words: str, **more: object) -> None:
         if self._loop is not None and not self._loop.is_closed():

@@ -14,14 +14,15 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
-from typing import Any
-
-from tokenizers import AddedToken, Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from gateway.warmth.conversations import Chat, Ids, Spoken, Text, UnseenError
 from gateway.warmth.normal import normal_messages
 from gateway.warmth.templates import CannotRenderError, ChatTemplate
 from routing.chains import TokenPrompt, pack_tokens, root_of, text_digest
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
 
 ENTRY_BYTES = 150
 """What an entry of the cache costs beside its tokens, about."""
@@ -84,7 +85,9 @@ class LocalTokenizer:
     """One model's. `TokenPrompt`s carry the salt of their request, and the adapter's name."""
 
     def __init__(self, folder: Path, template: Path | None, *, cache_bytes: int, now: Callable[[], datetime]) -> None:
-        """Load a tokenizer's folder. Raises `BadTokenizerError`."""
+        """Load a tokenizer's folder. Raises `BadTokenizerError`, and `ModuleNotFoundError` without the extra."""
+        from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
+
         self.pieces = Pieces(cache_bytes)
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -92,8 +95,8 @@ class LocalTokenizer:
             sources = _templates(folder, settings, template)
             special = _special_tokens(folder, settings)
             self._templates = {name: ChatTemplate(source, special, now) for name, source in sources.items()}
-        except CannotRenderError as error:
-            raise BadTokenizerError(f"{folder}: {error}") from None
+        except ModuleNotFoundError:
+            raise
         except Exception as error:  # noqa: BLE001 - the library raises bare Exception
             raise BadTokenizerError(f"{folder}: {error}") from None
         self._specials, self._cut = _cutter(self._tokenizer)

@@ -66,7 +66,7 @@ async def test_without_the_extra_it_is_said_what_is_missing(tmp_path: Path, monk
     real = builtins.__import__
 
     def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "gateway.warmth.tokens":
+        if name == "tokenizers":
             raise ModuleNotFoundError(name="tokenizers")
         return real(name, *rest, **more)
 
