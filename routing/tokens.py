@@ -43,12 +43,9 @@ class TokenCounter:
 
     def __init__(self, size_per_token: float) -> None:
         self._usual_size_per_token = size_per_token
+        self.size_per_token = size_per_token
         self._ratio = Ratio(RATIO_MEMORY, seen=1.0)
         self._leaves: OrderedDict[int, Leaf] = OrderedDict()
-
-    @property
-    def size_per_token(self) -> float:
-        return self._usual_size_per_token / self._ratio.value
 
     def learn(self, prompt: Prompt, tokens: int) -> None:
         """An engine counted `tokens` for this whole prompt."""
@@ -56,6 +53,7 @@ class TokenCounter:
             usual_tokens = prompt.size / self._usual_size_per_token
             ratio = max(1.0, tokens - TEMPLATE_TOKENS) / usual_tokens
             self._ratio.observe(ratio, usual_tokens / USUAL_PROMPT_TOKENS)
+            self.size_per_token = self._usual_size_per_token / self._ratio.value
         self.remember(prompt, tokens)
 
     def remember(self, prompt: Prompt, tokens: int) -> None:
