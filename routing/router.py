@@ -172,7 +172,7 @@ class Router:
 
     def _candidates(self, request: Request, roster: Roster, now_s: float) -> Candidates:
         pick, ledger, costs = roster.pick, self.ledger, self.costs
-        walked = self.index.walk(request.prompt, roster.mask)
+        walked = list(self.index.walk(request.prompt, roster.mask))
         deepest = walked[-1][1] if walked else 0
         ruler = Ruler(self.counter(request.model), request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
