@@ -105,6 +105,7 @@ class RedisBridge:
         self._outbox_bytes = 0
         self._asked: set[int] = {EVERYBODY}
         self._something = asyncio.Event()
+        self._something.set()
         self._last = BEGINNING
         self._round_trip_s: float | None = None
         self._unread_us: deque[int] = deque(maxlen=4096)

@@ -40,6 +40,16 @@ async def test_one_server_by_port_password_and_socket(tmp_path: Path) -> None:
             await writes_and_reads(f"redis://:wrong@{where}")
 
 
+async def test_a_user_who_may_do_little_is_enough(tmp_path: Path) -> None:
+    """Two commands on one key, as the documentation says; a host without workers shows that it is connected."""
+    async with redis_server(tmp_path) as redis:
+        await redis.say("ACL", "SETUSER", "hearth", "on", ">hunter2", "~hearth:news", "+xadd", "+xread", "+select")
+        url = f"redis://hearth:hunter2@127.0.0.1:{redis.port}/1"
+        async with host(tmp_path / "a", url) as here, host(tmp_path / "b", url) as there:
+            await until(lambda: are_connected(here, there))
+            await agree(here.worker(), there.worker())
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command to make certificates")
 async def test_tls_is_spoken_and_the_certificate_is_checked(tmp_path: Path) -> None:
     """With the right authority it works, without it or under another name it does not."""
