@@ -54,6 +54,8 @@ class Candidates(Struct, gc=False):
     """Requests that come to one of these engines, on average."""
     busy_share: float = 0.0
     """Of their time they spend in prefill, on average, as charged."""
+    engines_in_all: int = 0
+    """How many may serve it, of which these are worth scoring."""
     holds_adapter: Sequence[bool] = ()
     """Which engines used the request's adapter lately; empty where the model is no adapter."""
 

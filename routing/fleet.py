@@ -114,6 +114,27 @@ class Roster:
             yield self.place_of[lowest.bit_length() - 1]
             mask ^= lowest
 
+    def only(self, places: Sequence[int]) -> Roster:
+        """Some of the same engines, in the order given; two or more."""
+        narrow = itemgetter(*places)
+        slots: tuple[int, ...] = narrow(self.slots)
+        mask = 0
+        for slot in slots:
+            mask |= 1 << slot
+        return Roster(
+            narrow(self.engines),
+            slots,
+            itemgetter(*slots),
+            mask,
+            place_of=dict(zip(slots, range(len(slots)), strict=True)),
+            ready_since_s=narrow(self.ready_since_s),
+            kv_capacity=narrow(self.kv_capacity),
+            least_kv_capacity=self.least_kv_capacity,
+            newest_since_s=self.newest_since_s,
+            block_tokens=self.block_tokens,
+            is_adapter=self.is_adapter,
+        )
+
     def without(self, pods: frozenset[str]) -> Roster:
         """The same roster less the engines of some pods."""
         members = zip(self.engines, self.ready_since_s, strict=True)

@@ -51,6 +51,9 @@ the first token when all of that step is done, so who joins it makes the others 
 STEP_S = 0.015
 """About how long a step takes that only decodes."""
 
+NO_QUEUE = -1e15
+"""So that turns can be added to it, and it stays below any queue."""
+
 BEGUN_STEPS_KEPT = 8
 """Fewer are not worth sweeping."""
 
@@ -84,6 +87,9 @@ class Ledger:
         self.all_kv_tokens: list[float] = []
         """Ours and foreign together, kept so on every change: decisions are many and read all engines."""
         self.all_running: list[float] = []
+        self.queue_rank: list[float] = []
+        """Orders engines by the prefill tokens they have not been seen to finish; those with none stand first, the one
+        chosen longest ago foremost."""
         self.flow = Flow()
         self._in_prefill: list[OrderedDict[int, Charge]] = []
         self._last_steps: list[LastStep] = []
@@ -113,6 +119,7 @@ class Ledger:
             self._last_steps.append(LastStep())
             self._behind_s.append(0.0)
             self._head_until_s.append(-inf)
+            self.queue_rank.append(NO_QUEUE)
         self.flow.reach(slots)
 
     def is_empty(self) -> bool:
@@ -134,6 +141,7 @@ class Ledger:
         self.flow.observe(slot, prefill_s, now_s)
         queue[charge.number] = charge
         self.prefill_tokens[slot] += prefill_tokens
+        self.queue_rank[slot] = self.prefill_tokens[slot]
         self.kv_tokens[slot] += kv_tokens
         self.running[slot] += sequences
         self.last_turn[slot] = self._turns
@@ -156,6 +164,7 @@ class Ledger:
         if was_head:
             self._head_until_s[slot] = now_s + head.prefill_s if head else -inf
             self._plan_anew(slot, head, now_s)
+        self.queue_rank[slot] = self.prefill_tokens[slot] if head else NO_QUEUE + self.last_turn[slot]
 
     def release(self, charge: Charge, now_s: float) -> None:
         """The request has left the engine. Safe to call again."""

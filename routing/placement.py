@@ -97,7 +97,7 @@ class Placement:
         self.engine = engine
         self._ballot = ballot
         self._few: Few | None = None
-        self.candidates_in_all = len(candidates.engines)
+        self.candidates_in_all = candidates.engines_in_all or len(candidates.engines)
         self.placed_s = candidates.now_s
         self.first_token_s: float | None = None
         ahead_s, own_s = candidates.ahead_s[at], candidates.own_s[at]

@@ -20,6 +20,7 @@ from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.seat import ALONE, Seat, nearest
+from routing.shortlist import SCORED_WHOLE, shortlist
 from routing.sight import seen_warmth
 from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
 from routing.warmth import WarmIndex
@@ -31,6 +32,13 @@ TIE_SHARE = 0.02
 
 HEEDS_SESSIONS = "session"
 """The scorer without which a routing is blind to sessions, among equals too: round robin takes turns."""
+
+SECONDS_OF_LOAD = frozenset({"prefill", "interference", "kv_room", "session", "lora", "slow_start"})
+"""The scorers that, between engines as warm as each other, speak for the shorter queue. With any other all engines of
+a fleet are scored, however many they are."""
+
+SETTLED_S = 60.0
+"""A pod that is newer may be worth less than its empty queue says."""
 
 UNKNOWN_KV_TOKENS = 200_000
 """An engine that does not say how much it holds is taken to be small, so that it is not believed warm for long."""
@@ -54,6 +62,7 @@ class Router:
     ) -> None:
         """`exact_sizes`: the sizes of prompts are tokens already, not bytes. `voice` tells other routers what we do."""
         self.scorers = tuple(scorers)
+        self._counts_seconds = {scorer.name for scorer in self.scorers} <= SECONDS_OF_LOAD
         self.voice = voice
         self.seat = ALONE
         """Where we sit among the routers that share our engines."""
@@ -119,7 +128,7 @@ class Router:
         candidates = self._candidates(request, roster, now_s)
         scored = self._score(request, candidates)
         at = _best(scored, candidates, draw, self.seat)
-        engine = roster.engines[at]
+        engine = candidates.engines[at]
         charge = self.ledger.charge(
             engine.slot,
             prefill_tokens=candidates.prefill_work[at],
@@ -171,8 +180,15 @@ class Router:
         )
 
     def _candidates(self, request: Request, roster: Roster, now_s: float) -> Candidates:
-        pick, ledger, costs = roster.pick, self.ledger, self.costs
+        ledger, costs = self.ledger, self.costs
+        arrivals_per_s, busy_share = ledger.flow.rates(roster.pick, now_s)
         walked = list(self.index.walk(request.prompt, roster.mask))
+        engines_in_all = len(roster.engines)
+        if engines_in_all > SCORED_WHOLE and self._may_shorten(request, roster, now_s):
+            queue_rank, session_at = roster.pick(ledger.queue_rank), self._session_at(request, roster)
+            roster = roster.only(shortlist(roster, walked, queue_rank, session_at))
+            walked = [(mask & roster.mask, size) for mask, size in walked if mask & roster.mask]
+        pick = roster.pick
         deepest = walked[-1][1] if walked else 0
         ruler = Ruler(self.counter(request.model), request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
@@ -184,9 +200,9 @@ class Router:
                 request.sight, roster, warm_tokens, seconds_per_token, costs.growth.per_token
             )
         ledger.forget_stale(now_s)
-        arrivals_per_s, busy_share = ledger.flow.rates(pick, now_s)
         return Candidates(
             engines=roster.engines,
+            engines_in_all=engines_in_all,
             now_s=now_s,
             prompt_tokens=prompt_tokens,
             warm_tokens=warm_tokens,
@@ -210,6 +226,15 @@ class Router:
             busy_share=busy_share,
             session_at=self._session_at(request, roster),
             holds_adapter=self._holds_adapter(request, roster),
+        )
+
+    def _may_shorten(self, request: Request, roster: Roster, now_s: float) -> bool:
+        """Whether who is free soonest or warmest is all there is to look at: not where other things decide."""
+        return (
+            self._counts_seconds
+            and request.sight is None
+            and not roster.is_adapter
+            and now_s - roster.newest_since_s > SETTLED_S
         )
 
     def _score(self, request: Request, candidates: Candidates) -> Scored:

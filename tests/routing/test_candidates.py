@@ -15,6 +15,7 @@ ONE_NUMBER = {
     "session_at",
     "arrivals_per_s",
     "busy_share",
+    "engines_in_all",
 }
 OF_SOME = {"holds_adapter", "open_steps"}
 
