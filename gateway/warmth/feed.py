@@ -189,7 +189,13 @@ class Feed:
             self._lose(Doubt.GAP)
             return
         self.count.events += len(events)
-        self._index.take(self.engine, events)
+        try:
+            self._index.take(self.engine, events)
+        except Exception as fault:  # noqa: BLE001 - what one engine says must not end the following of all
+            self.count.malformed += 1
+            self._say("error", "KV events could not be followed", engine=self.engine, fault=repr(fault))
+            self._lose(Doubt.GAP)
+            return
         if any(isinstance(event, AllBlocksCleared) for event in events):
             self._heal("cleared")
 

@@ -115,10 +115,7 @@ class Followers:
         entries = entries_by_pod(self._words.sources)
         while True:
             entry = entries.get(pod.told.url)
-            if entry is not None:
-                found = configured_sources(pod.told, entry)
-            else:
-                found = await self._told(pod)
+            found = configured_sources(pod.told, entry) if entry is not None else await self._told(pod)
             self._subscribe(pod, found)
             pod.wake.clear()
             pause_s = ASK_AGAIN_S if found else ASK_SOON_S

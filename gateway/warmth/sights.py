@@ -68,6 +68,8 @@ class Sights:
         self._load_s = _load_seconds(words.load_us_per_token)
         self._fleets: dict[Line, FleetTold] = {}
         self._pods: dict[str, PodTold] = {}
+        self._asking: set[tuple[int, int]] = set()
+        """Questions that are not answered yet and whose askers still wait."""
         self._tickets: dict[tuple[int, int], Ticket] = {}
         self._newest: dict[int, Ticket] = {}
         """The last prompt that was asked about and is not placed yet, by its first link."""
@@ -101,6 +103,7 @@ class Sights:
 
     def take_asked(self, line: Line, asked: SightAsked) -> None:
         """A worker asks."""
+        self._asking.add((id(line), asked.ticket))
         task = asyncio.get_running_loop().create_task(self._answer(line, asked), name="see a prompt")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -110,6 +113,8 @@ class Sights:
         key = (id(line), moved.ticket)
         ticket = self._tickets.get(key)
         if ticket is None:
+            # Over before it was answered: nobody waits for it any more.
+            self._asking.discard(key)
             return
         promise = f"{key[0]}/{key[1]}"
         match moved.step:
@@ -130,6 +135,7 @@ class Sights:
     def leave(self, line: Line) -> None:
         """A worker is gone, and with it all that it had under way."""
         self._fleets.pop(line, None)
+        self._asking = {key for key in self._asking if key[0] != id(line)}
         for key in [key for key in self._tickets if key[0] == id(line)]:
             self._drop(key)
         if self._fleets:
@@ -141,11 +147,16 @@ class Sights:
         try:
             ends = await self.tokenizing.ends(self._asked(asked))
         except UnseenError as why:
+            self._asking.discard((id(line), asked.ticket))
             self.unseen[str(why)] = self.unseen.get(str(why), 0) + 1
             line.send(SightGiven(asked.ticket, why=str(why)))
             return
+        key = id(line), asked.ticket
+        if key not in self._asking:
+            return
+        self._asking.remove(key)
         ticket = Ticket(self._base(asked.model), ends)
-        self._keep((id(line), asked.ticket), ticket)
+        self._keep(key, ticket)
         ticket.found = await self._look(ticket)
         feeds = self.followers.feeds
         seen = tuple(

@@ -31,7 +31,7 @@ from routing.router import Router
 from routing.trust import AGREEMENTS
 from scorers.registry import routings
 from tests.gateway.fake_pod import Pulse
-from tests.gateway.warmth.exchange import Host, Said, host
+from tests.gateway.warmth.exchange import Host, Said, host, until
 from tests.gateway.warmth.publisher import Publisher
 from tests.gateway.warmth.tokenizers import make_folder
 from tests.routing.kv_model import ModelEngine
@@ -217,12 +217,18 @@ async def test_nobody_followed_costs_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
-    """The shadow cache decides, and it is counted."""
+    """The shadow cache decides, it is counted, and nobody remembers the question: no sibling waits for it."""
     async with scene(tmp_path, wait_ms=0.0) as one:
         await one.until_exact()
         assert (await one.look(TALK)).sight is None
         assert one.asking.ends == {"late": 1}
         assert not one.asking._waiting
+        sights = one.host.warmth.sights
+        assert sights is not None
+        await until(lambda: not sights._tasks)
+        assert not sights._tickets
+        assert not sights._newest
+        assert not sights._asking
 
 
 async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) -> None:

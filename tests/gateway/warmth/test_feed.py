@@ -201,6 +201,17 @@ def test_what_cannot_be_read_is_doubt_and_never_fatal() -> None:
     assert scene.held(prompt(1)) == 0
 
 
+def test_events_that_break_the_index_break_nothing_else() -> None:
+    """An engine that says what nobody thought of is in doubt, and is followed on."""
+    scene, batches = Scene(), chain(2)
+    scene.feed.take(0, batches[0])
+    scene.feed.take(1, pack([{"type": "BlockStored", "block_hashes": [7], "extra_keys": [[["x", 2**63]]] * 3}]))
+    scene.index._engines["e"].take = None  # type: ignore[method-assign, assignment]
+    scene.feed.take(2, batches[1])
+    assert scene.feed.trust.doubt is Doubt.GAP
+    assert ("error", "KV events could not be followed") in scene.said
+
+
 def test_waiting_batches_are_bounded() -> None:
     """Who asks for the past does not keep all of the present."""
     scene = Scene()
