@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from gateway.config.redis_place import RedisPlace
 from gateway.log import EventLog
@@ -155,7 +154,7 @@ class RedisBridge:
             try:
                 async with connected(self._place, answer_s=ANSWER_S + BLOCK_S) as client:
                     await go_on(client)
-            except (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
                 heed_cancel()
                 if not is_away:
                     words = "Redis is away: going on with what this host knows"

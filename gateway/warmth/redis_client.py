@@ -12,7 +12,6 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
 from gateway.config.redis_place import RedisPlace
 
@@ -31,7 +30,7 @@ async def connected(place: RedisPlace, *, answer_s: float) -> AsyncIterator[Clie
         yield client
     finally:
         for each in (client, *asked):
-            with suppress(RedisError, OSError, TimeoutError):
+            with suppress(Exception):
                 async with asyncio.timeout(CLOSE_S):
                     await each.aclose()
 
