@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.receipts import Receipts, Wanted, make_receipt
+from gateway.receipts import WRITTEN_AT_ONCE, Receipts, Wanted, make_receipt
 from routing.blocks import cut_prompt
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
@@ -26,6 +26,31 @@ def test_the_oldest_are_forgotten() -> None:
     assert len(receipts) == 2
     assert [receipt.id for receipt in receipts.latest(Wanted())] == ["c", "b"]
     assert receipts.find("a") is None
+
+
+def test_receipts_are_written_together_and_whoever_looks_sees_all() -> None:
+    """Before a batch is full, when it is, and behind it; a bound of less than a batch holds as well."""
+    receipts, few = Receipts(), Receipts(most=3)
+    for number in range(WRITTEN_AT_ONCE + 5):
+        for each in (receipts, few):
+            each.witness(an_outcome(request=a_request(id=str(number))))
+        if number in {0, WRITTEN_AT_ONCE - 1, WRITTEN_AT_ONCE}:
+            assert receipts.find(str(number)) is not None
+            assert len(receipts) == number + 1
+    newest = [str(number) for number in reversed(range(WRITTEN_AT_ONCE + 5))]
+    assert [receipt.id for receipt in receipts.latest(Wanted())] == newest
+    assert [receipt.id for receipt in few.latest(Wanted())] == newest[:3]
+
+
+def test_times_are_read_rounded() -> None:
+    """To a millisecond of the day and a microsecond of the rest: what is finer is noise."""
+    receipts = Receipts()
+    attempt = an_attempt(predicted_ttft_s=0.12345678, real_ttft_s=1 / 3)
+    receipts.witness(an_outcome(at_s=1.23456, ttft_s=None, duration_s=2 / 3, attempts=(attempt,)))
+    receipt = receipts.find("r-1")
+    assert receipt is not None
+    assert (receipt.at_s, receipt.ttft_s, receipt.duration_s) == (1.235, None, 0.666667)
+    assert (receipt.attempts[0].predicted_ttft_s, receipt.attempts[0].real_ttft_s) == (0.123457, 0.333333)
 
 
 def test_receipts_are_filtered() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.metrics.tallies import OTHER, Histogram, Tallies
+from gateway.metrics.tallies import COUNTED_AT_ONCE, OTHER, Histogram, Tallies
 from routing.placement import Usage
 from routing.refusal import Reason
 from tests.gateway.samples import a_request, an_attempt, an_outcome
@@ -26,6 +26,16 @@ def test_a_request_is_counted() -> None:
     assert (tally.judged_requests, tally.predicted_warm_tokens, tally.real_warm_tokens) == (1, 64, 96)
     assert tally.missed_warm_tokens == 32
     assert (tally.predicted_ttft_s, tally.real_ttft_s) == (0.1, 0.15)
+
+
+def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
+    """Before a batch is full, when it is, and behind it."""
+    counts = tallies()
+    for number in range(1, COUNTED_AT_ONCE + 6):
+        counts.witness(an_outcome())
+        if number in {1, COUNTED_AT_ONCE, COUNTED_AT_ONCE + 5}:
+            assert counts.models["tiny"].requests == {(200, ""): number}
+            assert counts.tenants["legal"].requests == number
 
 
 def test_refusals_and_retries_are_counted() -> None:

@@ -68,6 +68,20 @@ async def test_small_requests_in_one_read_are_all_answered(count: int) -> None:
             assert (await client.answer()).status == 200
 
 
+@pytest.mark.parametrize("size", [7_000, 8_192, 8_300, 100_000, 300_000])
+async def test_what_follows_a_large_body_in_the_same_read_is_a_request_of_its_own(size: int) -> None:
+    """A body is read in one go, and not a byte further; what comes next is read as a head."""
+    async with a_rig() as rig:
+        rig.pod.plays(GOOD, GOOD)
+        client = await rig.client()
+        first, second = a_chat(user="a" * size), a_chat(user="b" * (300_000 - size))
+        await client.send(
+            request_bytes("/health") + b"".join(request_bytes(CHAT_PATH, body) for body in (first, second))
+        )
+        assert [(await client.answer()).status for _ in range(3)] == [200, 200, 200]
+        assert [question.json() for question in rig.pod.questions] == [first, second]
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 async def test_a_request_may_come_in_pieces(size: int) -> None:
     """However a request is cut, it is the same request."""
