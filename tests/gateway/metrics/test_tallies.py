@@ -10,8 +10,8 @@ from routing.refusal import Reason
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
 
-def tallies(**bounds: int) -> Tallies:
-    return Tallies(lambda model: model != "invented", **bounds)
+def tallies(most_models: int = 200, most_tenants: int = 100) -> Tallies:
+    return Tallies(lambda model: model != "invented", most_models=most_models, most_tenants=most_tenants)
 
 
 def test_a_request_is_counted() -> None:
