@@ -73,6 +73,7 @@ def _show_engine(router: Router, engine: Engine, theirs: ByEngine) -> dict[str, 
         },
         "warmth": _show_warmth(router.fleet.doubts.get(engine.name)),
         "shadow_bytes": router.index.size_of(slot),
+        "store_share": round(router.stores.shares.get(slot, 0.0), 3),
     }
 
 

@@ -11,7 +11,8 @@ from math import isfinite
 
 _SAMPLE = re.compile(
     # The line's end before it is part of the pattern: a literal first byte lets the search skip from line to line.
-    rb"\n(vllm:(?:num_requests_(?:running|waiting)|kv_cache_usage_perc|prompt_tokens_total|cache_config_info)"
+    rb"\n(vllm:(?:num_requests_(?:running|waiting)|kv_cache_usage_perc|prompt_tokens_total|cache_config_info"
+    rb"|external_prefix_cache_(?:queries|hits)_total)"
     rb"|process_start_time_seconds)(\{.*\})? +(\S+)"
 )
 
@@ -28,6 +29,9 @@ class EngineReading:
     block_tokens: int | None = None
     prompt_tokens: float | None = None
     """Counter of prompt tokens since the engine started; what falls has restarted."""
+    store_asked: float = 0.0
+    """Counter of tokens asked of a KV store behind the engine, where it has one. The next: those found there."""
+    store_found: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,10 @@ def _taken(engine: EngineReading, name: bytes, value: float, labels: bytes) -> E
             return replace(engine, kv_usage=min(1.0, max(0.0, value)))
         case b"vllm:prompt_tokens_total":
             return replace(engine, prompt_tokens=(engine.prompt_tokens or 0.0) + value)
+        case b"vllm:external_prefix_cache_queries_total":
+            return replace(engine, store_asked=engine.store_asked + value)
+        case b"vllm:external_prefix_cache_hits_total":
+            return replace(engine, store_found=engine.store_found + value)
         case _:
             return _with_capacity(engine, labels)
 

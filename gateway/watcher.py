@@ -21,6 +21,7 @@ from gateway.watched import WatchedPod
 from routing.fleet import EngineShape, Pod, Standing
 from routing.ledger import Foreign
 from routing.router import Router
+from routing.stores import StoreCount
 
 Say = Callable[..., None]
 
@@ -263,6 +264,7 @@ class Watcher:
                 at_s=self._clock(),
             )
             self._router.observe_load(engine.slot, foreign)
+            self._router.stores.observe(engine.slot, StoreCount(reading.store_asked, reading.store_found))
 
     def _ours(self, url: str) -> dict[int, tuple[int, float]]:
         """Slot to our running sequences and KV tokens."""

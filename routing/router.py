@@ -22,6 +22,7 @@ from routing.request import Request
 from routing.seat import ALONE, Seat, nearest
 from routing.shortlist import SCORED_WHOLE, shortlist
 from routing.sight import seen_warmth
+from routing.stores import Stores, fetched
 from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
 from routing.warmth import WarmIndex
 
@@ -73,6 +74,7 @@ class Router:
         self.sessions = Whereabouts(REMEMBERED_SESSIONS)
         self.responses = Whereabouts(REMEMBERED_SESSIONS)
         self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
+        self.stores = Stores()
         self.lives: dict[str, int] = {}
         """How often each pod has lost its cache, by URL."""
         self._counters: dict[str, TokenCounter | ExactCounter] = {}
@@ -162,6 +164,7 @@ class Router:
             return
         self._retired.discard(slot)
         self.costs.forget(slot)
+        self.stores.forget(slot)
         self.ledger.observe(slot, NOTHING_FOREIGN)
         for table in (self.sessions, self.responses, self.adapters):
             table.drop_value(slot)
@@ -199,6 +202,8 @@ class Router:
             warm_tokens, work = seen_warmth(
                 request.sight, roster, warm_tokens, seconds_per_token, costs.growth.per_token
             )
+        if self.stores.shares:
+            warm_tokens, work = fetched(self.stores.shares, roster.slots, warm_tokens, work, prompt_tokens)
         ledger.forget_stale(now_s)
         return Candidates(
             engines=roster.engines,

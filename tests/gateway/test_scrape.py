@@ -77,3 +77,16 @@ def test_values_that_are_no_numbers_are_left_out(value: bytes) -> None:
 def test_no_page_is_an_error(garbage: bytes, at: int) -> None:
     """Garbage anywhere in a page is read as far as it can be."""
     read_page(PAGE[:at] + garbage + PAGE[at:])
+
+
+def test_what_a_store_was_asked_and_had_is_read() -> None:
+    """Counters of the connector's cache; an engine without one counts nothing."""
+    page = b"""
+vllm:external_prefix_cache_queries_total{engine="0",model_name="m"} 1500.0
+vllm:external_prefix_cache_queries_created{engine="0",model_name="m"} 1.8e+09
+vllm:external_prefix_cache_hits_total{engine="0",model_name="m"} 1000.0
+vllm:num_requests_running{engine="1",model_name="m"} 1.0
+"""
+    engines = read_page(page).engines
+    assert (engines[0].store_asked, engines[0].store_found) == (1500.0, 1000.0)
+    assert (engines[1].store_asked, engines[1].store_found) == (0.0, 0.0)

@@ -1,0 +1,70 @@
+"""KV stores behind the engines (LMCache, Mooncake and their like): what an engine does not hold it may fetch.
+
+A store tells nobody what it holds, but its engine's metrics tell which share of what was asked of it was there. That
+share of a cold prompt is expected to be warm, on every engine as its own figures say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+KEPT = 0.8
+"""Of what was believed before, at every scrape that tells something."""
+
+LEAST_TOKENS = 1000.0
+"""Asked of a store between two scrapes, before its answers say anything."""
+
+
+class StoreCount(Struct, frozen=True, gc=False):
+    """What an engine's metrics have counted since it started, in tokens."""
+
+    asked: float = 0.0
+    found: float = 0.0
+
+
+class Stores:
+    """The share of each engine's store, by slot; engines without a store are not in it."""
+
+    def __init__(self) -> None:
+        self.shares: dict[int, float] = {}
+        self._counts: dict[int, StoreCount] = {}
+
+    def observe(self, slot: int, count: StoreCount) -> None:
+        """Take over a scrape. Counters that fell belong to another life of the engine."""
+        before = self._counts.get(slot, StoreCount())
+        asked, found = count.asked - before.asked, count.found - before.found
+        if asked < 0 or found < 0:
+            self.forget(slot)
+            asked, found = count.asked, count.found
+        if asked < LEAST_TOKENS:
+            return
+        self._counts[slot] = count
+        share = min(1.0, found / asked)
+        known = self.shares.get(slot)
+        kept = share if known is None else KEPT * known + (1 - KEPT) * share
+        if kept > 0.0:
+            self.shares[slot] = kept
+
+    def forget(self, slot: int) -> None:
+        """The engine is gone, or begins anew."""
+        self.shares.pop(slot, None)
+        self._counts.pop(slot, None)
+
+
+def fetched(
+    shares: Mapping[int, float],
+    slots: Sequence[int],
+    warm_tokens: Sequence[float],
+    work: Sequence[float],
+    prompt_tokens: float,
+) -> tuple[list[float], list[float]]:
+    """Warm tokens and prefill work with what stores are expected to add to them."""
+    warm, left = list(warm_tokens), list(work)
+    for place, slot in enumerate(slots):
+        share = shares.get(slot)
+        if share:
+            warm[place] += share * max(0.0, prompt_tokens - 1 - warm[place])
+            left[place] *= 1 - share
+    return warm, left
