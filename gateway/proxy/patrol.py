@@ -1,7 +1,7 @@
 """One timer for all waiting: now and then it asks every connection whether it has waited too long.
 
 A timer of its own for every request would cost more than the rest of the request. The price: what is late is noticed
-up to one period late.
+up to one period late; two, where the wait itself begins with the first look at it.
 """
 
 from __future__ import annotations
