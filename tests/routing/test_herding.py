@@ -1,4 +1,4 @@
-"""Nobody runs where all run: siblings, bursts, system prompts, silent engines, slow ones, and the very first request."""
+"""Nobody runs where all run: siblings, bursts, system prompts, silent engines, slow ones, the very first request."""
 
 from collections import Counter
 from collections.abc import Iterable
