@@ -193,6 +193,8 @@ class Fleet:
         self._free_slots: list[int] = []
         self._slots_made = 0
         self._rosters: dict[str, Roster] = {}
+        self.version = 0
+        """Another whenever a pod is put, removed or has lost its cache."""
         self.doubts: Mapping[str, str] = {}
         """Engines whose KV events are followed, by name, and why these do not decide; empty where they do."""
         self._engines: dict[str, Engine] = {}
@@ -222,6 +224,7 @@ class Fleet:
     def put(self, pod: Pod) -> None:
         """Add a pod or replace what is known of it. Its engines keep their slots: change them with `reshape`."""
         self._pods[pod.url] = pod
+        self.version += 1
         self._rosters.clear()
         self._engines.clear()
 
@@ -240,6 +243,7 @@ class Fleet:
     def remove(self, url: str) -> tuple[int, ...]:
         """Take a pod out. Returns the slots that are freed, for the caller to forget."""
         pod = self._pods.pop(url, None)
+        self.version += 1
         self._rosters.clear()
         self._engines.clear()
         return tuple(engine.slot for engine in pod.engines) if pod else ()

@@ -109,6 +109,7 @@ class Router:
     def forget_warmth(self, url: str) -> None:
         """A pod has restarted or emptied its cache."""
         self.lives[url] = self.lives.get(url, 0) + 1
+        self.fleet.version += 1
         pod = self.fleet.pod(url)
         for engine in pod.engines if pod else ():
             self.index.forget(engine.slot)

@@ -52,7 +52,7 @@ class Asking:
         self._wait_s = wait_s
         self._waiting: dict[int, asyncio.Future[SightGiven]] = {}
         self._ticket = 0
-        self._told: FleetTold | None = None
+        self._told_version = -1
         self._known: frozenset[int] = frozenset()
         client.on(SightGiven, self._take_given)
         client.on(EnginesFollowed, self._take_followed)
@@ -81,11 +81,8 @@ class Asking:
         """Tell the warmth process of changes in the fleet, until cancelled."""
         while True:
             await asyncio.sleep(TELL_EVERY_S)
-            self._know()
-            told = tell_fleet(self._router.fleet, self._router.lives)
-            if told != self._told and self._client.is_connected:
-                self._told = told
-                self._client.send(told)
+            if self._router.fleet.version != self._told_version and self._client.is_connected:
+                self._tell()
 
     # -- one question --------------------------------------------------------------------------------------------------
 
@@ -141,8 +138,12 @@ class Asking:
         # Whatever was known of the process before it went away, it says anew.
         self.doubts, self._known = {}, frozenset()
         self._router.fleet.doubts = {}
-        self._told = tell_fleet(self._router.fleet, self._router.lives)
-        self._client.send(self._told)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._know()
+        self._told_version = self._router.fleet.version
+        self._client.send(tell_fleet(self._router.fleet, self._router.lives))
 
 
 class Watching:
