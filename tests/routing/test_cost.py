@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.cost import CONTEXT_SCALE_TOKENS, CostBook, Prior, prefill_work
+from routing.cost import CostBook, Prior, prefill_work
+from routing.growth import CONTEXT_SCALE_TOKENS
 from routing.ratio import OUTLIER
 
 
