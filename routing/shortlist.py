@@ -21,7 +21,10 @@ LEAST_QUEUED = 16
 def shortlist(
     roster: Roster, walked: Sequence[tuple[int, int]], queue_rank: Sequence[float], session_at: int | None
 ) -> list[int]:
-    """Positions in the roster, in order. `walked`: who holds how much, as masks; `queue_rank`: the less, the less is queued."""
+    """Positions in the roster, in order.
+
+    `walked`: who holds how much, as masks; `queue_rank`: the less, the less is queued.
+    """
     least_queued = sorted(range(len(queue_rank)), key=queue_rank.__getitem__)
     places = set(least_queued[:LEAST_QUEUED])
     for mask, _ in walked:
