@@ -116,7 +116,8 @@ async def test_receipts_foretell_what_events_told(tmp_path: Path) -> None:
             f"model_list: [{{model_name: tiny, tokenizer: {folder}}}]\n"
         )
         gateway = await stack.enter_async_context(serving("--config", str(config), where=ANYWHERE))
-        await gateway.until("following KV events")
+        if not any(line["message"] == "following KV events" for line in gateway.lines):
+            await gateway.until("following KV events")
         connector = aiohttp.TCPConnector(force_close=True)
         client = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         warmth = ["shadow"]
