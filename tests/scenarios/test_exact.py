@@ -91,7 +91,7 @@ async def pod_of(publisher: Publisher, tokenizer: LocalTokenizer) -> AsyncIterat
 async def ask(client: aiohttp.ClientSession, gateway: Running, body: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """One chat: its last attempt as the receipt has it, and what was really warm. A worker may not know the pod yet."""
     async with client.post(gateway.at("traffic", "/v1/chat/completions"), json=body) as answer:
-        if answer.status == 404:
+        if answer.status in (404, 503):
             return {"warmth": "shadow"}, 0
         assert answer.status == 200, await answer.text()
         real = (await answer.json())["usage"]["prompt_tokens_details"]["cached_tokens"]
