@@ -19,7 +19,7 @@ from routing.news import Voice
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request
-from routing.seat import ALONE, Seat, nearest
+from routing.seat import ALONE, Seat, nearest, wary
 from routing.shortlist import SCORED_WHOLE, shortlist
 from routing.sight import seen_warmth
 from routing.stores import Stores, fetched
@@ -282,10 +282,11 @@ class Router:
 
 
 def _best(scored: Scored, candidates: Candidates, draw: float, seat: Seat) -> int:
-    """The position with the least seconds. Among equals the session's, where a routing heeds sessions at all; else the
-    one of our share that was chosen longest ago, so that cold prompts spread.
+    """The position with the least seconds, wary of engines that others may be choosing now. Among equals the session's,
+    where a routing heeds sessions at all; else the one of our share that was chosen longest ago, so that cold prompts
+    spread.
     """
-    totals, last_turn = scored.totals, candidates.last_turn
+    totals, last_turn = wary(scored.totals, candidates.own_s, seat), candidates.last_turn
     session_at = candidates.session_at if HEEDS_SESSIONS in scored.names else None
     least = min(totals)
     bound = least + min(max(TIE_S, TIE_SHARE * least), TIE_MOST_S)

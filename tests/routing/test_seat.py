@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.seat import ALONE, nearest, seat_among
+from routing.seat import ALONE, nearest, seat_among, wary
 from tests.routing.engines import ask, place, router_of
 
 
@@ -43,6 +43,18 @@ def test_a_burst_over_several_routers_does_not_pile_up() -> None:
     assert len(set(chosen)) == 8
 
 
+def test_a_burst_that_finds_one_pod_idle_does_not_all_go_there() -> None:
+    """Three pods are a little busy, one is not: of four routers one takes it, the others stay within their shares."""
+    routers = [router_of(4) for _ in range(4)]
+    for rank, router in enumerate(routers):
+        router.seat = rank, 4
+        for busy in range(3):
+            slot = router.fleet.pods[busy].engines[0].slot
+            router.ledger.charge(slot, prefill_tokens=300, prefill_s=0.03, kv_tokens=300, sequences=1, now_s=0.0)
+    chosen = [place(router, ask(b"%d " % rank * 2000)).engine.name for rank, router in enumerate(routers)]
+    assert len(set(chosen)) == 4
+
+
 def test_a_seat_does_not_outweigh_a_difference() -> None:
     """A warm prefix beyond the own share is still where the prompt goes."""
     router = router_of(8)
@@ -52,3 +64,14 @@ def test_a_seat_does_not_outweigh_a_difference() -> None:
     first.release(1.0)
     router.seat = 3, 4
     assert place(router, ask(), now_s=9.0).engine.name == first.engine.name
+
+
+def test_a_small_difference_does_not_lead_beyond_our_share() -> None:
+    """Its own prefill once more is what another router's unseen request may cost there; more than that is a reason."""
+    assert list(wary([1.0, 1.5, 0.7, 0.0], [0.5] * 4, (0, 2))) == [1.0, 1.5, 1.2, 0.5]
+    assert list(wary([1.0, 1.5, 0.7, 0.0], [0.5] * 4, ALONE)) == [1.0, 1.5, 0.7, 0.0]
+
+
+def test_warmth_beyond_our_share_still_draws() -> None:
+    """Where it is warm its own prefill is next to nothing."""
+    assert min(wary([1.0, 1.0, 1.0, 0.02], [1.0, 1.0, 1.0, 0.02], (0, 2))) == 0.04
