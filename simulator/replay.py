@@ -37,7 +37,7 @@ class Setting:
     """From arrival to first token; a request that waits longer has failed."""
     replicas: int = 1
     """Gateways that share the pods; each request comes to one of them by a draw."""
-    news_s: float | None = 0.02
+    news_s: float | None = 0.005
     """How long it takes until one gateway's news are heard by the others; None where they tell each other nothing."""
 
 
