@@ -98,10 +98,10 @@ wheel: $(READY) ## Build the wheel and the source archive into dist/.
 
 bench-overhead: $(READY) ## CPU, memory and latency beside nginx and the Rust routers (ARGS=--quick; half an hour).
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
-	@$(BIN)/python -m bench.overhead --keep bench/overhead/last.txt $(ARGS)
+	@$$($(BIN)/python -m bench.interpreter) -m bench.overhead --keep bench/overhead/last.txt $(ARGS)
 
 bench-decide: $(READY) ## What one decision costs, by pods and prompt length (ARGS=--quick; minutes).
-	@$(BIN)/python -m bench.decide --keep bench/decide.last.txt $(ARGS)
+	@$$($(BIN)/python -m bench.interpreter) -m bench.decide --keep bench/decide.last.txt $(ARGS)
 
 bench-index: $(READY) ## Memory and time of knowing who holds what, and a fleet of 1,000 pods on paper (minutes).
 	@$(BIN)/python -m bench.index --keep bench/index.last.txt $(ARGS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import resource
 import signal
 import subprocess
@@ -24,7 +25,6 @@ import uvloop
 
 from bench.overhead import report, rounds
 from bench.overhead.gateways import ROOT, Kind, kinds
-from bench.overhead.interpreter import Interpreter, best_interpreter
 
 PODS = 4
 IDLE_STREAMS = 10_000
@@ -47,12 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Told to go, leave as if interrupted: nothing that was started may stay behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     idle = _streams_allowed(IDLE_STREAMS)
-    python = best_interpreter()
-    present = _present(python, options.only)
+    present = _present(options.only)
     with tempfile.TemporaryDirectory() as folder, _pods(PODS) as ports:
         bench = rounds.Bench(ports, Path(folder))
         uvloop.run(_run(bench, present, idle, options))
-    return _conclude(bench, python, present, idle, options)
+    return _conclude(bench, present, idle, options)
 
 
 async def _run(bench: rounds.Bench, present: Sequence[Kind], idle: int, options: argparse.Namespace) -> None:
@@ -68,9 +67,7 @@ async def _run(bench: rounds.Bench, present: Sequence[Kind], idle: int, options:
         await bench.soak(present[0], options.soak)
 
 
-def _conclude(
-    bench: rounds.Bench, python: Interpreter, present: Sequence[Kind], idle: int, options: argparse.Namespace
-) -> int:
+def _conclude(bench: rounds.Bench, present: Sequence[Kind], idle: int, options: argparse.Namespace) -> int:
     found = report.targets(bench.figures, bench.growth, len(bench.faults[report.OURS]))
     versions = ", ".join(f"{kind.name} {kind.version()}" for kind in present)
     method = METHOD.format(
@@ -84,7 +81,7 @@ def _conclude(
         idle=idle,
     )
     soak = f" Soak of {options.soak:g} s." if options.soak else ""
-    machine = f"{os.cpu_count()} shared cores; ours on {python.words}"
+    machine = f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
     told = [
         f"bench-overhead, {datetime.now(UTC):%Y-%m-%d}, {machine}\n{versions}",
         method + soak,
@@ -114,8 +111,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _present(python: Interpreter, only: Sequence[str] | None) -> list[Kind]:
-    chosen = [kind for kind in kinds(python) if not only or kind.name in only]
+def _present(only: Sequence[str] | None) -> list[Kind]:
+    chosen = [kind for kind in kinds() if not only or kind.name in only]
     for kind in chosen:
         if not kind.is_there:
             print(f"{kind.name} is not there and is left out; to get it: {kind.how_to_get}", file=sys.stderr)

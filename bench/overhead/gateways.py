@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from bench.overhead.interpreter import Interpreter
 
 ROOT = Path(__file__).parents[2]
 RIVALS = ROOT / ".venv-rivals" / "bin"
@@ -52,7 +48,6 @@ class Kind:
     command: Callable[[int, Sequence[str], Path], list[str]]
     """Port to listen on, pods, a folder of its own."""
     how_to_get: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_there(self) -> bool:
@@ -107,8 +102,7 @@ def _launch(kind: Kind, pods: Sequence[str], folder: Path) -> Running:
     folder.mkdir(parents=True)
     port = free_port()
     with (folder / OUTPUT).open("wb") as output:
-        command, environment = kind.command(port, pods, folder), os.environ | kind.environment
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(kind.command(port, pods, folder), cwd=ROOT, stdout=output, stderr=output)
     return Running(kind, port, process, folder)
 
 
@@ -133,27 +127,20 @@ def free_port() -> int:
         return port
 
 
-def kinds(python: Interpreter) -> list[Kind]:
+def kinds() -> list[Kind]:
     """Ours first, then the floor, then the others."""
-    packages = {"PYTHONPATH": python.packages} if python.packages else {}
     return [
-        Kind(
-            "hearth",
-            python.binary,
-            lambda: _said(sys.executable, "-m", "gateway", "--version"),
-            partial(_hearth, python.binary),
-            environment=packages,
-        ),
+        Kind("hearth", sys.executable, lambda: _said(sys.executable, "-m", "gateway", "--version"), _hearth),
         Kind("nginx", "nginx", lambda: _said("nginx", "-v"), _nginx, "apt-get install nginx-light"),
         Kind("smg", str(RIVALS / "smg"), lambda: _wheel("smg"), _smg, "sh bench/rivals.sh"),
         Kind("vllm-router", str(RIVALS / "vllm-router"), lambda: _wheel("vllm-router"), _router, "sh bench/rivals.sh"),
     ]
 
 
-def _hearth(python: str, port: int, pods: Sequence[str], folder: Path) -> list[str]:
+def _hearth(port: int, pods: Sequence[str], folder: Path) -> list[str]:
     named = [word for pod in pods for word in ("--pod", pod)]
     ports = ["--listen", f"127.0.0.1:{port}", "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-    return [python, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(folder / "usage.jsonl")]
+    return [sys.executable, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(folder / "usage.jsonl")]
 
 
 def _nginx(port: int, pods: Sequence[str], folder: Path) -> list[str]:
