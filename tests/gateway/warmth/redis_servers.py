@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import sample
 
 import pytest
 from redis.asyncio import Redis
@@ -32,10 +33,25 @@ def redis_binary() -> str:
     return str(found)
 
 
+PORTS = range(12_000, 22_000)
+"""Below those that outgoing connections take: a server that is started again finds its port free."""
+
+BUS_ABOVE = 10_000
+"""A cluster's nodes speak with each other on a second port so much above the first, which must exist."""
+
+
 def free_port() -> int:
+    """One of those that nobody has, with the second one above it."""
+    return next(port for port in sample(PORTS, len(PORTS)) if _is_free(port) and _is_free(port + BUS_ABOVE))
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+        try:
+            held.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 @dataclass
