@@ -115,4 +115,4 @@ class Flow:
         if event is not None:
             before, after = event.groups()
             self._kept.expect(before, after)
-            self._before, self._after = before, after + b"\r\n"
+            self._before, self._after = before, after + CRLF

@@ -39,6 +39,13 @@ PARTLY = "partly"
 """They decided for some."""
 
 
+LATE_IN_A_ROW = 8
+"""Answers that were late one after the other: the warmth process hangs, or has more to do than it can."""
+
+ASK_AGAIN_S = 1.0
+"""Until a next question tries whether it is well again: nobody else waits meanwhile."""
+
+
 class Asking:
     """One per worker that may ask."""
 
@@ -52,6 +59,9 @@ class Asking:
         self._wait_s = wait_s
         self._waiting: dict[int, asyncio.Future[SightGiven]] = {}
         self._ticket = 0
+        self._late = 0
+        """In a row."""
+        self._ask_again_s = 0.0
         self._told_version = -1
         self._known: frozenset[int] = frozenset()
         client.on(SightGiven, self._take_given)
@@ -71,6 +81,7 @@ class Asking:
                 given = await answer
         except TimeoutError:
             self.ends["late"] += 1
+            self._late += 1
         finally:
             self._waiting.pop(ticket, None)
             if given is None:
@@ -94,8 +105,14 @@ class Asking:
         if not self.doubts:
             self.ends["nobody_followed" if self._client.is_connected else "away"] += 1
             return 0, None
+        loop = asyncio.get_running_loop()
+        if self._late >= LATE_IN_A_ROW:
+            if loop.time() < self._ask_again_s:
+                self.ends["slow"] += 1
+                return 0, None
+            self._ask_again_s = loop.time() + ASK_AGAIN_S
         self._ticket += 1
-        answer: asyncio.Future[SightGiven] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[SightGiven] = loop.create_future()
         self._waiting[self._ticket] = answer
         if not self._client.send(SightAsked(self._ticket, request.api.value, request.model, body)):
             del self._waiting[self._ticket]
@@ -121,6 +138,7 @@ class Asking:
     def _take_given(self, given: SightGiven) -> None:
         answer = self._waiting.get(given.ticket)
         if answer is not None and not answer.done():
+            self._late = 0
             answer.set_result(given)
 
     # -- what both sides know ------------------------------------------------------------------------------------------

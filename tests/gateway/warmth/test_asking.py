@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 
 from gateway.config.exact import KvEvents, TokenizerEntry
 from gateway.config.values import ModelEntry
-from gateway.warmth.asking import Asking, AskingExposition
+from gateway.warmth.asking import LATE_IN_A_ROW, Asking, AskingExposition
 from gateway.warmth.client import WarmthClient
 from gateway.warmth.conversations import read_spoken
 from gateway.warmth.feed import Feed
@@ -229,6 +229,19 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
         assert not sights._tickets
         assert not sights._newest
         assert not sights._asking
+
+
+async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> None:
+    """A warmth process that hangs costs a few requests their wait, not all; a single question finds it well again."""
+    async with scene(tmp_path, wait_ms=0.0) as one:
+        await one.until_exact()
+        for _ in range(LATE_IN_A_ROW + 1):
+            await one.look(TALK)
+        assert (await one.look(TALK)).sight is None
+        assert one.asking.ends == {"late": LATE_IN_A_ROW + 1, "slow": 1}
+        one.asking._wait_s, one.asking._ask_again_s = 20.0, 0.0
+        assert (await one.look(TALK)).sight is not None
+        assert (await one.look(TALK)).sight is not None
 
 
 async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) -> None:
