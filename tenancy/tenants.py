@@ -23,9 +23,9 @@ class Tenant:
     quota: Quota = UNLIMITED
     output_cap: int | None = None
     """Most tokens of one answer."""
-    aliases: Mapping[str, str] = field(default=NO_ALIASES, hash=False)
+    aliases: Mapping[str, str] = field(default_factory=lambda: NO_ALIASES, hash=False)
     """What the tenant calls a model, to what it is called here."""
-    downgrades: Mapping[str, str] = field(default=NO_ALIASES, hash=False)
+    downgrades: Mapping[str, str] = field(default_factory=lambda: NO_ALIASES, hash=False)
     """The smaller model that answers for a model under overload."""
     regions: frozenset[str] | None = None
     """Where its requests may be computed, None for anywhere. A pod of unknown region is nowhere."""
