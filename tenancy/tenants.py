@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from tenancy.quota import UNLIMITED, Account, Quota
 from tenancy.tier import USUAL, Tier
-
-NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +20,9 @@ class Tenant:
     quota: Quota = UNLIMITED
     output_cap: int | None = None
     """Most tokens of one answer."""
-    aliases: Mapping[str, str] = field(default_factory=lambda: NO_ALIASES, hash=False)
+    aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What the tenant calls a model, to what it is called here."""
-    downgrades: Mapping[str, str] = field(default_factory=lambda: NO_ALIASES, hash=False)
+    downgrades: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The smaller model that answers for a model under overload."""
     regions: frozenset[str] | None = None
     """Where its requests may be computed, None for anywhere. A pod of unknown region is nowhere."""
