@@ -34,6 +34,16 @@ def _pod(status: int, code: str, kind: str = "server_error") -> Saying:
     return Saying(status, kind, code, "api_error", Fault.POD)
 
 
+def _spent(kind: str, code: str = "rate_limit_exceeded", *, hopeless: bool = False) -> Saying:
+    """A tenant that has used what it may: OpenAI's clients tell by the type whether requests or tokens ran out."""
+    return Saying(429, kind, code, "rate_limit_error", Fault.CLIENT, hopeless)
+
+
+def _shed() -> Saying:
+    """Load that we turn away: 429, as the endpoint picker protocol demands; Anthropic's clients know it as 529."""
+    return Saying(429, "rate_limit_error", "slow_down", "overloaded_error", Fault.GATEWAY)
+
+
 _NO_POD = "service_unavailable_error"
 
 SAYINGS: dict[Reason, Saying] = {
@@ -52,6 +62,16 @@ SAYINGS: dict[Reason, Saying] = {
     Reason.UNKNOWN_MODEL: _client(404, "model_not_found", anthropic="not_found_error"),
     Reason.MODEL_NOT_ALLOWED: _client(404, "model_not_found", anthropic="not_found_error"),
     Reason.INVALID_KEY: _client(401, "invalid_api_key", anthropic="authentication_error"),
+    Reason.REGION_NOT_ALLOWED: _client(403, "region_not_allowed", anthropic="permission_error"),
+    # 409 is what openai-python retries: only `x-should-retry` keeps it from asking again for what nobody wants.
+    Reason.SUPERSEDED: _client(409, "superseded"),
+    Reason.RATE_LIMITED_REQUESTS: _spent("requests"),
+    Reason.RATE_LIMITED_TOKENS: _spent("tokens"),
+    Reason.TOO_MANY_PARALLEL: _spent("requests"),
+    Reason.BUDGET_EXHAUSTED: _spent("insufficient_quota", "insufficient_quota", hopeless=True),
+    Reason.OVERLOADED: _shed(),
+    Reason.QUEUE_FULL: _shed(),
+    Reason.QUEUE_TIMEOUT: _shed(),
     Reason.GATEWAY_BUSY: Saying(429, "rate_limit_error", "slow_down", "rate_limit_error", Fault.GATEWAY),
     Reason.GATEWAY_DRAINING: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.GATEWAY),
     Reason.GATEWAY_ERROR: Saying(500, "server_error", "internal_error", "api_error", Fault.GATEWAY),

@@ -33,6 +33,23 @@ class Reason(StrEnum):
     UNKNOWN_MODEL = "unknown_model"
     MODEL_NOT_ALLOWED = "model_not_allowed"
     INVALID_KEY = "invalid_key"
+    REGION_NOT_ALLOWED = "region_not_allowed"
+    """The model is served, but nowhere that the tenant's requests may be computed."""
+    SUPERSEDED = "superseded"
+    """A newer request of the same tenant has named this one's key."""
+
+    # What the tenant has left to use.
+    RATE_LIMITED_REQUESTS = "rate_limited_requests"
+    RATE_LIMITED_TOKENS = "rate_limited_tokens"
+    TOO_MANY_PARALLEL = "too_many_parallel"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+
+    # What the fleet has left to promise.
+    OVERLOADED = "overloaded"
+    """What was promised can be kept nowhere."""
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    """It has waited for as long as its tier waits."""
 
     # Ours.
     GATEWAY_BUSY = "gateway_busy"
