@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tenancy.quota import UNLIMITED, Account, Quota
-from tenancy.tier import USUAL, Tier
+from tenancy.tier import USUAL, Overload, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,17 @@ class Tenant:
     models: frozenset[str] | None = None
     """Names of the models it may use, None for all."""
     tier: Tier = USUAL
+    weight: float = 1.0
+    """Its share of the service that its tier's tenants get."""
+    on_overload: Overload = Overload.REJECT
+    """Its own word, or else its tier's: what counts."""
+    relaxed: Tier | None = None
+    """The next lower tier, by whose promise it is served where it relaxes; None where there is none."""
     quota: Quota = UNLIMITED
+    per_user: Quota = UNLIMITED
+    """Of each of its users by itself."""
+    groups: Mapping[str, Quota] = field(default_factory=dict, hash=False)
+    """Of each of its groups, all members together."""
     output_cap: int | None = None
     """Most tokens of one answer."""
     aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -32,6 +42,17 @@ class Tenant:
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models
 
+    def caller(self, *, key_id: str | None = None, group: str | None = None, user: str | None = None) -> Caller:
+        """One who asks on its behalf. A group that it does not name has no limits of its own."""
+        quotas = {f"{self.name}": self.quota}
+        if group is not None:
+            quotas[f"{self.name}/group/{group}"] = self.groups.get(group, UNLIMITED)
+        # Whose key names nobody is a user by itself: limits per user would else bind nobody.
+        if (somebody := user or key_id) is not None:
+            quotas[f"{self.name}/user/{somebody}"] = self.per_user
+        accounts = tuple(Account(path, quota) for path, quota in quotas.items() if not quota.is_unlimited)
+        return Caller(self, key_id=key_id, group=group, user=user, accounts=accounts)
+
 
 ANONYMOUS = Tenant()
 """Everybody, where no policy tells callers apart."""
@@ -44,9 +65,10 @@ class Caller:
     tenant: Tenant = ANONYMOUS
     key_id: str | None = None
     """Which key was shown; fit to be logged."""
+    group: str | None = None
     user: str | None = None
     accounts: tuple[Account, ...] = ()
-    """All that must have room for a request, the tenant's own first."""
+    """All that must have room for a request, the tenant's own first. Those without limits are left out."""
 
 
 NOBODY = Caller()

@@ -1,6 +1,9 @@
-"""A tenant knows which models it may use."""
+"""A tenant knows which models it may use, and whose accounts one of its callers draws on."""
 
-from tenancy.tenants import ANONYMOUS, Tenant
+from tenancy.quota import Account, Quota
+from tenancy.tenants import ANONYMOUS, NOBODY, Tenant
+
+MANY, FEW, ONE = Quota(requests_per_min=100), Quota(requests_per_min=10), Quota(requests_per_min=1)
 
 
 def test_a_tenant_without_a_list_may_use_every_model() -> None:
@@ -15,3 +18,28 @@ def test_a_list_binds() -> None:
     assert Tenant("legal", frozenset({"a"})).may_use("a")
     assert not Tenant("legal", frozenset({"a"})).may_use("b")
     assert not Tenant("legal", frozenset()).may_use("a")
+
+
+def test_a_caller_draws_on_all_that_have_limits() -> None:
+    """The tenant's own first, then its group's, then its user's."""
+    tenant = Tenant("search", quota=MANY, per_user=ONE, groups={"interns": FEW})
+    caller = tenant.caller(group="interns", user="ann")
+    assert caller.accounts == (
+        Account("search", MANY),
+        Account("search/group/interns", FEW),
+        Account("search/user/ann", ONE),
+    )
+    assert (caller.tenant, caller.group, caller.user) == (tenant, "interns", "ann")
+
+
+def test_what_has_no_limits_has_no_account() -> None:
+    """Nothing need be reserved there: a group without limits, users without limits, nobody."""
+    assert Tenant("search", quota=MANY).caller(group="staff", user="ann").accounts == (Account("search", MANY),)
+    assert Tenant("search").caller(key_id="k1").accounts == ()
+    assert NOBODY.accounts == ()
+
+
+def test_a_key_that_names_nobody_is_a_user_by_itself() -> None:
+    """Else limits per user would not bind its holder."""
+    assert Tenant("search", per_user=ONE).caller(key_id="k1").accounts == (Account("search/user/k1", ONE),)
+    assert Tenant("search", per_user=ONE).caller(key_id="k1", user="ann").accounts == (Account("search/user/ann", ONE),)
