@@ -10,6 +10,7 @@ from routing.placement import Usage
 from routing.receipt import Attempt
 from routing.refusal import Reason
 from routing.request import Request
+from tenancy.tier import USUAL
 
 CLIENT_GONE_STATUS = 499
 """No standard status exists for a client that left; nginx's number is the one that operators know."""
@@ -38,6 +39,11 @@ class Outcome(Struct, frozen=True, gc=False):
     duration_s: float
     decode_s: float | None
     """From its first token to its end."""
+    tier: str = USUAL.name
+    key_id: str | None = None
+    user: str | None = None
+    queued_s: float = 0.0
+    """How long it waited here for an engine that might take it."""
 
 
 Witness = Callable[[Outcome], None]

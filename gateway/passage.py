@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec import Struct
 
 from gateway.carrier import Carrier, Leg, LegEnd
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome, Witness
 from gateway.refusals import status_of
-from routing.placement import Placement
+from gateway.room import Room
+from routing.placement import Placement, Usage
 from routing.receipt import Attempt, show_attempt
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router
+from tenancy.promise import Promise, promise_of
+from tenancy.tenants import NOBODY, Caller
 
 REASON_OF_END = {
     LegEnd.UNREACHABLE: Reason.POD_UNREACHABLE,
@@ -49,17 +53,36 @@ Look = Callable[[Request], Awaitable[Request]]
 """Gives a request back with what was seen of it, or as it was; takes no longer than it may."""
 
 
+class Reservation(Protocol):
+    """What a request may use, held for it by the accounts of its caller. Given back whatever happens."""
+
+    def settle(self, usage: Usage | None) -> None:
+        """The engine has answered in full, and says what that took where it says so."""
+        ...
+
+    def release(self) -> None:
+        """The request has ended: what was not used is given back. Called once, after any settlement."""
+        ...
+
+
+Reserve = Callable[[Request, Caller], Awaitable[Reservation]]
+"""Asks the accounts of a caller for what a request is expected to take. Raises `Refused`."""
+
+
 class Journey(Struct):
     """What is known of a request on its way. Becomes an `Outcome`."""
 
     request: Request
-    tenant: str | None
+    caller: Caller
+    promise: Promise
     trace: str | None
     started_s: float
     attempts: list[Attempt] = []
     last: Placement | None = None
     leg: Leg | None = None
     refusal: Refused | None = None
+    queued_s: float = 0.0
+    """How long it waited for an engine that might take it."""
 
     def outcome(self, now_s: float, at_s: float) -> Outcome:
         """The end of the journey, however it came."""
@@ -68,7 +91,7 @@ class Journey(Struct):
         return Outcome(
             request=self.request,
             at_s=at_s,
-            tenant=self.tenant,
+            tenant=self.caller.tenant.name,
             trace=self.trace,
             status=self._status(),
             reason=refusal.reason if refusal else None,
@@ -79,6 +102,10 @@ class Journey(Struct):
             ttft_s=None if first_s is None else first_s - self.started_s,
             duration_s=now_s - self.started_s,
             decode_s=None if first_s is None else now_s - first_s,
+            tier=self.promise.tier.name,
+            key_id=self.caller.key_id,
+            user=self.caller.user,
+            queued_s=self.queued_s,
         )
 
     def _status(self) -> int:
@@ -100,13 +127,16 @@ class Passage:
         wall_clock: Callable[[], float],
         draw: Callable[[], float],
         patience: Patience,
+        reserve: Reserve | None = None,
+        room: Room | None = None,
     ) -> None:
-        self._router = router
+        """`reserve` is asked where a caller has accounts; `room` is where requests wait, by default nowhere."""
+        self._room = room or Room(router, clock=clock, draw=draw)
+        self._reserve = reserve
         self._health = health
         self._witnesses = tuple(witnesses)
         self._clock = clock
         self._wall_clock = wall_clock
-        self._draw = draw
         self._patience = patience
 
     async def lead(
@@ -114,32 +144,42 @@ class Passage:
         request: Request,
         carrier: Carrier,
         *,
-        tenant: str | None = None,
+        caller: Caller = NOBODY,
+        promise: Promise | None = None,
         trace: str | None = None,
         look: Look | None = None,
     ) -> None:
         """Serve a request or refuse it. Raises only `asyncio.CancelledError`, when the client has gone.
 
-        `trace` is the W3C `traceparent` that came with it, for the log; `look` finds out what engines hold of it.
+        `promise` is what its tier promises, unless the request asks for more; `trace` is the W3C `traceparent` that
+        came with it, for the log; `look` finds out what engines hold of it.
         """
-        journey = Journey(request, tenant, trace, self._clock())
+        journey = Journey(request, caller, promise or promise_of(caller.tenant.tier), trace, self._clock())
+        held: Reservation | None = None
         try:
+            if self._reserve is not None and caller.accounts:
+                held = await self._reserve(request, caller)
             if look is not None:
                 journey.request = await look(request)
             await self._try_pods(journey, carrier)
+            if held is not None:
+                held.settle(journey.leg.usage if journey.leg else None)
         except Refused as refusal:
             journey.refusal = refusal
             carrier.refuse(refusal)
         finally:
+            if held is not None:
+                held.release()
             if journey.request.sight is not None:
                 journey.request.sight.watch.over()
             self._note(journey)
 
     def turn_away(
-        self, request: Request, refusal: Refused, *, tenant: str | None = None, trace: str | None = None
+        self, request: Request, refusal: Refused, *, caller: Caller = NOBODY, trace: str | None = None
     ) -> None:
         """Take note of a request that a shell refused before it could be led."""
-        self._note(Journey(request, tenant, trace, self._clock(), refusal=refusal))
+        promise = promise_of(caller.tenant.tier)
+        self._note(Journey(request, caller, promise, trace, self._clock(), refusal=refusal))
 
     def _note(self, journey: Journey) -> None:
         outcome = journey.outcome(self._clock(), self._wall_clock())
@@ -149,7 +189,7 @@ class Passage:
     async def _try_pods(self, journey: Journey, carrier: Carrier) -> None:
         avoid: frozenset[str] = frozenset()
         while True:
-            placement = self._place(journey, avoid)
+            placement = await self._place(journey, avoid)
             leg = await self._carry(journey, placement, carrier)
             if leg.end is LegEnd.ANSWERED:
                 return
@@ -157,9 +197,9 @@ class Passage:
             if leg.begun or not self._may_try_again(journey, leg):
                 raise _refusal_for(leg)
 
-    def _place(self, journey: Journey, avoid: frozenset[str]) -> Placement:
+    async def _place(self, journey: Journey, avoid: frozenset[str]) -> Placement:
         try:
-            return self._router.place(journey.request, avoid=avoid, now_s=self._clock(), draw=self._draw())
+            return await self._room.place(journey.request, journey.caller, journey.promise, avoid)
         except Refused:
             if journey.leg is None:
                 raise

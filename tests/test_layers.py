@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "routing": ("msgspec", "xxhash"),
     "scorers": (),
-    "tenancy": ("yaml",),
+    "tenancy": ("msgspec", "yaml"),
     "cascade": (),
     "gateway": (
         *("aiohttp", "google.protobuf", "grpc", "httptools", "msgspec", "prometheus_client"),

@@ -23,7 +23,7 @@ from routing.reading import read_request
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 from routing.router import Router
-from tenancy.tenants import ANONYMOUS, Tenant
+from tenancy.tenants import ANONYMOUS, NOBODY, Caller, Tenant
 
 Identify = Callable[[str | None], Tenant]
 """The tenant of a key, None where no key was sent. Raises `Refused`."""
@@ -108,8 +108,8 @@ class Desk:
             self._on_refused(refusal)
             return
         request = Request(reply.request_id, reply.api, model="")
-        tenant = asked.tenant.name if asked.tenant else None
-        self._passage.turn_away(request, refusal, tenant=tenant, trace=_trace(asked))
+        caller = Caller(asked.tenant) if asked.tenant else NOBODY
+        self._passage.turn_away(request, refusal, caller=caller, trace=_trace(asked))
 
     def _serve(self, asked: Asked, reply: Reply) -> None:
         endpoint = asked.endpoint
@@ -136,7 +136,8 @@ class Desk:
         look_at, trace = self.look_at, _trace(asked)
         # Asked of the carrier, which lets go of the body when the answer begins: a stream may last.
         look = (lambda request: look_at(request, carrier.body)) if look_at is not None else None
-        self._start(reply, lambda: self._passage.lead(request, carrier, tenant=tenant.name, trace=trace, look=look))
+        caller = Caller(tenant)
+        self._start(reply, lambda: self._passage.lead(request, carrier, caller=caller, trace=trace, look=look))
 
     def _fetch(self, endpoint: Endpoint, asked: Asked, reply: Reply) -> None:
         engine = self._engine_of(endpoint.name)

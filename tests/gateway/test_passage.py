@@ -21,9 +21,11 @@ from routing.request import Api, Request
 from routing.router import Router
 from scorers.registry import routings
 from simulator.clock import run_virtually
+from tenancy.tenants import Caller, Tenant
 
 MODEL = "tiny"
 PODS = ("http://a", "http://b", "http://c", "http://d")
+GOLD = Caller(Tenant("gold"))
 PROMPT = cut_prompt(b"once upon a time " * 100, 7)
 
 
@@ -90,7 +92,7 @@ class Stage:
     async def lead(self, *plays: Play, model: str = MODEL, stream: bool = True) -> PlayedCarrier:
         carrier = PlayedCarrier(plays)
         request = Request("r", Api.CHAT, model, PROMPT, stream=stream)
-        await self.passage.lead(request, carrier, tenant="gold", trace="00-1-2-01")
+        await self.passage.lead(request, carrier, caller=GOLD, trace="00-1-2-01")
         return carrier
 
 

@@ -1,0 +1,49 @@
+"""What one request was promised: its tenant's tier, tightened by what the request itself asks for.
+
+A value. Knows neither how a promise is kept nor what becomes of one that cannot be.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct
+
+from tenancy.tier import USUAL, Tier
+
+
+class Promise(Struct, frozen=True, gc=False):
+    """First token within `ttft_s + ttft_per_cold x cold seconds` of the arrival, then a token every `tpot_s`."""
+
+    tier: Tier = USUAL
+    ttft_s: float = inf
+    ttft_per_cold: float = 0.0
+    tpot_s: float = inf
+    longest_wait_s: float = inf
+    """In the gateway's queue."""
+    is_bound: bool = False
+    """Whether it binds anybody: where nothing is promised nobody waits and nobody is refused."""
+
+    def first_token_within_s(self, cold_s: float) -> float:
+        """Seconds from arrival to the first token of a prompt that takes an idle engine `cold_s`."""
+        return self.ttft_s + self.ttft_per_cold * cold_s
+
+
+NO_PROMISE = Promise()
+
+
+def promise_of(
+    tier: Tier, *, ttft_s: float | None = None, tpot_s: float | None = None, wait_s: float | None = None
+) -> Promise:
+    """What a tier promises, or what the request asks for where that is tighter; a request loosens nothing."""
+    if tier is USUAL and ttft_s is None and tpot_s is None and wait_s is None:
+        return NO_PROMISE
+    asks_sooner = ttft_s is not None and ttft_s < tier.ttft_s
+    return Promise(
+        tier,
+        tier.ttft_s if ttft_s is None or not asks_sooner else ttft_s,
+        0.0 if asks_sooner else tier.ttft_per_cold,
+        tier.tpot_s if tpot_s is None else min(tpot_s, tier.tpot_s),
+        tier.longest_wait_s if wait_s is None else min(wait_s, tier.longest_wait_s),
+        is_bound=True,
+    )
