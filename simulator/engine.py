@@ -65,6 +65,7 @@ class Engine:
         self._run: _Run | None = None
         self._arrivals = 0
         self._prompt_tokens = 0
+        self._computed_tokens = 0
         self._generation_tokens = 0
 
     def __repr__(self) -> str:
@@ -186,6 +187,7 @@ class Engine:
             generation_tokens=self._generation_tokens + done * len(batch.decoding),
             preemptions=batch.preemptions,
             steps=batch.steps + done,
+            computed_prompt_tokens=self._computed_tokens,
         )
 
     def audit(self) -> None:
@@ -231,6 +233,7 @@ class Engine:
     def _end_chunk(self, chunk: Chunk, at: float, milestones: list[Milestone]) -> None:
         live = chunk.live
         live.computed += chunk.tokens
+        self._computed_tokens += chunk.tokens
         if live.computed < live.target:
             return
         first = live.emitted == 0

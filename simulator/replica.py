@@ -6,14 +6,16 @@ Knows nothing of the trace. Where several share pods, each has its own, and hear
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Protocol
 
 from gateway.outcome import Witness
 from gateway.passage import Passage, Patience
+from gateway.room import Room
 from routing.fleet import EngineShape, Pod, Standing
 from routing.ledger import Foreign
+from routing.refusal import Refused
 from routing.request import Request
 from routing.router import Router
 from simulator.policies.board import Board
@@ -21,6 +23,10 @@ from simulator.policies.registry import scorers_of
 from simulator.profile import Profile
 from simulator.sequence import Sequence
 from simulator.virtual_pod import VirtualCarrier, VirtualPod
+from tenancy.tenants import NOBODY, Caller
+
+MakeRoom = Callable[[Router, Callable[[], float], Callable[[], float]], Room]
+"""Where requests wait: of a router, a clock and a source of draws."""
 
 MODEL = "simulated"
 
@@ -47,7 +53,14 @@ class Made(Protocol):
 class Replica:
     """Made on the loop whose clock it reads."""
 
-    def __init__(self, made: Made, number: int, pods: Mapping[str, VirtualPod], witness: Witness) -> None:
+    def __init__(
+        self,
+        made: Made,
+        number: int,
+        pods: Mapping[str, VirtualPod],
+        witness: Witness,
+        make_room: MakeRoom | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         draws = Random(made.seed * 1_000 + number)
         self.board = Board()
@@ -62,6 +75,7 @@ class Replica:
             wall_clock=loop.time,
             draw=draws.random,
             patience=Patience(deadline_s=made.deadline_s),
+            room=make_room(self.router, loop.time, draws.random) if make_room else None,
         )
         shape = EngineShape(kv_tokens=made.profile.kv_capacity_tokens, block_tokens=made.profile.block_size)
         for url in pods:
@@ -69,12 +83,14 @@ class Replica:
             self.router.put_pod(pod)
             self.router.reshape_pod(url, [shape])
 
-    async def lead(self, request: Request, sequence: Sequence) -> None:
-        """Send one request through the spine."""
+    async def lead(self, request: Request, sequence: Sequence, caller: Caller = NOBODY) -> Refused | None:
+        """Send one request through the spine. What the client is told where it is refused."""
+        carrier = VirtualCarrier(self._pods, sequence, self.board.first_token)
         try:
-            await self._passage.lead(request, VirtualCarrier(self._pods, sequence, self.board.first_token))
+            await self._passage.lead(request, carrier, caller=caller)
         finally:
             self.board.end(request.id)
+        return carrier.refusal
 
     async def look(self) -> None:
         """Scrape all pods now and then, until cancelled: what is there beyond what this gateway knows of is others'."""

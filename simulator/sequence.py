@@ -90,3 +90,5 @@ class Statistics:
     generation_tokens: int
     preemptions: int
     steps: int
+    computed_prompt_tokens: int = 0
+    """Prefilled, whether a first token came of it or not; counted as chunks end."""

@@ -1,0 +1,58 @@
+"""What became of each request that was offered, whoever served it. Times in seconds from the beginning of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bench.slo.traffic import Offered
+from simulator.profile import Profile
+from tenancy.tier import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """One attempt that was refused or failed. `after_s`: how long the client waited to hear it."""
+
+    reason: str
+    after_s: float
+
+
+@dataclass(slots=True)
+class Fate:
+    """One offered request over all its attempts: it counts once, from when it was first asked."""
+
+    offered: Offered
+    noes: list[No] = field(default_factory=list)
+    first_token_s: float | None = None
+    end_s: float | None = None
+    """None where it never got its whole answer."""
+    cached_tokens: int = 0
+
+    @property
+    def is_answered(self) -> bool:
+        return self.end_s is not None
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_token_s is None else self.first_token_s - self.offered.at_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds a token after the first."""
+        if self.first_token_s is None or self.end_s is None or self.offered.answer_tokens < 2:
+            return None
+        return (self.end_s - self.first_token_s) / (self.offered.answer_tokens - 1)
+
+    @property
+    def tokens(self) -> int:
+        """What it is worth in tokens, prompt and answer."""
+        return self.offered.prompt_tokens + self.offered.answer_tokens
+
+    def is_met(self, tier: Tier, profile: Profile) -> bool:
+        """Whether the whole answer came as its tier promises: a refusal, an error or a lost one is a miss."""
+        if self.end_s is None or self.ttft_s is None:
+            return False
+        cold_s = profile.prefill_s(self.cached_tokens, self.offered.prompt_tokens - self.cached_tokens)
+        if self.ttft_s > tier.ttft_s + tier.ttft_per_cold * cold_s:
+            return False
+        return self.tpot_s is None or self.tpot_s <= tier.tpot_s

@@ -1,0 +1,24 @@
+"""Whose rule admits and places requests in virtual time. A policy is a routing, and a room in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.replica import MakeRoom
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`tells_engines`: whether a request's tier reaches the engine's own scheduler as its priority."""
+
+    name: str
+    routing: str
+    tells_engines: bool
+    make_room: MakeRoom | None = None
+    """None: everything is placed as it comes."""
+
+
+FCFS = Policy("fcfs", "least-loaded", tells_engines=False)
+
+POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (FCFS,)}
