@@ -2,13 +2,15 @@
 
 Such a chunk is written to the client as it came. The events of one stream mostly differ in their text alone: once what
 stands before and behind the text is known, an event is recognised by comparing it with both, and of it only the text is
-kept. Knows no socket and no state of an answer: it is asked while a stream flows and its reads end where chunks end.
+kept. Knows no state of an answer: it has the pod's connection while a stream flows and its reads end where chunks end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
+from typing import Protocol
 
 from gateway.proxy.kept import Kept
 from gateway.proxy.scanner import ERROR, USAGE
@@ -47,53 +49,69 @@ TEXT_OF_EVENT = re.compile(rb'(data: \{(?:(?!\n).)*?"(?:content|text|delta)": ?"
 LESSONS = 8
 """A stream whose events are still unlike after so many differs in more than text: it is not looked at any closer."""
 
-KEPT_FOR_A_TEXT = 40
-"""Bytes that a kept text takes beside itself."""
+LONGEST_RUN_BYTES = 16 << 10
+"""So much text is told as one event; then what is kept of the answer is looked at anew."""
 
 
-class Flow:
-    """One stream, while nothing of it is held back and its client takes chunks."""
+class Parsing(Protocol):
+    """Whose connection it is: the line, which reads whatever is not passed on here."""
 
-    __slots__ = ("_after", "_before", "_kept", "_lessons", "_write")
+    def take_back(self, left: bytes) -> None:
+        """Read this, and what comes behind it."""
+        ...
 
-    def __init__(self, kept: Kept, write: Callable[[bytes], None]) -> None:
+    def eof_received(self) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+class Flow(asyncio.Protocol):
+    """One stream, while nothing of it is held back and its client takes chunks.
+
+    It stands in for the line at the loop, so that nothing stands between the pod's bytes and the few comparisons below.
+    """
+
+    __slots__ = ("_after", "_before", "_kept", "_lessons", "_line", "_texts", "_write", "has_stirred")
+
+    def __init__(self, line: Parsing, kept: Kept, write: Callable[[bytes], None]) -> None:
+        self._line = line
         self._kept = kept
+        self._texts = kept.texts
         self._write = write
+        self.has_stirred = False
+        """Something has come since this was put back."""
         self._before = self._after = EVENTS_END  # No event begins like that.
         self._lessons = LESSONS
 
-    def pass_on(self, read: bytes) -> bytes:
-        """Write the chunks that a read begins with; returns what is left, for the parser.
+    def data_received(self, data: bytes) -> None:
+        self.has_stirred = True
+        size = SIZE_OF_READ[len(data)] if len(data) < ONE_CHUNK_BYTES else CRLF
+        before, after, texts = self._before, self._after, self._texts
+        text = data[len(size) + len(before) : len(data) - len(after)]
+        if QUOTE not in text and size + before + text + after == data:
+            texts += text
+            if len(texts) > LONGEST_RUN_BYTES:
+                self._kept.end_run()
+            self._write(data)
+        elif left := self._pass_leading(data):
+            self._line.take_back(left)
+
+    def eof_received(self) -> None:
+        self._line.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._line.connection_lost(exc)
+
+    def _pass_leading(self, read: bytes) -> bytes:
+        """Write the chunks that a read begins with; returns what is left.
 
         That is from the first chunk on that is not whole, or has to be looked at; nothing is done with it here.
         """
-        size = SIZE_OF_READ[len(read)] if len(read) < ONE_CHUNK_BYTES else CRLF
-        before, after = self._before, self._after
-        text, end = len(size) + len(before), len(read) - len(after)
-        if (
-            read.startswith(size)
-            and read.startswith(before, len(size))
-            and read.endswith(after)
-            and read.find(QUOTE, text, end) < 0
-        ):
-            kept = self._kept
-            kept.texts.append(read[text:end])
-            kept.room -= end - text + KEPT_FOR_A_TEXT
-            if kept.room < 0:
-                kept.forget()
-            self._write(read)
-            return b""
-        return self._pass_leading(read)
-
-    def _pass_leading(self, read: bytes) -> bytes:
         at = 0
         while (payload_at := read.find(CRLF, at, at + SIZE_LINE_BYTES) + len(CRLF)) > at + len(CRLF):
             payload = PAYLOAD_OF_SIZE.get(read[at:payload_at])
             if payload is None or (end := payload_at + payload + len(CRLF)) > len(read):
                 break
-            if end - at == len(read):
-                return b"" if self._pass_chunk(read, payload_at) else read
-            if self.pass_on(read[at:end]):
+            if not self._pass_chunk(read[at:end], payload_at - at):
                 break
             at = end
         return read[at:]
@@ -102,10 +120,9 @@ class Flow:
         # CPython finds a short word backwards in half the time that it takes forwards.
         if not chunk.endswith(EVENTS_END) or chunk.rfind(USAGE) >= 0 or chunk.rfind(ERROR) >= 0:
             return False
-        payload = chunk[payload_at:-2]
-        self._kept.add(payload)
+        self._kept.add(chunk[payload_at:-2])
         if self._lessons:
-            self._learn(payload)
+            self._learn(chunk[payload_at:-2])
         self._write(chunk)
         return True
 

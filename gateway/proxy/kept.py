@@ -24,53 +24,54 @@ class Kept:
     Such a run of events is told as a single one with all of their text: who reads it cannot tell the difference.
     """
 
-    __slots__ = ("_after", "_before", "_pieces", "is_whole", "room", "texts")
+    __slots__ = ("_after", "_before", "_pieces", "_room", "is_whole", "texts")
 
     def __init__(self, most_bytes: int) -> None:
         self._pieces: list[bytes] = []
         self._before = self._after = b""
-        self.texts: list[bytes] = []
-        """JSON text of the events that came behind all pieces. Who adds one takes it off `room`, and heeds that."""
-        self.room = most_bytes
+        self._room = most_bytes
         """For so many bytes more; below zero something has to be forgotten."""
+        self.texts = bytearray()
+        """JSON text of the events that came behind all pieces. Who adds much to it ends the run now and then."""
         self.is_whole = True
 
     def add(self, piece: bytes) -> None:
         if self.texts:
-            self._end_run()
+            self.end_run()
         self._pieces.append(piece)
-        self.room -= len(piece)
-        if self.room < 0:
-            self.forget()
+        self._room -= len(piece)
+        if self._room < 0:
+            self._forget()
 
     def expect(self, before: bytes, after: bytes) -> None:
         """Texts to come stand between these."""
         if self.texts:
-            self._end_run()
+            self.end_run()
         self._before, self._after = before, after
 
     def joined(self) -> bytes:
         """The whole answer, or its end."""
         if self.texts:
-            self._end_run()
+            self.end_run()
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0] if self._pieces else b""
 
-    def forget(self) -> None:
-        """Keep the end only, in whole pieces and without text, and grow to twice as much before this is asked again."""
-        self.is_whole = False
+    def end_run(self) -> None:
+        """Texts to come belong to another event than those there are."""
+        run = b"".join((self._before, self.texts, self._after))
         self.texts.clear()
+        self.add(run)
+
+    def _forget(self) -> None:
+        """Keep the end only, in whole pieces, and grow to twice as much before this is asked again."""
+        self.is_whole = False
         count, first = sum(map(len, self._pieces)), 0
         while count > TAIL_BYTES and first < len(self._pieces) - 1:
             count -= len(self._pieces[first])
             first += 1
         del self._pieces[:first]
-        self.room = 2 * TAIL_BYTES - count
-
-    def _end_run(self) -> None:
-        self._pieces.append(b"".join((self._before, *self.texts, self._after)))
-        self.texts.clear()
+        self._room = 2 * TAIL_BYTES - count
 
 
 def facts_of_answer(api: Api, kept: Kept) -> AnswerFacts:

@@ -45,7 +45,7 @@ class Line(asyncio.Protocol):
         self._relay: Relay | None = None
         self._answer: Answer | None = None
         self._flow: Flow | None = None
-        """While the answer flows, and all reads have ended where a chunk ends."""
+        """Has the connection while the answer flows and all reads have ended where a chunk ends."""
         self._pieces: list[bytes] = []
         self.on_body: Callable[[bytes], None] = self._pieces.append  # Called by the parser, without a frame between.
         self._parser = HttpResponseParser(self)
@@ -107,11 +107,12 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._has_stirred = True
-        if self._flow is None:
-            self._parse(data)
-        elif left := self._flow.pass_on(data):
-            self._flow = None
-            self._parse(left)
+        self._parse(data)
+
+    def take_back(self, left: bytes) -> None:
+        """Read what the flow did not pass on, and what comes behind it."""
+        self._leave_flow()
+        self.data_received(left)
 
     def _parse(self, data: bytes) -> None:
         if self._relay is None:  # Nobody asked.
@@ -135,7 +136,7 @@ class Line(asyncio.Protocol):
         if self._is_complete:
             self._complete(answer)
         elif self._is_between_chunks and data.endswith(CRLF):
-            self._flow = answer.flow()
+            self._enter_flow(answer)
 
     def eof_received(self) -> None:
         if self._relay is not None and self._answer is not None and self._ends_with_connection:
@@ -245,13 +246,21 @@ class Line(asyncio.Protocol):
         self._is_reusable = False
         self._ends_with_connection = False
 
+    def _enter_flow(self, answer: Answer) -> None:
+        self._flow = answer.flow(self)
+        if self._flow is not None and self._transport is not None:
+            self._transport.set_protocol(self._flow)
+
+    def _leave_flow(self) -> None:
+        if self._flow is not None and self._transport is not None:
+            self._transport.set_protocol(self)
+        self._flow = None
+
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:
         """End what has waited too long: for an answer, for its next bytes, for a next question."""
-        if self._has_stirred or self._is_paused:
-            self._has_stirred = False
-            self._heard_s = now_s
+        self._hear(now_s)
         if self._relay is None:
             if now_s >= self._due_s or not self._owner.knows(self.url):
                 self.abort()
@@ -262,10 +271,20 @@ class Line(asyncio.Protocol):
 
     def cut_silent(self, silent_s: float) -> bool:
         """Take the pod for gone where it has said nothing for so long. Returns whether somebody was waiting for it."""
-        is_silent = not self._has_stirred and self._loop.time() - self._heard_s >= silent_s
+        now_s = self._loop.time()
+        self._hear(now_s)
         if self._relay is None:
             self.abort()
-        elif is_silent and not self._is_paused:
+        elif now_s - self._heard_s >= silent_s:
             self._fail(LegEnd.LOST, "The pod has shut down without ending its answer.")
             return True
         return False
+
+    def _hear(self, now_s: float) -> None:
+        """Note whether anything has come since this was asked last. Who is paused is not silent."""
+        flow = self._flow
+        if self._has_stirred or self._is_paused or (flow is not None and flow.has_stirred):
+            self._heard_s = now_s
+        self._has_stirred = False
+        if flow is not None:
+            flow.has_stirred = False

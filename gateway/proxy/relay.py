@@ -1,7 +1,7 @@
 """The relay: a pod's answer on its way to the client, read by read. This is the path of every token.
 
     pod's socket -> Line.data_received -> llhttp -> Answer.take(payload) -> Reply.send -> client's socket
-    pod's socket -> Line.data_received -> Flow.pass_on(chunk) -> client's socket
+    pod's socket -> Flow.data_received -> client's socket
 
 The second way is that of nearly every token (`flow.py`): a read that is one whole chunk is written as it came.
 
@@ -23,7 +23,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from gateway.carrier import Leg, LegEnd
-from gateway.proxy.flow import Flow
+from gateway.proxy.flow import Flow, Parsing
 from gateway.proxy.kept import Kept, facts_of_answer, facts_of_stream
 from gateway.proxy.pod_errors import PodError, about_model, error_body, error_event, read_error
 from gateway.proxy.reply import Reply
@@ -70,7 +70,7 @@ class Answer(Protocol):
         """Some more of the body, never empty."""
         ...
 
-    def flow(self) -> Flow | None:
+    def flow(self, line: Parsing) -> Flow | None:
         """The shorter way for chunks to come, where all that came has gone on and the client takes chunks too."""
         ...
 
@@ -192,11 +192,11 @@ class EventStream:
         self._scanner = scanner
         self._flow: Flow | None = None
 
-    def flow(self) -> Flow | None:
+    def flow(self, line: Parsing) -> Flow | None:
         if not self._scanner.is_flowing or not self._reply.is_chunked:
             return None
         if self._flow is None:
-            self._flow = Flow(self._relay.kept, self._reply.write_chunk)
+            self._flow = Flow(line, self._relay.kept, self._reply.write_chunk)
         return self._flow
 
     def take(self, payload: bytes) -> None:
@@ -256,7 +256,7 @@ class WholeBody:
         else:
             relay.begin(self._head, payload, is_stream=False)
 
-    def flow(self) -> None:
+    def flow(self, line: Parsing) -> None:
         """A body is few reads."""
 
     def end(self) -> None:
@@ -279,7 +279,7 @@ class Refusal:
     def take(self, payload: bytes) -> None:
         self._body += payload[: ERROR_BYTES - len(self._body)]
 
-    def flow(self) -> None:
+    def flow(self, line: Parsing) -> None:
         """It is read first."""
 
     def end(self) -> None:

@@ -25,12 +25,17 @@ class FakeTransport:
     def __init__(self) -> None:
         self.written = b""
         self.is_aborted = False
+        self.protocol: asyncio.Protocol | None = None
+        """Set by itself, in place of the one that was connected."""
 
     def write(self, raw: bytes) -> None:
         self.written += raw
 
     def writelines(self, pieces: list[bytes]) -> None:
         self.written += b"".join(pieces)
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -121,12 +126,13 @@ class Scene:
     def feed(self, pieces: list[bytes]) -> Scene:
         for piece in pieces:
             if not self.socket.is_aborted:
-                self.line.data_received(piece)
+                (self.socket.protocol or self.line).data_received(piece)
         return self
 
     def hang_up(self) -> Scene:
-        self.line.eof_received()
-        self.line.connection_lost(None)
+        protocol = self.socket.protocol or self.line
+        protocol.eof_received()
+        protocol.connection_lost(None)
         return self
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,15 +127,54 @@ def test_an_error_in_a_read_of_its_own_is_noticed() -> None:
     assert scene.heard.body == chat_event("Hi") + chat_event("!")
 
 
-def a_flow(most_bytes: int = 1 << 18) -> tuple[Flow, Kept, list[bytes]]:
-    written: list[bytes] = []
-    kept = Kept(most_bytes)
-    return Flow(kept, written.append), kept, written
+@dataclass
+class FakeLine:
+    """Whose connection it is."""
+
+    left: bytes = b""
+    told: list[str] = field(default_factory=list)
+
+    def take_back(self, left: bytes) -> None:
+        self.left = left
+
+    def eof_received(self) -> None:
+        self.told.append("eof")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.told.append("lost")
 
 
-def feed(flow: Flow, *events: bytes) -> None:
+class Passing:
+    """A flow, what it writes, and what it leaves to its line."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.line, self.kept = FakeLine(), Kept(most_bytes)
+        self.written: list[bytes] = []
+        self.flow = Flow(self.line, self.kept, self.written.append)
+
+    def pass_on(self, read: bytes) -> bytes:
+        """What is left of a read."""
+        self.line.left = b""
+        self.flow.data_received(read)
+        return self.line.left
+
+
+def a_flow(most_bytes: int = 1 << 18) -> tuple[Passing, Kept, list[bytes]]:
+    passing = Passing(most_bytes)
+    return passing, passing.kept, passing.written
+
+
+def feed(flow: Passing, *events: bytes) -> None:
     for each in events:
         assert flow.pass_on(chunk(each)) == b""
+
+
+def test_the_end_of_a_connection_is_the_lines() -> None:
+    """Whoever has the connection when it ends."""
+    flow, _, _ = a_flow()
+    flow.flow.eof_received()
+    flow.flow.connection_lost(None)
+    assert flow.line.told == ["eof", "lost"]
 
 
 def test_of_events_that_are_alike_only_the_text_is_kept() -> None:
@@ -209,7 +250,6 @@ def test_several_chunks_of_a_read_go_on_one_by_one() -> None:
     assert flow.pass_on(read + b"a4\r\nda") == b"a4\r\nda"
     assert b"".join(written) == read
     kept.add(DONE)
-    assert len(kept.joined()) < len(read) / 10
     assert answer_bytes(Api.CHAT, kept.joined(), stream=True) == answer_bytes(
         Api.CHAT, b"".join([*events, DONE]), stream=True
     )

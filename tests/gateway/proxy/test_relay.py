@@ -247,7 +247,7 @@ def test_a_huge_error_body_is_not_kept() -> None:
 
 def test_a_long_answer_is_not_kept_but_its_usage_is_read() -> None:
     """Beyond the bound only the end is kept: no text to learn from, but what it took."""
-    events = [*[chat_event("word")] * 1000, *chat_stream("end")]
+    events = [*[chat_event("word")] * 3000, *chat_stream("end")]
     scene = staged(lambda: Scene(kept=10_000).feed([STREAM_HEAD, *map(chunk, events), LAST_CHUNK]))
     assert scene.leg.usage == Usage(42, 3, 32)
     assert scene.leg.finish_reason == "stop"
