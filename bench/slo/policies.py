@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bench.slo.rooms import StaticCaps, StrictPriority
 from simulator.replica import MakeRoom
 
 
@@ -21,4 +22,8 @@ class Policy:
 
 FCFS = Policy("fcfs", "least-loaded", tells_engines=False)
 
-POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (FCFS,)}
+STRICT = Policy("strict", "least-loaded", tells_engines=True, make_room=StrictPriority)
+
+CAPS = Policy("caps", "least-loaded", tells_engines=True, make_room=StaticCaps)
+
+POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (FCFS, STRICT, CAPS)}

@@ -1,0 +1,96 @@
+"""Rooms of others, to compare with: what gateways do that predict nothing. Played in virtual time only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+
+from gateway.room import Room
+from routing.placement import Placement
+from routing.refusal import Reason, Refused
+from routing.request import Request
+from routing.router import Router
+from tenancy.promise import Promise
+from tenancy.tenants import Caller
+
+SLOTS = 64
+"""Requests that an engine is given at once: what SMG takes where a worker does not say."""
+
+LOOK_S = 0.005
+"""How often a queue looks for room: a step takes longer."""
+
+BACKLOG_S = 0.25
+
+RUNNING: Mapping[str, int] = {"silver": 60, "bronze": 50}
+"""Set by hand, for one fleet and one kind of traffic."""
+
+Clock = Callable[[], float]
+
+
+class StrictPriority(Room):
+    """So many requests on the fleet and no more. Who has the higher priority is next; among equals who came first.
+
+    Nobody is refused but who has waited as long as his tier may.
+    """
+
+    def __init__(self, router: Router, clock: Clock, draw: Callable[[], float]) -> None:
+        super().__init__(router, clock=clock, draw=draw)
+        self._place_now = lambda request, avoid: router.place(request, avoid=avoid, now_s=clock(), draw=draw())
+        self._router = router
+        self._waiting: list[tuple[int, int, Request, frozenset[str], asyncio.Future[Placement]]] = []
+        self._came = 0
+        self._look_again: asyncio.TimerHandle | None = None
+
+    async def place(self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str]) -> Placement:
+        granted: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
+        self._came += 1
+        heappush(self._waiting, (-promise.tier.priority, self._came, request, avoid, granted))
+        if self._look_again is None:
+            self._look()
+        try:
+            async with asyncio.timeout(promise.longest_wait_s):
+                return await granted
+        except TimeoutError:
+            raise Refused(Reason.QUEUE_TIMEOUT, "No engine had room in time.") from None
+
+    def _look(self) -> None:
+        """Grant as long as there is room, and look again soon while anybody waits."""
+        while self._waiting and (self._waiting[0][-1].done() or self._has_room(self._waiting[0][2])):
+            _, _, request, avoid, granted = heappop(self._waiting)
+            if granted.done():
+                continue
+            try:
+                granted.set_result(self._place_now(request, avoid))
+            except Refused as refusal:
+                granted.set_exception(refusal)
+        loop = asyncio.get_running_loop()
+        self._look_again = loop.call_later(LOOK_S, self._look) if self._waiting else None
+
+    def _has_room(self, request: Request) -> bool:
+        slots = self._router.fleet.roster(request.model).slots
+        return not slots or sum(self._router.ledger.running[slot] for slot in slots) < SLOTS * len(slots)
+
+
+class StaticCaps(Room):
+    """A tier that is capped goes only where little is queued and few run; where that is nowhere, it is refused."""
+
+    def __init__(self, router: Router, clock: Clock, draw: Callable[[], float]) -> None:
+        super().__init__(router, clock=clock, draw=draw)
+        self._router = router
+        self._now = clock
+
+    async def place(self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str]) -> Placement:
+        most = RUNNING.get(promise.tier.name)
+        if most is not None:
+            roster, ledger = self._router.fleet.roster(request.model), self._router.ledger
+            ahead_s = ledger.ahead_s(roster.pick, self._now())
+            full = {
+                engine.pod
+                for engine, queued_s in zip(roster.engines, ahead_s, strict=True)
+                if queued_s > BACKLOG_S or ledger.running[engine.slot] >= most
+            }
+            if len(full) == len(roster.engines) > 0:
+                raise Refused(Reason.OVERLOADED, "All engines are as full as this tier may make them.")
+            avoid |= full
+        return await super().place(request, caller, promise, avoid)
