@@ -64,6 +64,10 @@ class Request(Struct, frozen=True, gc=False):
     sequences: int = 1
     session: str | None = None
     continues: str | None = None
+    regions: frozenset[str] | None = None
+    """Where it may be computed, None for anywhere."""
+    downgraded_from: str | None = None
+    """The larger model that was asked for, where `model` answers in its place."""
     sight: Sight | None = None
     """What exact warmth has seen of it, where that was asked and answered in time."""
 

@@ -6,7 +6,7 @@ is sent on.
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, ClassVar, cast
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from xxhash import xxh3_128_hexdigest
@@ -55,6 +55,9 @@ class Body(Struct, kw_only=True):
     model: Name | None = None
     session_id: str | None = None
 
+    LIMITED_BY: ClassVar[tuple[str, ...]] = ()
+    """The fields that say how many tokens an answer may have; the first is added where none is there."""
+
     @property
     def streams(self) -> bool:
         return False
@@ -63,6 +66,18 @@ class Body(Struct, kw_only=True):
     def output_limit(self) -> int | None:
         """How many tokens each answer may have."""
         return None
+
+    def over(self, cap: int) -> list[str]:
+        """The fields that must say `cap` for no answer to have more tokens."""
+        given = [(name, limit) for name in self.LIMITED_BY if type(limit := getattr(self, name)) is int]
+        if not given and (self.output_limit is None or self.output_limit > cap):
+            return list(self.LIMITED_BY[:1])
+        return [name for name, limit in given if limit > cap]
+
+    @property
+    def makes_kv(self) -> bool:
+        """Whether it leaves anything in an engine's cache."""
+        return type(self) is not Body
 
     @property
     def copies(self) -> int:
@@ -113,8 +128,8 @@ class ChatBody(StreamedBody, kw_only=True):
 
     messages: list[Message] | None = None
     tools: Raw = Raw()
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    max_tokens: Count | UnsetType | None = UNSET
+    max_completion_tokens: Count | UnsetType | None = UNSET
     chat_template: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
     documents: Raw = Raw()
@@ -122,9 +137,11 @@ class ChatBody(StreamedBody, kw_only=True):
     reasoning_effort: Raw = Raw()
     truncate_prompt_tokens: Raw = Raw()
 
+    LIMITED_BY = ("max_completion_tokens", "max_tokens")
+
     @property
     def output_limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return _limit(self.max_completion_tokens, self.max_tokens)
 
     def shaping(self) -> tuple[Raw, ...]:
         return (
@@ -147,13 +164,15 @@ class CompletionsBody(StreamedBody, kw_only=True):
 
     prompt: Prompts = None
     prompt_embeds: Raw = Raw()
-    max_tokens: Count | None = USUAL_COMPLETION_TOKENS
+    max_tokens: Count | UnsetType | None = UNSET
     truncate_prompt_tokens: Raw = Raw()
     add_special_tokens: Raw = Raw()
 
+    LIMITED_BY = ("max_tokens",)
+
     @property
     def output_limit(self) -> int | None:
-        return self.max_tokens
+        return USUAL_COMPLETION_TOKENS if self.max_tokens is UNSET else _limit(self.max_tokens)
 
     def shaping(self) -> tuple[Raw, ...]:
         return self.truncate_prompt_tokens, self.add_special_tokens
@@ -176,7 +195,7 @@ class ResponsesBody(Body, kw_only=True):
     previous_response_id: Name | None = None
     conversation: str | Conversation | None = None
     tools: Raw = Raw()
-    max_output_tokens: Count | None = None
+    max_output_tokens: Count | UnsetType | None = UNSET
     stream: bool | None = None
     reasoning: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
@@ -187,9 +206,11 @@ class ResponsesBody(Body, kw_only=True):
     def streams(self) -> bool:
         return bool(self.stream)
 
+    LIMITED_BY = ("max_output_tokens",)
+
     @property
     def output_limit(self) -> int | None:
-        return self.max_output_tokens
+        return _limit(self.max_output_tokens)
 
     @property
     def continued_response(self) -> str | None:
@@ -219,7 +240,7 @@ class MessagesBody(Body, kw_only=True):
     system: str | list[str | Part] | None = None
     messages: list[Message] | None = None
     tools: Raw = Raw()
-    max_tokens: Count | None = None
+    max_tokens: Count | UnsetType | None = UNSET
     stream: bool | None = None
     thinking: Raw = Raw()
     output_config: Raw = Raw()
@@ -229,9 +250,11 @@ class MessagesBody(Body, kw_only=True):
     def streams(self) -> bool:
         return bool(self.stream)
 
+    LIMITED_BY = ("max_tokens",)
+
     @property
     def output_limit(self) -> int | None:
-        return self.max_tokens
+        return _limit(self.max_tokens)
 
     def shaping(self) -> tuple[Raw, ...]:
         return self.thinking, self.output_config, self.chat_template_kwargs
@@ -304,6 +327,14 @@ BODIES: dict[Api, type[Body]] = {
     Api.TOKENIZE: Body,
     Api.DETOKENIZE: Body,
 }
+
+
+def _limit(*fields: int | UnsetType | None) -> int | None:
+    """The first limit that was given."""
+    for limit in fields:
+        if type(limit) is int:
+            return limit
+    return None
 
 
 def _write_tools(out: list[bytes], tools: Raw) -> None:

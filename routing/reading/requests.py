@@ -11,7 +11,8 @@ from xxhash import xxh3_128_hexdigest
 from routing.blocks import EMPTY_PROMPT, Prompt, cut_prompt, seed_of
 from routing.reading.bodies import BODIES, Body
 from routing.reading.faults import check_text, refusal_of
-from routing.reading.rewriting import rewrite
+from routing.reading.rewriting import NO_CHANGES, rewrite
+from routing.reading.terms import PLAIN, Terms, changes_of, owned
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 
@@ -32,28 +33,45 @@ class Reading(Struct, frozen=True, gc=False):
     usage_added: bool
 
 
-def read_request(api: Api, body: bytes, *, request_id: str, session: str | None = None) -> Reading:
+def read_request(
+    api: Api,
+    body: bytes,
+    *,
+    request_id: str,
+    session: str | None = None,
+    terms: Terms = PLAIN,
+    model: str | None = None,
+) -> Reading:
     """Read a client's body. `session` is its name for the conversation from a header, where it sent one.
 
-    Raises `Refused` where the body is no JSON object or a field we use has a wrong type or value.
+    `model` answers in the place of the one that is asked for. Raises `Refused` where the body is no JSON object or a
+    field we use has a wrong type or value.
     """
     fields = _decode(api, body)
     if not fields.model:
         raise Refused(Reason.BAD_REQUEST, "`model` is missing: name the model that is to answer.", param="model")
+    if model is None:
+        model = terms.aliases.get(fields.model, fields.model)
     out: list[bytes] = []
     prompts = fields.write(out)
+    limit, owner = fields.output_limit, terms.name
+    if terms.output_cap is not None and fields.LIMITED_BY:
+        limit = terms.output_cap if limit is None else min(limit, terms.output_cap)
     request = Request(
         id=request_id,
         api=api,
-        model=fields.model,
-        prompt=_prompt(fields, out) if out else EMPTY_PROMPT,
+        model=model,
+        prompt=_prompt(fields, out, model, terms.trust_domain or "") if out else EMPTY_PROMPT,
         stream=fields.streams,
-        max_tokens=fields.output_limit,
+        max_tokens=limit,
         sequences=max(1, prompts) * fields.copies,
-        session=_bounded(session or fields.session),
-        continues=fields.continued_response,
+        session=_bounded(owned(session or fields.session, owner)),
+        continues=owned(fields.continued_response, owner),
+        regions=terms.regions,
     )
-    sent, usage_added = rewrite(body, fields)
+    is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
+    changes = NO_CHANGES if is_plain else changes_of(fields, model, terms)
+    sent, usage_added = rewrite(body, fields, changes)
     return Reading(request, sent, usage_added)
 
 
@@ -65,22 +83,22 @@ def _decode(api: Api, body: bytes) -> Body:
         raise refusal_of(fault, body) from None
 
 
-def _prompt(fields: Body, out: list[bytes]) -> Prompt:
+def _prompt(fields: Body, out: list[bytes], model: str, salt: str) -> Prompt:
     shaping = fields.shaping()
     # Only the pod that stored the continued response knows its text: what follows it is warm nowhere else.
     continued = fields.continued_response or ""
     if continued or any(shaping):
         parts = [memoryview(raw).tobytes() for raw in shaping]
-        seed = seed_of((fields.model or "").encode(), continued.encode(), *parts)
+        seed = seed_of(model.encode(), continued.encode(), *parts, salt.encode())
     else:
-        seed = _plain_seed(fields.model or "", len(shaping))
+        seed = _plain_seed(model, len(shaping), salt)
     return cut_prompt(b"".join(out), seed)
 
 
-@lru_cache(maxsize=256)
-def _plain_seed(model: str, parts: int) -> int:
-    """The seed of nearly all prompts: nothing but the model sets them apart. Models are few."""
-    return seed_of(model.encode(), b"", *[b""] * parts)
+@lru_cache(maxsize=1024)
+def _plain_seed(model: str, parts: int, salt: str) -> int:
+    """The seed of nearly all prompts: nothing but model and trust domain set them apart. Both are few."""
+    return seed_of(model.encode(), b"", *[b""] * parts, salt.encode())
 
 
 def _bounded(session: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from operator import attrgetter
 
 import msgspec
@@ -20,28 +21,71 @@ NOT_THE_CLIENTS = (
 )
 """They steer an engine: whose cache, turn or KV, and under which id. A made-up `kv_transfer_params` kills it."""
 
-WITH_USAGE = b',"stream_options":{"include_usage":true}}'
+WITH_USAGE = b'{"include_usage":true}'
+
+NO_CHANGES: dict[str, bytes] = {}
 
 steering = attrgetter(*NOT_THE_CLIENTS)
 
 TOP_LEVEL = msgspec.json.Decoder(dict[str, Raw])
 OPTIONS = msgspec.json.Decoder(dict[str, Raw] | None)
 
+PLAIN_VALUE = re.compile(rb'\s*:\s*([-+.\w]+|"(?:[^"\\]|\\.)*+")')
+"""What follows the name of a field that is a number, null or a text."""
 
-def rewrite(raw: bytes, body: Body) -> tuple[bytes, bool]:
-    """The body for the pod, and whether usage was asked for on the client's behalf."""
+
+def rewrite(raw: bytes, body: Body, changes: dict[str, bytes] = NO_CHANGES) -> tuple[bytes, bool]:
+    """The body for the pod, and whether usage was asked for on the client's behalf.
+
+    `changes` are fields, in JSON, that must have other values than the client gave them.
+    """
     is_clean = not any(steering(body))
     if not (isinstance(body, StreamedBody) and body.lacks_usage):
-        return (raw if is_clean else _edit(raw, lacks_usage=False)), False
+        if is_clean:
+            return (_spliced(raw, body, changes) if changes else raw), False
+        return _edit(raw, changes, lacks_usage=False), False
     if is_clean and body.stream_options is UNSET:
-        return raw.rstrip()[:-1] + WITH_USAGE, True
-    return _edit(raw, lacks_usage=True), True
+        return _spliced(raw, body, changes | {"stream_options": WITH_USAGE}), True
+    return _edit(raw, changes, lacks_usage=True), True
 
 
-def _edit(raw: bytes, *, lacks_usage: bool) -> bytes:
+def with_fields(raw: bytes, added: bytes) -> bytes:
+    """A JSON object that is not empty, with fields behind those it has."""
+    return raw.rstrip()[:-1] + b"," + added + b"}"
+
+
+def _spliced(raw: bytes, body: Body, changes: dict[str, bytes]) -> bytes:
+    """The same bytes but for some fields: read once already, a large body need not be read again."""
+    spliced, added = raw, []
+    for name, value in changes.items():
+        if name in NOT_THE_CLIENTS or getattr(body, name) is UNSET:
+            added.append(b'"%b":%b' % (name.encode(), value))
+            continue
+        spliced = _replaced(spliced, name.encode(), value)
+        if not spliced:
+            return _edit(raw, changes, lacks_usage=False)
+    return with_fields(spliced, b",".join(added)) if added else spliced
+
+
+def _replaced(raw: bytes, name: bytes, value: bytes) -> bytes:
+    r"""`raw` with another value of a field that it has at its top level; nothing where it takes more to find it.
+
+    Where a name stands but once, that is where the field is, unless it is spelled with escapes (`\u00..`).
+    """
+    token = b'"%b"' % name
+    at = raw.find(token)
+    if at < 0 or raw.find(token, at + 1) >= 0 or b"\\u00" in raw:
+        return b""
+    match = PLAIN_VALUE.match(raw, at + len(token))
+    return raw[: match.start(1)] + value + raw[match.end(1) :] if match else b""
+
+
+def _edit(raw: bytes, changes: dict[str, bytes], *, lacks_usage: bool) -> bytes:
     fields = TOP_LEVEL.decode(raw)
     for name in NOT_THE_CLIENTS:
         fields.pop(name, None)
+    for name, value in changes.items():
+        fields[name] = Raw(value)
     if lacks_usage:
         options = OPTIONS.decode(fields.get("stream_options") or b"null") or {}
         # Without usage the engine takes no notice of this one; with it every chunk would carry what nobody asked for.

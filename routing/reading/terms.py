@@ -1,0 +1,75 @@
+"""What a body is read under: what things may be called, how much may be wanted, what keeps it apart from others.
+
+A tenant is such terms; reading knows no more of tenants than this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from msgspec.json import encode
+
+from routing.reading.bodies import Body
+
+
+class Terms(Protocol):
+    """Of one who asks."""
+
+    @property
+    def name(self) -> str | None:
+        """Whose sessions and stored responses they are; None where nobody is told apart."""
+        ...
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """What is called otherwise there, to what it is called here."""
+        ...
+
+    @property
+    def output_cap(self) -> int | None:
+        """Most tokens of one answer."""
+        ...
+
+    @property
+    def trust_domain(self) -> str | None:
+        """Whose warm prefixes it may share, None for everybody's."""
+        ...
+
+    @property
+    def regions(self) -> frozenset[str] | None:
+        """Where it may be computed, None for anywhere."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTerms:
+    """Everything goes, and nothing is kept apart."""
+
+    name: str | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    output_cap: int | None = None
+    trust_domain: str | None = None
+    regions: frozenset[str] | None = None
+
+
+PLAIN = PlainTerms()
+
+
+def changes_of(body: Body, model: str, terms: Terms) -> dict[str, bytes]:
+    """The fields of a body that must say something else for its terms to hold, in JSON."""
+    changes: dict[str, bytes] = {}
+    if model != body.model:
+        changes["model"] = encode(model)
+    cap, salt = terms.output_cap, terms.trust_domain
+    if cap is not None:
+        changes.update(dict.fromkeys(body.over(cap), b"%d" % cap))
+    if salt and body.makes_kv:
+        changes["cache_salt"] = encode(salt)
+    return changes
+
+
+def owned(name: str | None, owner: str | None) -> str | None:
+    """A name that clients choose, apart from what other tenants call the same."""
+    return f"{owner}/{name}" if name and owner else name or None
