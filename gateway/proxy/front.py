@@ -52,11 +52,11 @@ class Front:
         self._id_count = itertools.count()
         self._left = asyncio.Event()
         self._readiness = readiness
-        self._patrol = Patrol(timeouts)
+        self._patrol = Patrol(timeouts.header_s, timeouts.body_s, timeouts.idle_s, timeouts.client_stall_s)
         self.limits = limits
         self.timeouts = timeouts
         self.budget = Budget(limits.max_bodies_bytes)
-        self.pool = Pool(self._patrol, timeouts, knows=lambda url: router.fleet.pod(url) is not None)
+        self.pool = Pool(timeouts, knows=lambda url: router.fleet.pod(url) is not None)
         self.is_draining = False
         self._desk = Desk(
             passage,

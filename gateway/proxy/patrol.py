@@ -1,16 +1,14 @@
 """One timer for all waiting: now and then it asks every connection whether it has waited too long.
 
-A timer of its own for every request would cost more than the rest of the request. The price: what is late is noticed
+Clients have a patrol and lines to pods have one: a line falls idle for seconds only, and thousands of clients need not be
+asked as often as that takes. A timer of its own for every request would cost more than the rest of the request. The price: what is late is noticed
 up to one period late; two, where the wait itself begins with the first look at it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
 from typing import Protocol
-
-from gateway.limits import Timeouts
 
 FORBEARANCE = 8
 """Looks within the shortest of all waits."""
@@ -30,9 +28,9 @@ class Watched(Protocol):
 class Patrol:
     """Walks its rounds while there is anybody to look at."""
 
-    def __init__(self, timeouts: Timeouts) -> None:
-        shortest = min(getattr(timeouts, field.name) for field in fields(timeouts))
-        self._period_s = min(LONGEST_PERIOD_S, max(SHORTEST_PERIOD_S, shortest / FORBEARANCE))
+    def __init__(self, *waits_s: float) -> None:
+        """`waits_s`: how long those it looks at may wait."""
+        self._period_s = min(LONGEST_PERIOD_S, max(SHORTEST_PERIOD_S, min(waits_s) / FORBEARANCE))
         self._watched: set[Watched] = set()
         self._timer: asyncio.TimerHandle | None = None
 

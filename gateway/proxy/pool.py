@@ -51,8 +51,8 @@ class PoolIsFull(Exception):  # noqa: N818 - like a refusal it is an answer, not
 class Pool:
     """All connections to all pods."""
 
-    def __init__(self, patrol: Patrol, timeouts: Timeouts, *, knows: Callable[[str], bool]) -> None:
-        self._patrol = patrol
+    def __init__(self, timeouts: Timeouts, *, knows: Callable[[str], bool]) -> None:
+        self._patrol = Patrol(timeouts.first_byte_s, timeouts.stall_s, timeouts.pod_idle_s)
         self._idle: dict[str, list[Line]] = {}
         self._open: dict[str, set[Line]] = {}
         self._addresses: dict[str, Address] = {}
@@ -115,6 +115,7 @@ class Pool:
         for lines in tuple(self._open.values()):
             for line in tuple(lines):
                 line.abort()
+        self._patrol.stop()
 
     async def connect(self, url: str) -> Line:
         """A new connection for one request. Raises `OSError`, `TimeoutError` or `PoolIsFull`."""
