@@ -1,8 +1,8 @@
 """One timer for all waiting: now and then it asks every connection whether it has waited too long.
 
-Clients have a patrol and lines to pods have one: a line falls idle for seconds only, and thousands of clients need not be
-asked as often as that takes. A timer of its own for every request would cost more than the rest of the request. The price: what is late is noticed
-up to one period late; two, where the wait itself begins with the first look at it.
+Clients have a patrol and lines to pods have one: a line is idle for seconds only, and thousands of clients need not be
+asked as often as that takes. A timer of its own for every request would cost more than the rest of the request. The
+price: what is late is noticed up to one period late; two, where the wait itself begins with the first look at it.
 """
 
 from __future__ import annotations
