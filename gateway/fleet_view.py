@@ -29,6 +29,9 @@ def _show_pod(router: Router, pod: WatchedPod, now_s: float, theirs: ByEngine) -
         "url": pod.url,
         # As the router has it: a probe may have seen more, but the pod is not chosen before all is known of it.
         "standing": known.standing if known else pod.standing(),
+        "region": pod.found.region,
+        "pool": pod.found.pool,
+        "takes_priority": bool(known and known.takes_priority),
         "health": pod.health,
         "trouble": pod.trouble or None,
         "models": sorted(known.models) if known else [],

@@ -155,11 +155,14 @@ class Watcher:
         for url, pod in wanted.items():
             if url not in self._pods:
                 self._add(pod)
+            elif self._pods[url].found != pod:
+                self._pods[url].found = pod
+                self._show(self._pods[url])
         self._note_look()
 
     def _add(self, found: Found) -> None:
         pod = self._pods[found.url] = WatchedPod(found, is_drained=found.url in self._drained)
-        self._router.put_pod(Pod(found.url, pool=found.pool))
+        self._router.put_pod(Pod(found.url, pool=found.pool, region=found.region))
         self._router.reshape_pod(found.url, (EngineShape(),))
         if self._group is not None:
             pod.task = self._group.create_task(self._watch(pod), name=f"watch {found.url}")
@@ -296,6 +299,9 @@ class Watcher:
             models=frozenset(card.name for card in cards),
             adapters=frozenset(card.name for card in cards if card.parent is not None),
             cards=cards,
+            pool=pod.found.pool,
+            region=pod.found.region,
+            takes_priority=pod.found.takes_priority or any(self._takes_priority(card.name) for card in cards),
         )
         if shown.standing is Standing.READY and known.standing not in (Standing.READY, Standing.DRAINING):
             shown = replace(shown, ready_since_s=self._ready_since(known.standing))
@@ -308,6 +314,10 @@ class Watcher:
     def _may_serve(self, url: str, model: str) -> bool:
         entry = self._models.get(model)
         return entry is None or entry.pods is None or url in entry.pods
+
+    def _takes_priority(self, model: str) -> bool:
+        entry = self._models.get(model)
+        return entry is not None and entry.takes_priority
 
     def _ready_since(self, before: Standing) -> float:
         """Slow start is for a pod that joins others at work, or comes back to them."""

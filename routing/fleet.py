@@ -77,6 +77,10 @@ class Pod:
     """The same as the pod lists them."""
     pool: str | None = None
     """The configured pool it was discovered for, where there is one."""
+    region: str | None = None
+    """Where it stands, None where nobody has said so: then it is in no region that anybody asks for."""
+    takes_priority: bool = False
+    """Whether its scheduler goes by priorities; one that does not may refuse a request that has one."""
     engines: tuple[Engine, ...] = ()
     ready_since_s: float = 0.0
 
@@ -192,7 +196,7 @@ class Fleet:
         self._pods: dict[str, Pod] = {}
         self._free_slots: list[int] = []
         self._slots_made = 0
-        self._rosters: dict[str, Roster] = {}
+        self._rosters: dict[str | tuple[str, frozenset[str]], Roster] = {}
         self.version = 0
         """Another whenever a pod is put, removed or has lost its cache."""
         self.doubts: Mapping[str, str] = {}
@@ -248,28 +252,36 @@ class Fleet:
         self._engines.clear()
         return tuple(engine.slot for engine in pod.engines) if pod else ()
 
-    def roster(self, model: str) -> Roster:
-        """The engines that may serve `model` now; empty where there is none."""
-        roster = self._rosters.get(model)
+    def roster(self, model: str, regions: frozenset[str] | None = None) -> Roster:
+        """The engines that may serve `model` now, in one of these regions or anywhere; empty where there is none."""
+        key = model if regions is None else (model, regions)
+        roster = self._rosters.get(key)
         if roster is None:
-            serving = [pod for pod in self._pods.values() if pod.standing is Standing.READY and model in pod.models]
+            serving = [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
             roster = make_roster(
                 ((engine, pod.ready_since_s) for pod in serving for engine in pod.engines),
                 is_adapter=any(model in pod.adapters for pod in serving),
             )
             if self.knows(model):
                 # Only names that exist are remembered: a client cannot grow this table by inventing models.
-                self._rosters[model] = roster
+                self._rosters[key] = roster
         return roster
 
-    def knows(self, model: str) -> bool:
-        """Whether any pod, ready or not, has said that it serves `model`."""
-        return any(model in pod.models for pod in self._pods.values())
+    def knows(self, model: str, regions: frozenset[str] | None = None) -> bool:
+        """Whether any pod there, ready or not, has said that it serves `model`."""
+        return any(True for _ in self._serving(model, regions))
 
-    def models(self) -> dict[str, tuple[Pod, ...]]:
-        """Model name to the pods that serve it, ready or not."""
+    def _serving(self, model: str, regions: frozenset[str] | None) -> Iterator[Pod]:
+        for pod in self._pods.values():
+            if model in pod.models and (regions is None or pod.region in regions):
+                yield pod
+
+    def models(self, regions: frozenset[str] | None = None) -> dict[str, tuple[Pod, ...]]:
+        """Model name to the pods there that serve it, ready or not."""
         table: dict[str, tuple[Pod, ...]] = {}
         for pod in self._pods.values():
+            if regions is not None and pod.region not in regions:
+                continue
             for model in sorted(pod.models):
                 table[model] = (*table.get(model, ()), pod)
         return table

@@ -11,7 +11,7 @@ from operator import add, mul
 
 from routing.affinity import LastSeen, Whereabouts
 from routing.ballot import Ballot, Scored
-from routing.candidates import Candidates, Scorer
+from routing.candidates import Candidates, Gate, Scorer
 from routing.cost import CostBook, prefill_work
 from routing.fleet import EngineShape, Fleet, Pod, Roster
 from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
@@ -121,16 +121,19 @@ class Router:
 
     # -- one decision -----------------------------------------------------------------------------------------------
 
-    def place(self, request: Request, *, avoid: frozenset[str], now_s: float, draw: float) -> Placement:
+    def place(
+        self, request: Request, *, avoid: frozenset[str], now_s: float, draw: float, gate: Gate | None = None
+    ) -> Placement:
         """Choose an engine and charge it.
 
-        `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties. Raises `Refused` where no engine
-        may serve the model now.
+        `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties; `gate` says who may be chosen.
+        Raises `Refused` where no engine may serve the model now, and what the gate raises.
         """
         roster = self._roster(request, avoid)
         candidates = self._candidates(request, roster, now_s)
         scored = self._score(request, candidates)
-        at = _best(scored, candidates, draw, self.seat)
+        totals = scored.totals if gate is None else gate(request, candidates, scored.totals)
+        at = _best(totals, scored.names, candidates, draw, self.seat)
         engine = candidates.engines[at]
         charge = self.ledger.charge(
             engine.slot,
@@ -139,6 +142,7 @@ class Router:
             kv_tokens=candidates.prompt_tokens - candidates.warm_tokens[at] + request.expected_output_tokens,
             sequences=request.sequences,
             now_s=now_s,
+            pledge=None if gate is None else gate.pledge,
         )
         trace = self.index.put(engine.slot, request.prompt)
         if request.session:
@@ -172,13 +176,16 @@ class Router:
         self.fleet.recycle(slot)
 
     def _roster(self, request: Request, avoid: frozenset[str]) -> Roster:
-        roster = self.fleet.roster(request.model)
+        roster = self.fleet.roster(request.model, request.regions)
         if avoid:
             roster = roster.without(avoid)
         if roster.engines:
             return roster
         if not self.fleet.knows(request.model):
             raise Refused(Reason.UNKNOWN_MODEL, f"The model `{request.model}` does not exist.", param="model")
+        if not self.fleet.knows(request.model, request.regions):
+            words = f"The model `{request.model}` is served in no region that your requests may be computed in."
+            raise Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
         raise Refused(
             Reason.NO_POD_READY, f"No pod that serves `{request.model}` is ready.", param="model", retry_after_s=2.0
         )
@@ -281,13 +288,13 @@ class Router:
             self.recycle(slot)
 
 
-def _best(scored: Scored, candidates: Candidates, draw: float, seat: Seat) -> int:
+def _best(seconds: Sequence[float], names: Sequence[str], candidates: Candidates, draw: float, seat: Seat) -> int:
     """The position with the least seconds, wary of engines that others may be choosing now. Among equals the session's,
     where a routing heeds sessions at all; else the one of our share that was chosen longest ago, so that cold prompts
     spread.
     """
-    totals, last_turn = wary(scored.totals, candidates.own_s, seat), candidates.last_turn
-    session_at = candidates.session_at if HEEDS_SESSIONS in scored.names else None
+    totals, last_turn = wary(seconds, candidates.own_s, seat), candidates.last_turn
+    session_at = candidates.session_at if HEEDS_SESSIONS in names else None
     least = min(totals)
     bound = least + min(max(TIE_S, TIE_SHARE * least), TIE_MOST_S)
     if session_at is not None and totals[session_at] <= bound:

@@ -15,15 +15,19 @@ from gateway.config.words import (
     LOG_LEVELS,
     address,
     address_or_off,
+    each_once,
     file,
+    goes_by_priority,
     network,
     place,
+    pod_place,
     pod_url,
     processes,
     redis_url,
     secret,
     secret_file,
 )
+from gateway.discovery.source import Found
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
 from tenancy.document import Table, Wrong, not_negative, one_of, positive, read_document, read_fields, text, whole
@@ -84,13 +88,21 @@ def _discovered(table: Table | None, settings: Settings) -> Settings:
     for word in LATER_OF_DISCOVERY:
         table.refuse(word, NOT_SUPPORTED)
     if (static := table.table("static")) is not None:
-        settings = replace(settings, pods=tuple(dict.fromkeys(static.each("pods", pod_url) or ())))
+        settings = replace(settings, pods=_pods(static))
         static.close()
     if (watched := table.table("file")) is not None:
         settings = replace(settings, pod_file=watched.need("path", file, None))
         watched.close()
     table.close()
     return settings
+
+
+def _pods(static: Table) -> tuple[Found, ...]:
+    try:
+        return each_once(static.each("pods", pod_place) or ())
+    except Wrong as wrong:
+        static.fault("pods", str(wrong))
+        return ()
 
 
 def _models(root: Table) -> tuple[ModelEntry, ...]:
@@ -107,6 +119,7 @@ def _models(root: Table) -> tuple[ModelEntry, ...]:
             output_cost_per_token=table.get("output_cost_per_token", not_negative, None),
             pods=pods,
             tokenizer=tokenizer_entry(table, file),
+            takes_priority=table.get("scheduling_policy", goes_by_priority, default=False),
         )
         table.close()
         if entry.name and entry.name in entries:

@@ -12,7 +12,17 @@ from typing import Any
 
 from gateway.config.file import read_settings
 from gateway.config.values import Routing, Settings, TlsFiles
-from gateway.config.words import LOG_LEVELS, address, address_or_off, file, place, pod_url, processes, redis_url, secret
+from gateway.config.words import (
+    LOG_LEVELS,
+    address,
+    address_or_off,
+    file,
+    place,
+    pod_place,
+    processes,
+    redis_url,
+    secret,
+)
 from scorers.registry import routings
 from tenancy.document import Fault, Invalid, Wrong, one_of
 
@@ -45,7 +55,7 @@ class Word:
 WORDS: tuple[Word, ...] = (
     Word("listen", address, "where clients come in (default 127.0.0.1:8000)"),
     Word("processes", processes, "workers that share the traffic port, a core each (default 1)", metavar="N"),
-    Word("pod", pod_url, "a vLLM pod; may stand several times", metavar="URL", many=True),
+    Word("pod", pod_place, "a vLLM pod; may stand several times", metavar="URL", many=True),
     Word("pod-file", file, "a file that lists pods, watched for changes", metavar="FILE"),
     Word("policy", file, "tenants and their keys; without it everybody may come in", metavar="FILE"),
     Word("redis", redis_url, "shared state of several gateways", metavar="URL", secret=True),

@@ -8,6 +8,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 
 from gateway.config.exact import KvEvents, TokenizerEntry
+from gateway.discovery.source import Found
 from gateway.limits import Limits, Timeouts
 from routing.candidates import Scorer
 from scorers.registry import routings
@@ -53,6 +54,8 @@ class ModelEntry:
     """The pods that may serve it, None for all that say they do."""
     tokenizer: TokenizerEntry | None = None
     """How its prompts become tokens, None where the pods' own `/tokenize` does."""
+    takes_priority: bool = False
+    """Its pods schedule by priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class Settings:
     policy: Path | None = None
     redis: Secret | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
-    pods: tuple[str, ...] = ()
+    pods: tuple[Found, ...] = ()
     pod_file: Path | None = None
     pod_api_key: Secret | None = None
     models: tuple[ModelEntry, ...] = ()
@@ -106,7 +109,7 @@ class Settings:
         return {entry.name: entry for entry in self.models}
 
     @property
-    def static_pods(self) -> tuple[str, ...]:
+    def static_pods(self) -> tuple[Found, ...]:
         """Pods named by flag or list, and those named for a model, each once, in order."""
-        named = [url for entry in self.models for url in entry.pods or ()]
-        return tuple(dict.fromkeys((*self.pods, *named)))
+        named = [Found(url) for entry in self.models for url in entry.pods or ()]
+        return tuple({pod.url: pod for pod in (*reversed(named), *reversed(self.pods))}.values())[::-1]

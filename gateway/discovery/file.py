@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gateway.config.words import pod_url
+from gateway.config.words import each_once, pod_place
 from gateway.discovery.source import Found, Tell
 from tenancy.document import Wrong
 
@@ -25,7 +25,7 @@ Stamp = tuple[int, int, int, int]
 
 
 class WatchedFile:
-    """A YAML list of URLs, `pods: [...]`, or one URL a line."""
+    """A YAML list of URLs or of mappings (`pod_place`), `pods: [...]`, or one URL a line."""
 
     def __init__(self, path: Path, say: Say, *, poll_s: float = POLL_S) -> None:
         self._path = path
@@ -93,15 +93,11 @@ def read_pods(text: str) -> tuple[Found, ...]:
         raise Wrong("lists nothing (an empty list is written [])")
     if not isinstance(listed, list):
         raise Wrong("must be a list of pods")
-    return tuple(dict.fromkeys(_found(at, entry) for at, entry in enumerate(listed)))
+    return each_once(_found(at, entry) for at, entry in enumerate(listed))
 
 
 def _found(at: int, entry: object) -> Found:
     try:
-        if isinstance(entry, dict):
-            if unknown := [str(key) for key in entry if key != "url"]:
-                raise Wrong(f"{unknown[0]}: unknown key (only `url` is known)")
-            entry = entry.get("url")
-        return Found(pod_url(entry))
+        return pod_place(entry)
     except Wrong as wrong:
         raise Wrong(f"pods[{at}]: {wrong}") from None

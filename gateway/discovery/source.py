@@ -14,6 +14,9 @@ class Found:
     url: str
     pool: str | None = None
     """The configured pool it was discovered for, where there is one."""
+    region: str | None = None
+    takes_priority: bool = False
+    """Its engine was started with `--scheduling-policy priority`, which no engine tells."""
 
 
 Tell = Callable[[tuple[Found, ...]], None]

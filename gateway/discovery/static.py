@@ -10,8 +10,8 @@ from gateway.discovery.source import Found, Tell
 class Static:
     """A list that changes only when the configuration is read again."""
 
-    def __init__(self, urls: Iterable[str]) -> None:
-        self._found = tuple(Found(url) for url in urls)
+    def __init__(self, found: Iterable[Found]) -> None:
+        self._found = tuple(found)
 
     async def follow(self, tell: Tell) -> None:
         """Tell it once."""

@@ -98,6 +98,10 @@ class Asking:
     # -- one question --------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Request, body: bytes) -> tuple[int, asyncio.Future[SightGiven] | None]:
+        if request.regions is not None:
+            # To count its tokens, a pod of another region might be shown the prompt.
+            self.ends["region"] += 1
+            return 0, None
         if request.continues:
             # Only the pod that stored the beginning knows it.
             self.ends["stored"] += 1

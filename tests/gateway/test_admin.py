@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.admin import Admin, admin_app
 from gateway.config.values import Secret
+from gateway.discovery.source import Found
 from gateway.discovery.static import Static
 from gateway.probe import Prober, probe_session
 from gateway.receipts import Receipts
@@ -38,7 +39,7 @@ async def admin_client(
     async with probe_session() as session:
         watcher = Watcher(
             router,
-            [Static(urls)],
+            [Static(map(Found, urls))],
             Prober(session, lambda _: None),
             say=lambda *_, **__: pulse.beat(),
             clock=clock,

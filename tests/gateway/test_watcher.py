@@ -92,6 +92,10 @@ class Watch:
         await self.router.pulse.until(is_so)
 
 
+def static(*urls: str) -> Static:
+    return Static(map(Found, urls))
+
+
 @asynccontextmanager
 async def watching(
     *sources: Source, rhythm: Rhythm = FAST, models: dict[str, ModelEntry] | None = None
@@ -122,7 +126,7 @@ async def test_pods_that_stand_at_the_start_are_ready_without_slow_start() -> No
     """With their models, adapters and engines as they tell them."""
     pod = FakePod(page=metrics_page(ranks=2))
     pod.models.append({"id": "ad", "parent": "tiny"})
-    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+    async with fake_pods(pod), watching(static(pod.url)) as watch:
         assert not watch.watcher.is_ready()
         known = await watch.stands(pod.url, Standing.READY)
         assert watch.watcher.is_ready()
@@ -137,7 +141,7 @@ async def test_pods_that_stand_at_the_start_are_ready_without_slow_start() -> No
 async def test_a_pod_without_metrics_is_usable() -> None:
     """One engine of unknown size."""
     pod = FakePod()
-    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+    async with fake_pods(pod), watching(static(pod.url)) as watch:
         known = await watch.stands(pod.url, Standing.READY)
         assert [(engine.rank, engine.kv_tokens) for engine in known.engines] == [(None, None)]
 
@@ -145,7 +149,7 @@ async def test_a_pod_without_metrics_is_usable() -> None:
 async def test_a_pod_that_dies_is_broken_and_comes_back_slowly() -> None:
     """Found by its probe, told to who holds its streams, warmth forgotten, slow start among those that went on."""
     dying, other = FakePod(page=metrics_page(started=1e9)), FakePod()
-    async with fake_pods(dying, other), watching(Static([other.url, dying.url])) as watch:
+    async with fake_pods(dying, other), watching(static(other.url, dying.url)) as watch:
         await watch.stands(other.url, Standing.READY)
         await watch.stands(dying.url, Standing.READY)
         await watch.until(lambda: watch.watcher.pods[1].page is not None)
@@ -165,7 +169,7 @@ async def test_a_pod_that_joins_later_starts_slowly() -> None:
     """Where others are at work, and only once we ourselves have settled."""
     early, late = FakePod(), FakePod(health=503)
     rhythm = Rhythm(probe_s=0.02, settled_s=0.0)
-    async with fake_pods(early, late), watching(Static([early.url, late.url]), rhythm=rhythm) as watch:
+    async with fake_pods(early, late), watching(static(early.url, late.url), rhythm=rhythm) as watch:
         assert (await watch.stands(early.url, Standing.READY)).ready_since_s == -inf
         late.health = 200
         assert (await watch.stands(late.url, Standing.READY)).ready_since_s > 0
@@ -174,7 +178,7 @@ async def test_a_pod_that_joins_later_starts_slowly() -> None:
 async def test_a_pod_that_says_it_is_not_ready_gets_nothing() -> None:
     """Readiness of the gateway is that of its pods."""
     pod = FakePod()
-    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+    async with fake_pods(pod), watching(static(pod.url)) as watch:
         await watch.stands(pod.url, Standing.READY)
         pod.health = 503
         await watch.stands(pod.url, Standing.UNREADY)
@@ -185,7 +189,7 @@ async def test_failing_requests_open_the_breaker_though_the_probe_is_well() -> N
     """Three in a row; busy is not broken; an answer between them counts."""
     pod = FakePod()
     slow = Rhythm(probe_s=60)
-    async with fake_pods(pod), watching(Static([pod.url]), rhythm=slow) as watch:
+    async with fake_pods(pod), watching(static(pod.url), rhythm=slow) as watch:
         await watch.stands(pod.url, Standing.READY)
         for end in (LegEnd.LOST, LegEnd.BROKEN, LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.TIMEOUT, LegEnd.BUSY, LegEnd.LOST):
             watch.watcher.take_end(pod.url, end)
@@ -198,7 +202,7 @@ async def test_failing_requests_open_the_breaker_though_the_probe_is_well() -> N
 async def test_a_refused_connection_is_looked_into_at_once() -> None:
     """The next probe does not wait for its turn."""
     pod = FakePod()
-    async with fake_pods(pod), watching(Static([pod.url]), rhythm=Rhythm(probe_s=60, least_s=0)) as watch:
+    async with fake_pods(pod), watching(static(pod.url), rhythm=Rhythm(probe_s=60, least_s=0)) as watch:
         await watch.stands(pod.url, Standing.READY)
         await pod.stop()
         watch.watcher.take_end(pod.url, LegEnd.UNREACHABLE)
@@ -208,7 +212,7 @@ async def test_a_refused_connection_is_looked_into_at_once() -> None:
 async def test_drain_and_undrain() -> None:
     """A drained pod stays known and gets nothing; undrained it goes on as before."""
     pod = FakePod()
-    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+    async with fake_pods(pod), watching(static(pod.url)) as watch:
         await watch.stands(pod.url, Standing.READY)
         assert watch.watcher.drain(pod.url, drained=True)
         assert watch.pod(pod.url).standing is Standing.DRAINING
@@ -246,8 +250,8 @@ async def test_a_pod_that_was_drained_before_is_never_chosen() -> None:
 
 async def test_it_is_known_when_every_pod_has_been_looked_at() -> None:
     """Whoever begins among others takes no request before; a dead pod has been looked at too."""
-    slow, dead = FakePod(hangs=True), Static(("http://127.0.0.1:1",))
-    async with fake_pods(slow), watching(Static((slow.url,)), dead) as watch:
+    slow, dead = FakePod(hangs=True), static("http://127.0.0.1:1")
+    async with fake_pods(slow), watching(static(slow.url), dead) as watch:
         await slow.pulse.until(lambda: "health" in slow.asked)
         assert not watch.watcher.has_looked.is_set()
         async with asyncio.timeout(20):
@@ -257,7 +261,7 @@ async def test_it_is_known_when_every_pod_has_been_looked_at() -> None:
 async def test_load_of_others_is_what_a_scrape_shows_beyond_ours() -> None:
     """Requests and KV of others count; our own are not counted twice."""
     pod = FakePod(page=metrics_page(running=3, waiting=2, usage=0.5))
-    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+    async with fake_pods(pod), watching(static(pod.url)) as watch:
         known = await watch.stands(pod.url, Standing.READY)
         slot = known.engines[0].slot
         ledger = watch.router.ledger
@@ -277,7 +281,7 @@ async def test_a_model_list_says_which_pods_may_serve_a_model() -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(fake_pods(one, two))
         entry = {"tiny": ModelEntry("tiny", pods=(one.url,))}
-        watch = await stack.enter_async_context(watching(Static([one.url, two.url]), models=entry))
+        watch = await stack.enter_async_context(watching(static(one.url, two.url), models=entry))
         await watch.stands(one.url, Standing.READY)
         await watch.stands(two.url, Standing.READY)
         assert (list(watch.pod(one.url).models), list(watch.pod(two.url).models)) == (["tiny"], [])
@@ -290,24 +294,40 @@ async def test_pods_come_and_go_with_their_source() -> None:
     one, two = FakePod(), FakePod()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(fake_pods(one, two))
-        first = Static([one.url])
+        first = static(one.url)
         watch = await stack.enter_async_context(watching(first))
         await watch.stands(one.url, Standing.READY)
-        second = Static([one.url, two.url])
+        second = static(one.url, two.url)
         watch.watcher.replace_source(first, second)
         assert watch.pod(one.url).standing is Standing.READY
         await watch.until(lambda: watch.router.fleet.pod(two.url) is not None)
         await watch.stands(two.url, Standing.READY)
-        watch.watcher.replace_source(second, Static([two.url]))
+        watch.watcher.replace_source(second, static(two.url))
         await watch.until(lambda: watch.router.fleet.pod(one.url) is None)
         assert [pod.url for pod in watch.watcher.pods] == [two.url]
         assert ("pod removed", one.url) in watch.heard.events
 
 
+async def test_where_a_pod_stands_is_news_like_any_other() -> None:
+    """Region, pool and scheduling come from whoever found the pod, and change when they say otherwise."""
+    pod = FakePod()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(fake_pods(pod))
+        first, second = Static([Found(pod.url, "p", "eu")]), Static([Found(pod.url, "p", "us")])
+        watch = await stack.enter_async_context(watching(first))
+        await watch.stands(pod.url, Standing.READY)
+        assert (watch.pod(pod.url).pool, watch.pod(pod.url).region) == ("p", "eu")
+        watch.watcher.replace_source(first, second)
+        await watch.until(lambda: watch.pod(pod.url).region == "us")
+        assert not watch.pod(pod.url).takes_priority
+        watch.watcher.replace_models({"tiny": ModelEntry("tiny", takes_priority=True)})
+        assert watch.pod(pod.url).takes_priority
+
+
 async def test_a_pod_that_refuses_our_key_is_told_once() -> None:
     """It is well but not usable, and the log is not filled with it."""
     pod = FakePod(models_status=401)
-    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+    async with fake_pods(pod), watching(static(pod.url)) as watch:
         await pod.pulse.until(lambda: pod.asked.get("models", 0) > 5)
         assert watch.pod(pod.url).standing is Standing.STARTING
         assert watch.heard.events.count(("pod cannot be used", pod.url)) == 1
@@ -316,7 +336,7 @@ async def test_a_pod_that_refuses_our_key_is_told_once() -> None:
 async def test_quiet_pods_are_not_put_again() -> None:
     """Every put empties the rosters that decisions read: no news, no put."""
     pod = FakePod(page=metrics_page())
-    async with fake_pods(pod), watching(Static([pod.url])) as watch:
+    async with fake_pods(pod), watching(static(pod.url)) as watch:
         await watch.stands(pod.url, Standing.READY)
         asked = pod.asked["metrics"]
         await pod.pulse.until(lambda: pod.asked["metrics"] > asked + 1)
@@ -330,7 +350,7 @@ async def test_no_more_probes_at_once_than_allowed() -> None:
     """Hundreds of pods are looked at a few at a time."""
     pods = [FakePod() for _ in range(4)]
     one_at_a_time = Rhythm(probe_s=60, at_once=1)
-    async with fake_pods(*pods), watching(Static([pod.url for pod in pods]), rhythm=one_at_a_time) as watch:
+    async with fake_pods(*pods), watching(static(*(pod.url for pod in pods)), rhythm=one_at_a_time) as watch:
         pods[0].hangs = True
         for pod in pods[1:]:
             await watch.stands(pod.url, Standing.READY)

@@ -162,3 +162,20 @@ def test_who_is_ready_shows() -> None:
     """For logs."""
     fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m", standing=Standing.BROKEN))
     assert repr(fleet) == "<Fleet 1 of 2 pods ready>"
+
+
+def test_regions_narrow_every_roster() -> None:
+    """Who may be computed in some regions only sees no pod elsewhere, nor one of which nobody knows where it stands."""
+    placed = {"http://a": "eu", "http://b": "us", "http://c": None}
+    fleet = fleet_of(*(replace(pod(url, "m"), region=region) for url, region in placed.items()))
+    eu, nowhere = frozenset({"eu"}), frozenset({"mars"})
+    assert [engine.pod for engine in fleet.roster("m", eu).engines] == ["http://a"]
+    assert len(fleet.roster("m").engines) == 3
+    assert fleet.roster("m", frozenset()).engines == fleet.roster("m", nowhere).engines == ()
+    assert (fleet.knows("m", eu), fleet.knows("m", nowhere)) == (True, False)
+    assert set(fleet.models(eu)) == {"m"}
+    assert not fleet.models(nowhere)
+    known = fleet.pod("http://b")
+    assert known
+    fleet.put(replace(known, region="eu"))
+    assert [engine.pod for engine in fleet.roster("m", eu).engines] == ["http://a", "http://b"]

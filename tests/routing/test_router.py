@@ -1,10 +1,12 @@
 """The choice of an engine: where warm and load meet, who is left out, what a gone engine leaves behind."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from routing.blocks import cut_prompt
 from routing.fleet import EngineShape, Pod, Standing
@@ -213,6 +215,32 @@ def test_when_all_pods_have_failed_a_request_it_is_refused() -> None:
 def test_without_pods_no_model_exists() -> None:
     """A gateway that has found nothing yet."""
     assert refusal(router_of(0), MODEL).reason is Reason.UNKNOWN_MODEL
+
+
+def test_requests_are_computed_where_they_may_be() -> None:
+    """In an allowed region however warm or idle others are, there again after a failure, and else nowhere."""
+    router = router_of(3)
+    for url, region in (("http://0", "eu"), ("http://1", "us"), ("http://2", "eu")):
+        pod = router.fleet.pod(url)
+        assert pod
+        router.put_pod(replace(pod, region=region))
+    warm_elsewhere = serve(router, ask(), avoid="http://0")
+    while warm_elsewhere.engine.pod != "http://1":
+        warm_elsewhere = serve(router, ask(), avoid="http://2")
+    bound = structs.replace(ask(), regions=frozenset({"eu"}))
+    first = place(router, bound)
+    again = place(router, bound, avoid=first.engine.pod)
+    assert {first.engine.pod, again.engine.pod} == {"http://0", "http://2"}
+    with pytest.raises(Refused) as refused:
+        place(router, structs.replace(ask(), regions=frozenset({"mars"})))
+    assert refused.value.reason is Reason.REGION_NOT_ALLOWED
+    for url in ("http://0", "http://2"):
+        pod = router.fleet.pod(url)
+        assert pod
+        router.put_pod(replace(pod, standing=Standing.UNREADY))
+    with pytest.raises(Refused) as refused:
+        place(router, bound)
+    assert refused.value.reason is Reason.NO_POD_READY
 
 
 def test_a_client_cannot_grow_our_tables_by_inventing_models() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.config.file import read_settings
 from gateway.config.values import Address, ModelEntry, Secret, Settings
+from gateway.discovery.source import Found
 from scorers.interference import Interference
 from scorers.prefill import Prefill
 from scorers.registry import SCORERS, routings
@@ -60,7 +61,7 @@ discovery:
   file: {{path: {tmp_path}/pods.yaml}}
 model_list:
   - {{model_name: small, input_cost_per_token: 2e-7, output_cost_per_token: 6.0e-7}}
-  - {{model_name: big, pods: [http://c:1]}}
+  - {{model_name: big, pods: [http://c:1], scheduling_policy: priority}}
 """,
         REDIS="redis://u:p@h:6379",
     )
@@ -71,8 +72,11 @@ model_list:
         Secret("sk-pods"),
         Secret("redis://u:p@h:6379"),
     )
-    assert found.models == (ModelEntry("small", 2e-7, 6e-7), ModelEntry("big", pods=("http://c:1",)))
-    assert found.static_pods == ("http://a:1", "http://b:1", "http://c:1")
+    assert found.models == (
+        ModelEntry("small", 2e-7, 6e-7),
+        ModelEntry("big", pods=("http://c:1",), takes_priority=True),
+    )
+    assert [pod.url for pod in found.static_pods] == ["http://a:1", "http://b:1", "http://c:1"]
     assert found.pod_file == tmp_path / "pods.yaml"
     assert (found.limits.max_body_bytes, found.limits.max_headers) == (1 << 20, Settings().limits.max_headers)
     assert (found.timeouts.drain_s, found.timeouts.connect_s) == (2.5, 1.0)
@@ -82,6 +86,17 @@ model_list:
         tmp_path / "usage.jsonl",
     )
     assert found.tls is not None
+
+
+def test_a_pod_keeps_its_words_where_a_model_names_it_too() -> None:
+    """Its region must not be lost because its URL stands a second time."""
+    found = settings(
+        """
+discovery: {static: {pods: [http://a:1, {url: http://b:1, region: eu}]}}
+model_list: [{model_name: m, pods: [http://b:1, http://c:1]}]
+"""
+    )
+    assert found.static_pods == (Found("http://a:1"), Found("http://b:1", region="eu"), Found("http://c:1"))
 
 
 def test_a_routing_is_a_name_or_its_scorers() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.config.sources import WORDS, Given, gather
 from gateway.config.values import Address, Secret, Settings
+from gateway.discovery.source import Found
 from tenancy.document import Invalid
 
 
@@ -35,12 +36,9 @@ def test_nothing_said_is_the_defaults() -> None:
 
 def test_pods_may_be_many() -> None:
     """Repeated on the command line, listed in the environment, each pod once."""
-    assert gather({"pod": ["http://a:1", "http://b:1", "http://a:1/"]}, {}, None).pods == ("http://a:1", "http://b:1")
-    assert gather({}, {"HEARTH_POD": "http://a:1, http://b:1 http://c:1"}, None).pods == (
-        "http://a:1",
-        "http://b:1",
-        "http://c:1",
-    )
+    one, other, third = (Found(f"http://{name}:1") for name in "abc")
+    assert gather({"pod": ["http://a:1", "http://b:1", "http://a:1/"]}, {}, None).pods == (one, other)
+    assert gather({}, {"HEARTH_POD": "http://a:1, http://b:1 http://c:1"}, None).pods == (one, other, third)
 
 
 def test_secrets_come_by_file(tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ def test_pods_may_be_listed_as_people_like(text: str) -> None:
     assert read_pods(text) == (Found("http://a:1"), Found("http://b:2"))
 
 
+def test_a_pod_may_say_where_it_stands_and_how_it_schedules() -> None:
+    """Words that no engine tells: they come with the pod."""
+    text = "[{url: http://a:1, region: on-prem, pool: big, scheduling_policy: priority}, http://b:2]"
+    assert read_pods(text) == (Found("http://a:1", "big", "on-prem", takes_priority=True), Found("http://b:2"))
+
+
 def test_an_empty_list_is_written() -> None:
     """An empty text is what a half-written file looks like."""
     assert read_pods("[]") == read_pods("pods: []") == ()
@@ -76,6 +82,10 @@ def test_an_empty_list_is_written() -> None:
         ("[http://a:1, a]", r"pods\[1\]: must be a URL"),
         ("[5]", r"pods\[0\]: must be a text"),
         ("5", "must be a list of pods"),
+        ("[{url: http://a:1, region: 5}]", r"pods\[0\]: region: must be a text"),
+        ("[{url: http://a:1, scheduling_policy: prior}]", r"pods\[0\]: `prior` is none of fcfs, priority"),
+        ("[{region: x}]", r"pods\[0\]: must be a text"),
+        ("[http://a:1, {url: http://a:1, region: x}]", "http://a:1 stands twice"),
     ],
 )
 def test_a_bad_list_is_refused_with_its_place(text: str, words: str) -> None:
