@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from msgspec import Struct
 
 from routing.fleet import Engine
+from routing.ledger import Pledge
 from routing.request import Request
 
 
@@ -73,4 +74,15 @@ class Scorer(Protocol):
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """One number per candidate, in order; an empty list where it has nothing to say of any of them."""
+        ...
+
+
+class Gate(Protocol):
+    """Who may be chosen now, asked once in the middle of a decision: admission and routing share one look around."""
+
+    pledge: Pledge | None
+    """What the request is promised where it is placed."""
+
+    def __call__(self, request: Request, candidates: Candidates, totals: Sequence[float]) -> Sequence[float]:
+        """The same seconds, infinite for who may not be chosen. Raises where nobody may."""
         ...

@@ -11,11 +11,22 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
 
 from msgspec import Struct
 
 from routing.fleet import Pick
 from routing.flow import Flow
+
+
+class Pledge(Struct, frozen=True, gc=False):
+    """What a request was promised of its stream, for those who watch over it."""
+
+    tpot_s: float
+    """Between tokens, on average."""
+    sure_tokens: float
+    """As many as its answer will have, almost surely."""
+    priority: int = 0
 
 
 class Charge(Struct, gc=False):
@@ -30,6 +41,18 @@ class Charge(Struct, gc=False):
     sequences: int
     in_prefill: bool = True
     released: bool = False
+    pledge: Pledge | None = None
+
+
+class Watch(Protocol):
+    """Told of every charge, ours and others', by whom keeps account of more than load."""
+
+    def charged(self, charge: Charge, now_s: float) -> None: ...
+    def begun(self, charge: Charge, now_s: float) -> None:
+        """Its prefill is done, or never will be."""
+        ...
+
+    def ended(self, charge: Charge, now_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +114,7 @@ class Ledger:
         """Orders engines by the prefill tokens they have not been seen to finish; those with none stand first, the one
         chosen longest ago foremost."""
         self.flow = Flow()
+        self.watch: Watch | None = None
         self._in_prefill: list[OrderedDict[int, Charge]] = []
         self._last_steps: list[LastStep] = []
         self._open_steps: dict[int, LastStep] = {}
@@ -127,11 +151,19 @@ class Ledger:
         return not (any(self.running) or any(self.prefill_tokens) or any(self.kv_tokens) or any(self._in_prefill))
 
     def charge(
-        self, slot: int, *, prefill_tokens: float, prefill_s: float, kv_tokens: float, sequences: int, now_s: float
+        self,
+        slot: int,
+        *,
+        prefill_tokens: float,
+        prefill_s: float,
+        kv_tokens: float,
+        sequences: int,
+        now_s: float,
+        pledge: Pledge | None = None,
     ) -> Charge:
         """Put a request on an engine. `prefill_s` is what its own prefill is expected to take there."""
         self._turns += 1
-        charge = Charge(slot, self._turns, prefill_tokens, prefill_s, kv_tokens, sequences)
+        charge = Charge(slot, self._turns, prefill_tokens, prefill_s, kv_tokens, sequences, pledge=pledge)
         queue = self._in_prefill[slot]
         if queue:
             self._behind_s[slot] += prefill_s
@@ -146,6 +178,8 @@ class Ledger:
         self.running[slot] += sequences
         self.last_turn[slot] = self._turns
         self._sum_up(slot)
+        if self.watch is not None:
+            self.watch.charged(charge, now_s)
         return charge
 
     def prefill_done(self, charge: Charge, now_s: float) -> None:
@@ -165,6 +199,8 @@ class Ledger:
             self._head_until_s[slot] = now_s + head.prefill_s if head else -inf
             self._plan_anew(slot, head, now_s)
         self.queue_rank[slot] = self.prefill_tokens[slot] if head else NO_QUEUE + self.last_turn[slot]
+        if self.watch is not None:
+            self.watch.begun(charge, now_s)
 
     def release(self, charge: Charge, now_s: float) -> None:
         """The request has left the engine. Safe to call again."""
@@ -176,6 +212,8 @@ class Ledger:
         self.running[slot] -= charge.sequences
         self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0
         self._sum_up(slot)
+        if self.watch is not None:
+            self.watch.ended(charge, now_s)
 
     def ahead_s(self, pick: Pick, now_s: float) -> list[float]:
         """Seconds of prefill that a request placed now would wait for, on each of the engines that `pick` takes.
