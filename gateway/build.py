@@ -20,7 +20,8 @@ from gateway.config.values import ModelEntry, Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.static import Static
 from gateway.host import Host
-from gateway.identity import Keyring, key_files
+from gateway.identity.issuer import Issuer
+from gateway.identity.keyring import Keyring
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog, OutcomeLog, request_line, usage_line
 from gateway.metrics.calibration import Calibration
@@ -42,7 +43,7 @@ from gateway.watcher import Watcher
 from routing.router import Router
 from routing.warmth import WarmIndex
 from tenancy.document import Fault, Invalid
-from tenancy.policy import Policy, read_policy
+from tenancy.policy import Policy
 
 FROZEN_S = 5.0
 """A stream of a pod that no longer listens is cut after so long without a byte: vLLM that was told to stop at once
@@ -110,7 +111,6 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     """Everything that a gateway is made of. Opens files, but no port. Raises `Invalid`."""
     clock, draw = asyncio.get_running_loop().time, random.Random().random  # noqa: S311 - breaks ties, keeps no secret
     tls = listener_tls(settings.tls) if settings.tls else None
-    keyring = Keyring(policy)
     prices = dict(settings.model_table)
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
     life = Life()
@@ -121,6 +121,8 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     calibration = Calibration(lambda: {pod.url for pod in router.fleet.pods}, say)
     tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices, judge=calibration.judge)
     probes = probe_session()
+    issuer = Issuer(probes, say=say, clock=clock)
+    keyring = Keyring(policy, issuer, time.time)
     static = Static(settings.static_pods)
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
     watcher = Watcher(
@@ -145,7 +147,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     front = Front(
         passage,
         router,
-        keyring.identify,
+        lambda key: keyring.identify(key).tenant,
         pod_keys,
         settings.limits,
         settings.timeouts,
@@ -157,6 +159,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     registry.register(calibration)
     parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, front, registry, others)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts)
+    gateway.background.append(issuer.run)
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
     return gateway
@@ -218,15 +221,3 @@ def _writer(name: str, path: Path, host: Host) -> LineWriter:
         return LineWriter(path, lock=host.lock(name))
     except OSError as error:
         raise Invalid([Fault(f"{name}_log", f"cannot write `{path}`: {error.strerror}")]) from None
-
-
-def load_policy(settings: Settings, variables: Mapping[str, str]) -> Policy | None:
-    """The policy that the settings name. Raises `Invalid`, with the file's name before each path."""
-    if settings.policy is None:
-        return None
-    try:
-        return read_policy(settings.policy.read_text(encoding="utf-8"), variables, key_files)
-    except Invalid as invalid:
-        raise Invalid([Fault(f"{settings.policy}: {fault.path}", fault.words) for fault in invalid.faults]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid([Fault(str(settings.policy), f"cannot be read: {error}")]) from None

@@ -75,6 +75,7 @@ SAYINGS: dict[Reason, Saying] = {
     Reason.GATEWAY_BUSY: Saying(429, "rate_limit_error", "slow_down", "rate_limit_error", Fault.GATEWAY),
     Reason.GATEWAY_DRAINING: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.GATEWAY),
     Reason.GATEWAY_ERROR: Saying(500, "server_error", "internal_error", "api_error", Fault.GATEWAY),
+    Reason.ISSUER_UNHEARD: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.GATEWAY),
     Reason.NO_POD_READY: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.POD),
     Reason.POD_UNREACHABLE: _pod(502, "pod_unreachable"),
     Reason.POD_LOST: _pod(502, "pod_lost"),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
-from gateway.build import Gateway, load_policy
+from gateway.build import Gateway
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
+from gateway.identity.load import load_policy
 from gateway.tls import check_certificate, load_certificate
 from tenancy.document import Fault, Invalid
 from tenancy.policy import Policy

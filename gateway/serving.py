@@ -18,9 +18,10 @@ from typing import Any
 from aiohttp import web
 
 from gateway.admin import Admin, admin_app
-from gateway.build import Gateway, build, load_policy
+from gateway.build import Gateway, build
 from gateway.config.show import show_settings
 from gateway.config.values import Secret, Settings
+from gateway.identity.load import load_policy
 from gateway.log import Bridge, EventLog
 from gateway.metrics.port import metrics_app
 from gateway.ports import addresses_of, cannot_listen, open_port

@@ -55,6 +55,8 @@ class Reason(StrEnum):
     GATEWAY_BUSY = "gateway_busy"
     GATEWAY_DRAINING = "gateway_draining"
     GATEWAY_ERROR = "gateway_error"
+    ISSUER_UNHEARD = "issuer_unheard"
+    """Whether a token is good cannot be said before its issuer has told us its keys."""
 
     # The fleet's.
     NO_POD_READY = "no_pod_ready"

@@ -176,6 +176,10 @@ class Table:
     def fault(self, key: str, words: str) -> None:
         self.faults.append(Fault(join(self.path, key), words))
 
+    def blame(self, words: str) -> None:
+        """Something is wrong with the table as a whole."""
+        self.faults.append(Fault(self.path, words))
+
     def close(self) -> None:
         """Say which keys nobody asked for."""
         for key in self._entries:

@@ -1,135 +1,119 @@
-"""The policy file: whose key is whose, and which models each tenant may use.
+"""What a policy says, as values: whose key is whose, what each tenant bought, which tokens and headers are believed.
 
-What stands in it binds. A word that this version cannot enforce is therefore refused, not skipped. Reads no file: the
-text, and what finds key files, are arguments.
+Reads nothing: `tenancy/reading/` makes these of a file. Plain dicts, as a policy is sent to other processes.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol
 
-from tenancy.document import Fault, Invalid, Table, Wrong, join, read_document, text
-from tenancy.tenants import Tenant
+from tenancy.tenants import Caller, Tenant
+from tenancy.tier import Tier
 
-NOT_ENFORCED = "not enforced by this version"
+HMAC = "hmac-sha256:"
+"""Stands before a digest that was made with the secret; one without is a plain sha256."""
 
-LATER = ("tiers",)
-LATER_OF_AUTH = ("jwt", "hmac_secret")
-LATER_OF_TENANT = (
-    *("tier", "rpm", "tpm", "max_tokens", "max_parallel_requests", "max_budget", "budget_duration", "max_rung"),
-    *("per_user", "allowed_regions", "cache_isolation", "on_overload", "weight", "priority", "groups"),
+ALGORITHMS = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
 )
+"""Of tokens. All of them sign with a key that we do not hold: nobody who can check a token can make one."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFile:
-    """One file of `auth.keys_dir`: `<tenant>/<key id>`, holding the sha256 of a key in hexadecimal."""
+class Key:
+    """What one key gives to whoever shows it."""
 
-    tenant: str
-    key_id: str
-    content: str
+    caller: Caller
+    until_s: float = inf
+    """Unix time at which it ends."""
 
 
-KeyFiles = Callable[[str], Iterable[KeyFile]]
-"""Finds the key files of a folder; raises `Wrong` where there is no such folder."""
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """Which JWTs are believed, and what is read from them."""
+
+    issuer: str
+    audiences: tuple[str, ...]
+    tenant_claim: str | None = None
+    user_claim: str = "sub"
+    group_claim: str | None = None
+    algorithms: tuple[str, ...] = ("RS256", "ES256")
+    leeway_s: float = 30.0
+    """How far clocks may differ."""
+    jwks_url: str | None = None
+    """Where the issuer's keys are; without it and `jwks` its discovery document says so."""
+    jwks: str | None = None
+    """The keys themselves, as JWKS or PEM."""
+    default_tenant: str | None = None
+    """Of tokens that name no tenant of ours; without it they are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRules:
+    """Names of the request headers by which a trusted proxy says who asks; None: not believed from anybody."""
+
+    tenant: str | None = None
+    group: str | None = None
+    user: str | None = None
+    objective: str | None = None
+    """Names the tier."""
+    priority: str | None = None
+    """The highest tier of at most this priority."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that are believed."""
+        given = (self.tenant, self.group, self.user, self.objective, self.priority)
+        return tuple(name for name in given if name is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the file says. `by_digest`: sha256 of a key, in lower-case hexadecimal, to its tenant."""
+    """What the file says. `keys`: by digest in lower-case hexadecimal, with `HMAC` before it where a secret made it."""
 
-    by_digest: Mapping[str, Tenant] = field(repr=False)
+    keys: Mapping[str, Key] = field(repr=False)
     tenants: Mapping[str, Tenant]
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
+    default: Caller | None = None
+    """Whoever shows no key; None: is let in by nobody."""
+    hmac_secret: str | None = field(default=None, repr=False)
+    jwt: TokenRules | None = None
+    headers: HeaderRules = field(default_factory=HeaderRules)
 
 
-def read_policy(source: str, variables: Mapping[str, str], key_files: KeyFiles) -> Policy:
-    """Read a policy. Raises `Invalid` with every fault."""
-    root = read_document(source, variables)
-    for word in LATER:
-        root.refuse(word, NOT_ENFORCED)
-    usual = _models(root.table("defaults"), None)
-    named = _tenants(root.table("tenants"), usual)
-    digests = _digests(root, key_files)
-    root.close()
-    by_digest: dict[str, Tenant] = {}
-    tenants = dict(named or {})
-    for path, name, digest in digests:
-        if named is not None and name not in named:
-            root.faults.append(Fault(path, f"`{name}` is no tenant of this policy"))
-            continue
-        tenant = tenants.setdefault(name, Tenant(name, usual))
-        if by_digest.setdefault(digest, tenant) is not tenant:
-            root.faults.append(Fault(path, f"this key is also a key of `{by_digest[digest].name}`"))
-    if root.faults:
-        raise Invalid(root.faults)
-    return Policy(by_digest, tenants)
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """One file of `auth.keys_dir`: `<tenant>/<key id>`."""
+
+    tenant: str
+    key_id: str
+    content: str = field(repr=False)
 
 
-def _tenants(table: Table | None, usual: frozenset[str] | None) -> dict[str, Tenant] | None:
-    if table is None:
-        return None
-    tenants = {}
-    for name in table.keys:
-        # `search: {}` and `search:` both name a tenant that has what is usual.
-        tenants[name] = Tenant(name, _models(table.table(name), usual))
-    return tenants
+class Shelf(Protocol):
+    """Finds what a policy names. Each raises `Wrong` where it is not there."""
+
+    def key_files(self, folder: str) -> Iterable[KeyFile]:
+        """The files of a folder of keys."""
+        ...
+
+    def text(self, path: str) -> str:
+        """What stands in one file."""
+        ...
 
 
-def _models(table: Table | None, usual: frozenset[str] | None) -> frozenset[str] | None:
-    if table is None:
-        return usual
-    for word in LATER_OF_TENANT:
-        table.refuse(word, NOT_ENFORCED)
-    models = table.each("models", text)
-    table.close()
-    return usual if models is None else frozenset(models)
+class Bare:
+    """A shelf with nothing on it but the key files it was given."""
 
+    def __init__(self, *files: KeyFile) -> None:
+        self._files = files
 
-def _digests(root: Table, key_files: KeyFiles) -> list[tuple[str, str, str]]:
-    """(path, tenant, digest) of every key."""
-    auth = root.table("auth")
-    if auth is None:
-        root.fault("auth", "is missing: without keys nobody can be told apart")
-        return []
-    for word in LATER_OF_AUTH:
-        auth.refuse(word, NOT_ENFORCED)
-    if "keys" not in auth and "keys_dir" not in auth and not root.faults:
-        auth.fault("keys", "is missing, and so is keys_dir: nobody could be let in")
-    found = [*_inline_keys(auth.table("keys")), *_filed_keys(auth, key_files)]
-    auth.close()
-    return found
+    def key_files(self, folder: str) -> Iterator[KeyFile]:
+        yield from self._files
 
-
-def _inline_keys(keys: Table | None) -> Iterable[tuple[str, str, str]]:
-    for tenant in keys.keys if keys else ():
-        path = join(keys.path, tenant) if keys else ""
-        for at, digest in enumerate((keys.each(tenant, sha256_hex) if keys else ()) or ()):
-            yield f"{path}[{at}]", tenant, digest
-
-
-def _filed_keys(auth: Table, key_files: KeyFiles) -> Iterable[tuple[str, str, str]]:
-    folder = auth.get("keys_dir", text, "")
-    if not folder:
-        return
-    try:
-        for file in key_files(folder):
-            path = f"{folder}/{file.tenant}/{file.key_id}"
-            try:
-                yield path, file.tenant, sha256_hex(file.content.strip())
-            except Wrong as wrong:
-                auth.faults.append(Fault(path, str(wrong)))
-    except Wrong as wrong:
-        auth.fault("keys_dir", str(wrong))
-
-
-_SHA256 = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
-
-
-def sha256_hex(value: object) -> str:
-    """A sha256 in hexadecimal. A key itself must never stand in a file."""
-    match = _SHA256.fullmatch(text(value))
-    if match is None:
-        raise Wrong("must be the sha256 of a key: 64 hexadecimal digits")
-    return match[1].lower()
+    def text(self, path: str) -> str:
+        return ""

@@ -33,7 +33,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "gateway": (
         *("aiohttp", "google.protobuf", "grpc", "httptools", "msgspec", "prometheus_client"),
         *("redis", "uvloop", "yaml", "zmq"),
-        *("jinja2", "kubernetes_asyncio", "opentelemetry", "pynvml", "tokenizers", "torch", "vllm"),  # extras
+        *("cryptography", "jinja2", "jwt", "kubernetes_asyncio", "opentelemetry"),  # extras
+        *("pynvml", "tokenizers", "torch", "vllm"),
     ),
 }
 """What may be imported at run time; who is not named here may import anything."""

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.build import load_policy
 from gateway.config.sources import check_file
+from gateway.identity.load import load_policy
 from gateway.tls import check_certificate
 from tenancy.document import Fault, Invalid
 

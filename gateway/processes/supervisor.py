@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway.build import load_policy
 from gateway.config.values import Settings
+from gateway.identity.load import load_policy
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog
 from gateway.ports import addresses_of, bindings_of, open_port, reserve_port

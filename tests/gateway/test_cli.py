@@ -72,12 +72,12 @@ def test_a_right_configuration_is_ok(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_every_fault_of_a_configuration_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own, and those of the policy that it names; status 1."""
     policy, config = tmp_path / "policy.yaml", tmp_path / "hearth.yaml"
-    policy.write_text("tiers: {}\n")
+    policy.write_text("tires: {}\n")
     config.write_text(f"policy: {policy}\n")
     assert main(["config", "check", str(config)]) == 1
     assert capsys.readouterr().out == (
-        f"{policy}: tiers: not enforced by this version\n"
-        f"{policy}: auth: is missing: without keys nobody can be told apart\n"
+        f"{policy}: auth: is missing: without it nobody can be told apart\n"
+        f"{policy}: tires: unknown key (did you mean `tiers`?)\n"
     )
     config.write_text("model_list: [{model_name: a}, {model_name: b, kv_connector: NixlConnector}]\nlisten: 1\n")
     assert main(["config", "check", str(config)]) == 1

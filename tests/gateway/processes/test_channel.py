@@ -11,7 +11,8 @@ from gateway.host import Host
 from gateway.processes.channel import Channel
 from gateway.processes.orders import Orders, Renew, Renewed
 from gateway.reload import Fresh
-from tenancy.policy import read_policy
+from tenancy.policy import Bare
+from tenancy.reading.policy import read_policy
 
 POLICY = f"auth: {{keys: {{legal: [{'a' * 64}]}}}}\ntenants: {{legal: {{models: [tiny]}}}}\n"
 
@@ -26,7 +27,7 @@ async def test_orders_arrive_as_they_were_given() -> None:
         tls=TlsFiles(Path("c"), Path("k")),
         kv_events=KvEvents(sources=(EventSource("http://a:1", "tcp://a:5557"),)),
     )
-    fresh = Fresh(settings, read_policy(POLICY, {}, lambda _: ()))
+    fresh = Fresh(settings, read_policy(POLICY, {}, Bare()))
     orders = Orders("worker-1", Host(1, 2, Path("run")), fresh, ((2, ("127.0.0.1", 80)),), frozenset(("http://a:1",)))
     ours, theirs = [await Channel.over(end) for end in socket.socketpair()]
     ours.send(orders)

@@ -1,0 +1,119 @@
+"""The keys of a token issuer: fetched beside the traffic, again every few minutes, and when an unknown key is shown.
+
+What is known stays in force while the issuer cannot be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+
+import aiohttp
+
+from gateway.identity.tokens import KeySet, read_keys
+from gateway.log import EventLog
+from tenancy.document import Wrong
+from tenancy.policy import TokenRules
+from tenancy.reading.words import url
+
+REFRESH_S = 300.0
+"""Issuers show a new key hours before they sign with it."""
+
+LEAST_S = 10.0
+"""Between fetches, whatever strangers show us."""
+
+TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+
+LONGEST_ANSWER = 1 << 20
+
+
+class Issuer:
+    """Of one gateway. Follows whichever issuer the policy in force names."""
+
+    def __init__(self, session: aiohttp.ClientSession, *, say: EventLog, clock: Callable[[], float]) -> None:
+        self._session = session
+        self._say = say
+        self._clock = clock
+        self._rules: TokenRules | None = None
+        self._changed: Callable[[], None] = lambda: None
+        self._wake = asyncio.Event()
+        self._fetched_s: float | None = None
+        self.keys: KeySet | None = None
+        """None until they are known."""
+
+    def follow(self, rules: TokenRules | None, changed: Callable[[], None]) -> None:
+        """Go by these rules from now on. `changed` is told whenever keys are others than before."""
+        before, self._rules, self._changed = self._rules, rules, changed
+        if rules is None:
+            self.keys = None
+        elif rules.jwks is not None:
+            self.keys = read_keys(rules.jwks)
+        elif before is None or (before.issuer, before.jwks_url) != (rules.issuer, rules.jwks_url):
+            self.keys = self._fetched_s = None
+        self._wake.set()
+
+    def look_again(self) -> bool:
+        """Somebody has shown a key that we do not have. Whether it is worth waiting: the issuer will be asked."""
+        if self._rules is None or self._rules.jwks is not None:
+            return False
+        if self._fetched_s is not None and self._clock() < self._fetched_s + LEAST_S:
+            return False
+        self._wake.set()
+        return True
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            self._wake.clear()
+            rules = self._rules
+            if rules is None or rules.jwks is not None:
+                await self._wake.wait()
+                continue
+            wait_s = REFRESH_S if await self._refresh(rules) else LEAST_S
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+
+    async def _refresh(self, rules: TokenRules) -> bool:
+        try:
+            where = rules.jwks_url or await self._discovered(rules.issuer)
+            keys = read_keys(await self._read(where))
+        except (aiohttp.ClientError, TimeoutError, Wrong, UnicodeDecodeError) as error:
+            self._say("error", "the token issuer's keys cannot be had", issuer=rules.issuer, error=_words(error))
+            return False
+        finally:
+            if self._rules is rules:
+                self._fetched_s = self._clock()
+        if self._rules is rules and keys != self.keys:
+            self._say("info", "the token issuer's keys are known", issuer=rules.issuer, keys=len(keys))
+            self.keys = keys
+            self._changed()
+        return True
+
+    async def _discovered(self, issuer: str) -> str:
+        """Where the issuer says that its keys are (OpenID Connect Discovery)."""
+        try:
+            told = json.loads(await self._read(f"{issuer.rstrip('/')}/.well-known/openid-configuration"))
+            named, where = told["issuer"], url(told["jwks_uri"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise Wrong(f"its discovery document is none: {_words(error)}") from None
+        if named != issuer:
+            raise Wrong("its discovery document is another issuer's")
+        return where
+
+    async def _read(self, where: str) -> str:
+        async with self._session.get(where, timeout=TIMEOUT, allow_redirects=False) as answer:
+            if answer.status != 200:
+                raise Wrong(f"{where} answers {answer.status}")
+            body = b""
+            async for piece in answer.content.iter_chunked(1 << 16):
+                body += piece
+                if len(body) > LONGEST_ANSWER:
+                    raise Wrong(f"{where} is too long")
+        return body.decode("utf-8")
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

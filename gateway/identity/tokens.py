@@ -1,0 +1,182 @@
+"""JWTs: is this one the issuer's, is it meant for us, is it valid now. What it says then counts.
+
+The signature is PyJWT's affair (the extra `jwt`); times are checked here, as the clock is an argument. Refusals repeat
+nothing of a token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from routing.refusal import Reason, Refused
+from tenancy.document import Wrong
+from tenancy.policy import TokenRules
+
+LONGEST_TOKEN = 16 << 10
+"""Bytes. Identity providers that list many groups come to half of it."""
+
+MOST_KEYS = 100
+
+Claims = Mapping[str, Any]
+
+FAMILIES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+"""Key type by how an algorithm's name begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerKey:
+    """A public key, and what it may be used for."""
+
+    kty: str
+    key: Any = field(repr=False, compare=False)
+    alg: str | None = None
+
+    def fits(self, algorithm: str) -> bool:
+        return self.kty == FAMILIES[algorithm[:2]] and self.alg in (None, algorithm)
+
+
+class UnknownSigner(Exception):  # noqa: N818 - the issuer may have changed keys: who asks decides what that means
+    """The token names a key that is not among those we have."""
+
+
+KeySet = Mapping[str, IssuerKey]
+"""By `kid`; keys without one by their place."""
+
+
+def read_keys(text: str) -> KeySet:
+    """The public keys of a JWKS, or of PEM blocks. Raises `Wrong`."""
+    keys = _pem_keys(text) if "-----BEGIN" in text else _jwks_keys(text)
+    if not keys:
+        raise Wrong("holds no public key that can check a signature")
+    return keys
+
+
+def _jwks_keys(text: str) -> dict[str, IssuerKey]:
+    from jwt import PyJWK, PyJWTError  # noqa: PLC0415 - an extra
+
+    try:
+        listed = json.loads(text)["keys"]
+        assert isinstance(listed, list)  # noqa: S101 - one way out for all that is no key set
+    except (ValueError, TypeError, KeyError, AssertionError, RecursionError):
+        raise Wrong("is no JSON Web Key Set") from None
+    keys = {}
+    for at, jwk in enumerate(listed[:MOST_KEYS]):
+        # Sets hold keys for other purposes, and of kinds that come later: those are skipped.
+        if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig" or jwk.get("kty") not in FAMILIES.values():
+            continue
+        try:
+            key = PyJWK.from_dict(jwk).key
+        except (PyJWTError, ValueError, TypeError, KeyError):
+            continue
+        if hasattr(key, "public_key"):
+            raise Wrong("holds a private key: whoever can read it can make tokens")
+        keys[str(jwk.get("kid", at))] = IssuerKey(jwk["kty"], key, jwk.get("alg"))
+    return keys
+
+
+def _pem_keys(text: str) -> dict[str, IssuerKey]:
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa  # noqa: PLC0415 - an extra
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
+
+    kinds = {rsa.RSAPublicKey: "RSA", ec.EllipticCurvePublicKey: "EC", ed25519.Ed25519PublicKey: "OKP"}
+    keys = {}
+    for at, block in enumerate(re.findall(r"-----BEGIN [^-]+-----.*?-----END [^-]+-----", text, re.DOTALL)):
+        try:
+            key = load_pem_public_key(block.encode())
+        except (ValueError, TypeError):
+            raise Wrong("holds a PEM block that is no public key") from None
+        for kind, kty in kinds.items():
+            if isinstance(key, kind):
+                keys[str(at)] = IssuerKey(kty, key)
+    return keys
+
+
+def verify(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> Claims:
+    """What a token says, if it may be believed. Raises `Refused`, and `UnknownSigner`."""
+    from jwt import PyJWTError, decode, get_unverified_header  # noqa: PLC0415 - an extra
+
+    if len(token) > LONGEST_TOKEN:
+        raise no("is too long")
+    try:
+        head = get_unverified_header(token)
+        algorithm = head.get("alg")
+        if algorithm not in rules.algorithms:
+            raise no("is signed in a way that is not accepted here")
+        claims: Claims = decode(
+            token,
+            key=_signer(head.get("kid"), algorithm, keys).key,
+            algorithms=[algorithm],
+            audience=rules.audiences,
+            issuer=rules.issuer,
+            options={
+                "require": ["exp", "iss", "aud"],
+                # By our own clock, below.
+                "verify_exp": False,
+                "verify_nbf": False,
+                "verify_iat": False,
+                "verify_sub": False,
+            },
+        )
+    except PyJWTError as error:
+        raise no(_WRONG.get(type(error).__name__, "is no valid token")) from None
+    except (ValueError, TypeError, RecursionError):
+        raise no("is no valid token") from None
+    _check_times(claims, rules.leeway_s, now_s)
+    return claims
+
+
+_WRONG = {
+    "InvalidIssuerError": "is of another issuer",
+    "InvalidAudienceError": "is not meant for this service",
+    "MissingRequiredClaimError": "lacks one of the claims exp, iss and aud",
+    "InvalidSignatureError": "has a signature that is wrong",
+}
+"""What is said of a token, by the library's name for the fault."""
+
+
+def _signer(kid: object, algorithm: str, keys: KeySet) -> IssuerKey:
+    fitting = [key for key in keys.values() if key.fits(algorithm)]
+    if kid is None and len(fitting) == 1:
+        return fitting[0]
+    key = keys.get(kid) if isinstance(kid, str) else None
+    if key is None:
+        raise UnknownSigner
+    if not key.fits(algorithm):
+        raise no("is signed in a way that does not fit its key")
+    return key
+
+
+def _check_times(claims: Claims, leeway_s: float, now_s: float) -> None:
+    until_s, not_before_s, issued_s = (_time(claims, name) for name in ("exp", "nbf", "iat"))
+    if until_s is None or now_s >= until_s + leeway_s:
+        raise no("has expired")
+    if any(since_s is not None and now_s < since_s - leeway_s for since_s in (not_before_s, issued_s)):
+        raise no("is not valid yet")
+
+
+def _time(claims: Claims, name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        raise no("has a time that is none")
+    return float(value)
+
+
+def claimed(claims: Claims, path: str) -> tuple[str, ...]:
+    """The texts that a claim holds, one or several; none where there is no such claim. `a.b` looks into claim `a`."""
+    value: object = claims.get(path)
+    if value is None and "." in path:
+        value = claims
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return tuple(held for held in (value if isinstance(value, list) else [value]) if isinstance(held, str) and held)
+
+
+def no(words: str) -> Refused:
+    """The refusal of a token."""
+    return Refused(Reason.INVALID_KEY, f"The token {words}.")

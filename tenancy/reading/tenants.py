@@ -1,0 +1,205 @@
+"""Tiers and tenants of a policy: what is usual, what a tenant says otherwise, and what contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tenancy.document import Table, Wrong
+from tenancy.quota import UNLIMITED, Quota
+from tenancy.reading.words import LATER_OF_TENANT, OFF, QUOTA, TENANT, TIER, Word, name
+from tenancy.tenants import Tenant
+from tenancy.tier import USUAL, Overload, Tier
+
+NOT_ENFORCED = "not enforced by this version"
+
+RENAMED = ("aliases", "downgrades")
+
+Given = dict[str, Any]
+"""Fields of a value by name, as far as something was said of them."""
+
+
+def read_words(table: Table, words: Mapping[str, Word]) -> Given:
+    """What is said, by field. Does not close the table."""
+    found = {word.field: table.get(key, word.kind.parse, None) for key, word in words.items()}
+    return {field: value for field, value in found.items() if value is not None}
+
+
+def names_in(table: Table | None) -> Iterator[str]:
+    """The keys of a table that are fit to be names; of others it says so."""
+    for key in table.keys if table is not None else ():
+        try:
+            yield name(key)
+        except Wrong as wrong:
+            table.fault(key, f"a name {wrong}")  # type: ignore[union-attr]
+
+
+def read_tiers(table: Table | None) -> dict[str, Tier]:
+    """The tiers by name, as promised."""
+    if table is None:
+        return {}
+    tiers = {}
+    for key in names_in(table):
+        if key == USUAL.name:
+            table.fault(key, "is what those have who name no tier; defaults.tier can name another")
+        if (entry := table.table(key)) is not None:
+            tiers[key] = Tier(key, **read_words(entry, TIER))
+            entry.close()
+        else:
+            tiers[key] = Tier(key)
+    if (reserved := sum(tier.reserve for tier in tiers.values())) > 1 + 1e-9:
+        table.blame(f"the reserves are {reserved:g} of the fleet together, and there is only 1")
+    for tier in tiers.values():
+        if tier.on_overload is Overload.RELAX and next_below(tier, tiers) is None:
+            table.fault(f"{tier.name}.on_overload", "there is no lower tier to relax to")
+    table.close()
+    return tiers
+
+
+def next_below(tier: Tier, tiers: Mapping[str, Tier]) -> Tier | None:
+    """The highest of the lower tiers, as by its promise somebody is served who relaxes."""
+    lower = [other for other in tiers.values() if other.priority < tier.priority and not other.is_batch]
+    return max(lower, key=lambda other: other.priority, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said of a tenant, in its own table or in `defaults`."""
+
+    table: Table
+    of_tenant: Given
+    of_quota: Given
+    per_user: Given | None
+    groups: dict[str, Given] | None
+
+    def over(self, usual: Said) -> Said:
+        """What it says stands before what is usual, word by word."""
+        return Said(
+            self.table,
+            usual.of_tenant | self.of_tenant,
+            usual.of_quota | self.of_quota,
+            usual.per_user if self.per_user is None else self.per_user,
+            usual.groups if self.groups is None else self.groups,
+        )
+
+
+def read_said(table: Table) -> Said:
+    """What stands in a tenant's table, or in `defaults`."""
+    for word in LATER_OF_TENANT:
+        table.refuse(word, NOT_ENFORCED)
+    per_user, groups = table.table("per_user"), table.table("groups")
+    said = Said(
+        table,
+        read_words(table, TENANT),
+        read_words(table, QUOTA),
+        _quota(per_user) if per_user is not None else None,
+        None if groups is None else {key: _quota(groups.table(key)) for key in names_in(groups)},
+    )
+    table.close()
+    return said
+
+
+def _quota(table: Table | None) -> Given:
+    if table is None:
+        return {}
+    found = read_words(table, QUOTA)
+    _check_budget(table, found)
+    table.close()
+    return found
+
+
+def _check_budget(table: Table, found: Given) -> None:
+    if "budget_duration" in table and "budget" not in found:
+        table.fault("budget_duration", "stands without max_budget")
+
+
+class Tenants:
+    """Makes tenants of what is usual and of what is said of each."""
+
+    def __init__(self, usual: Said, tiers: Mapping[str, Tier]) -> None:
+        self._usual = usual
+        self._tiers = tiers
+        self._reached: set[str] = set()
+        _check_tier(usual, tiers)
+        _check_renamings(usual, may_use=lambda _: True)
+
+    def unnamed(self, tenant: str) -> Tenant:
+        """One of whom nothing is said."""
+        return self._made(tenant, self._usual)
+
+    def named(self, tenant: str, said: Said) -> Tenant:
+        """One of whom something is said."""
+        _check_tier(said, self._tiers)
+        full = said.over(self._usual)
+        if "budget_duration" in said.table and not isinstance(full.of_quota.get("budget"), float):
+            said.table.fault("budget_duration", "stands without max_budget")
+        made = self._made(tenant, full)
+        _check_renamings(said, made.may_use)
+        own = said.of_tenant.get("on_overload")
+        if own is Overload.DOWNGRADE and not made.downgrades:
+            said.table.fault("on_overload", "there are no downgrades to answer instead")
+        if own is Overload.RELAX and made.relaxed is None:
+            said.table.fault("on_overload", "there is no lower tier to relax to")
+        return made
+
+    def _made(self, tenant: str, said: Said) -> Tenant:
+        held = {field: value for field, value in said.of_tenant.items() if value is not OFF}
+        tier = self._tiers.get(held.pop("tier", ""), USUAL)
+        domain = held.pop("trust_domain", "shared")
+        regions = held.pop("regions", None)
+        may_use = Tenant(models=held.get("models")).may_use
+        for field in RENAMED:
+            # What is usual may lead some tenants to models that are not theirs: it then leads nowhere.
+            held[field] = {old: new for old, new in held.get(field, {}).items() if may_use(new)}
+            self._reached.update(held[field].values())
+        return Tenant(
+            tenant,
+            tier=tier,
+            on_overload=held.pop("on_overload", tier.on_overload),
+            relaxed=next_below(tier, self._tiers),
+            quota=make_quota(said.of_quota),
+            per_user=make_quota(said.per_user or {}),
+            groups={name: make_quota(given) for name, given in (said.groups or {}).items()},
+            regions=None if regions is None else frozenset(regions),
+            trust_domain={"shared": None, "tenant": f"tenant:{tenant}"}.get(domain, f"domain:{domain}"),
+            **held,
+        )
+
+    def close(self) -> None:
+        """Say which usual names lead to models that nobody may use."""
+        for field in RENAMED:
+            for old, new in self._usual.of_tenant.get(field, {}).items():
+                if new not in self._reached:
+                    self._usual.table.fault(f"{field}.{old}", f"no tenant may use `{new}`")
+
+
+def make_quota(given: Given) -> Quota:
+    """The quota of what was said; `off` is as if nothing were."""
+    return Quota(**{field: value for field, value in given.items() if value is not OFF}) if given else UNLIMITED
+
+
+def _check_tier(said: Said, tiers: Mapping[str, Tier]) -> None:
+    named = said.of_tenant.get("tier")
+    if named is not None and named not in tiers:
+        said.table.fault("tier", f"`{named}` is no tier of this policy")
+
+
+def _check_renamings(said: Said, may_use: Callable[[str], bool]) -> None:
+    for field in RENAMED:
+        renamed = said.of_tenant.get(field, {})
+        for old, new in renamed.items():
+            if not may_use(new):
+                said.table.fault(f"{field}.{old}", f"the tenant may not use `{new}`")
+            elif _is_circle(old, renamed):
+                said.table.fault(f"{field}.{old}", "leads back to itself")
+            elif new in renamed and field == "aliases":
+                said.table.fault(f"{field}.{old}", f"`{new}` is itself an alias")
+
+
+def _is_circle(first: str, renamed: Mapping[str, str]) -> bool:
+    seen, model = set[str](), first
+    while model in renamed and model not in seen:
+        seen.add(model)
+        model = renamed[model]
+    return model in seen
