@@ -206,11 +206,7 @@ def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
         input_tokens=usage.prompt_tokens if usage else None,
         cached_tokens=usage.cached_tokens if usage else None,
         output_tokens=usage.completion_tokens if usage else None,
-        input_cost=_cost(usage.prompt_tokens if usage else None, entry.input_cost_per_token),
-        output_cost=_cost(usage.completion_tokens if usage else None, entry.output_cost_per_token),
+        input_cost=entry.input_cost(usage.prompt_tokens, usage.cached_tokens) if usage else None,
+        output_cost=entry.output_cost(usage.completion_tokens) if usage else None,
     )
     return _as_json(line) + b"\n"
-
-
-def _cost(tokens: int | None, price: float | None) -> float | None:
-    return None if tokens is None or price is None else tokens * price

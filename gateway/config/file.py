@@ -117,6 +117,7 @@ def _models(root: Table) -> tuple[ModelEntry, ...]:
             name=table.need("model_name", text, ""),
             input_cost_per_token=table.get("input_cost_per_token", not_negative, None),
             output_cost_per_token=table.get("output_cost_per_token", not_negative, None),
+            cache_read_input_token_cost=table.get("cache_read_input_token_cost", not_negative, None),
             pods=pods,
             tokenizer=tokenizer_entry(table, file),
             takes_priority=table.get("scheduling_policy", goes_by_priority, default=False),

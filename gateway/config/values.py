@@ -50,12 +50,26 @@ class ModelEntry:
     name: str
     input_cost_per_token: float | None = None
     output_cost_per_token: float | None = None
+    cache_read_input_token_cost: float | None = None
+    """Of input that an engine held already; None: as all input."""
     pods: tuple[str, ...] | None = None
     """The pods that may serve it, None for all that say they do."""
     tokenizer: TokenizerEntry | None = None
     """How its prompts become tokens, None where the pods' own `/tokenize` does."""
     takes_priority: bool = False
     """Its pods schedule by priority."""
+
+    def input_cost(self, tokens: int | None, cached_tokens: int | None) -> float | None:
+        """Of a prompt, None where price or tokens are unknown."""
+        price, cached_price = self.input_cost_per_token, self.cache_read_input_token_cost
+        if tokens is None or price is None:
+            return None
+        cached = cached_tokens or 0
+        return (tokens - cached) * price + cached * (price if cached_price is None else cached_price)
+
+    def output_cost(self, tokens: int | None) -> float | None:
+        """Of an answer, None where price or tokens are unknown."""
+        return None if tokens is None or self.output_cost_per_token is None else tokens * self.output_cost_per_token
 
 
 @dataclass(frozen=True, slots=True)

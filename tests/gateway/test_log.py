@@ -81,6 +81,8 @@ def test_a_usage_record_is_priced() -> None:
     assert shown["output_cost"] == pytest.approx(1.1e-4)
     assert (shown["input_tokens"], shown["cached_tokens"], shown["output_tokens"]) == (100, 96, 11)
     assert (shown["tenant"], shown["model"], shown["api"], shown["request_id"]) == ("legal", "tiny", "chat", "r-1")
+    cheaper = json.loads(usage_line(an_outcome(), {"tiny": ModelEntry("tiny", 2e-6, 1e-5, 1e-6)}))
+    assert cheaper["input_cost"] == pytest.approx(4 * 2e-6 + 96 * 1e-6)
     unpriced = json.loads(usage_line(an_outcome(), {}))
     untold = json.loads(usage_line(an_outcome(usage=None), prices))
     assert unpriced["input_cost"] is untold["input_cost"] is untold["output_cost"] is None

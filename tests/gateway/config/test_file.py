@@ -60,7 +60,7 @@ discovery:
   static: {{pods: [http://a:1, http://b:1/, http://a:1]}}
   file: {{path: {tmp_path}/pods.yaml}}
 model_list:
-  - {{model_name: small, input_cost_per_token: 2e-7, output_cost_per_token: 6.0e-7}}
+  - {{model_name: small, input_cost_per_token: 2e-7, output_cost_per_token: 6.0e-7, cache_read_input_token_cost: 1e-8}}
   - {{model_name: big, pods: [http://c:1], scheduling_policy: priority}}
 """,
         REDIS="redis://u:p@h:6379",
@@ -73,7 +73,7 @@ model_list:
         Secret("redis://u:p@h:6379"),
     )
     assert found.models == (
-        ModelEntry("small", 2e-7, 6e-7),
+        ModelEntry("small", 2e-7, 6e-7, 1e-8),
         ModelEntry("big", pods=("http://c:1",), takes_priority=True),
     )
     assert [pod.url for pod in found.static_pods] == ["http://a:1", "http://b:1", "http://c:1"]
