@@ -1,0 +1,261 @@
+"""An issuer's keys are fetched beside the traffic, follow its rotations, and outlive its absence."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from gateway.identity import issuer as module
+from gateway.identity.issuer import LEAST_S, Issuer
+from gateway.identity.keyring import MOST_TOKENS, Keyring
+from routing.refusal import Reason, Refused
+from tenancy.policy import Bare, Policy
+from tenancy.reading.policy import read_policy
+from tests.gateway.identity.test_tokens import ALL, NOW_S, jwk, jwks, token
+
+
+class Clock:
+    """A clock that stands still until it is told."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Said:
+    """Takes events in place of a log, and can be waited for."""
+
+    lines: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __call__(self, level: str, message: str, **fields: Any) -> None:
+        self.lines.append((level, message, fields))
+        self.more.set()
+
+    async def until(self, words: str) -> dict[str, Any]:
+        async with asyncio.timeout(10):
+            while True:
+                for at, (_, message, fields) in enumerate(self.lines):
+                    if words in message:
+                        del self.lines[: at + 1]
+                        return fields
+                self.more.clear()
+                await self.more.wait()
+
+
+@dataclass
+class Provider:
+    """An identity provider: what it answers, and how often it was asked."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.path)
+        found = self.answers.get(request.path)
+        if isinstance(found, str):
+            return web.Response(text=found)
+        return found() if callable(found) else web.Response(status=500)
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    held = Provider()
+    app = web.Application()
+    app.router.add_get("/{path:.*}", held.answer)
+    async with TestServer(app, host="127.0.0.1") as server:
+        held.url = str(server.make_url("")).rstrip("/")
+        held.answers["/keys"] = ALL
+        yield held
+
+
+@dataclass
+class Scene:
+    keyring: Keyring
+    issuer: Issuer
+    clock: Clock
+    said: Said
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    clock, said = Clock(), Said()
+    async with aiohttp.ClientSession() as session:
+        issuer = Issuer(session, say=said, clock=clock)  # type: ignore[arg-type]
+        keyring = Keyring(None, issuer, lambda: NOW_S)
+        task = asyncio.create_task(issuer.run())
+        yield Scene(keyring, issuer, clock, said)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def policy(where: str, more: str = "") -> Policy:
+    source = (
+        f"auth: {{jwt: {{issuer: 'https://sso.example', audiences: [hearth], tenant_claim: team, {where}}}}}\n"
+        f"tenants: {{legal: {{groups: {{interns: {{rpm: 5}}}}, per_user: {{rpm: 2}}}}, search: {{}}}}\n{more}"
+    )
+    return read_policy(source, {}, Bare())
+
+
+def refusal(keyring: Keyring, shown: str) -> Refused:
+    with pytest.raises(Refused) as refused:
+        keyring.identify(shown)
+    return refused.value
+
+
+async def test_keys_are_fetched_and_tokens_then_count(provider: Provider, scene: Scene) -> None:
+    """Before they are known nobody can say whether a token is good: later, not never."""
+    scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
+    early = refusal(scene.keyring, token())
+    assert (early.reason, early.retry_after_s) == (Reason.ISSUER_UNHEARD, 1.0)
+    assert (await scene.said.until("keys are known"))["keys"] == 3
+    caller = scene.keyring.identify(token())
+    assert (caller.tenant.name, caller.user) == ("legal", "ann")
+    assert [account.path for account in caller.accounts] == ["legal/user/ann"]
+    assert scene.keyring.identify(token()).tenant is caller.tenant
+
+
+async def test_the_issuer_says_where_its_keys_are(provider: Provider, scene: Scene) -> None:
+    """By its discovery document, if that is really its own."""
+    path = "/.well-known/openid-configuration"
+    issuer = f"issuer: '{provider.url}', audiences: [hearth], default_tenant: legal"
+    provider.answers[path] = f'{{"issuer": "{provider.url}", "jwks_uri": "{provider.url}/keys"}}'
+    scene.keyring.policy = read_policy(f"auth: {{jwt: {{{issuer}}}}}\ntenants: {{legal: {{}}}}", {}, Bare())
+    await scene.said.until("keys are known")
+    assert scene.keyring.identify(token(iss=provider.url)).tenant.name == "legal"
+    assert provider.asked == [path, "/keys"]
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ('{"issuer": "https://evil.example", "jwks_uri": "https://evil.example/keys"}', "another issuer's"),
+        ('{"jwks_uri": "https://sso.example/keys"}', "document is none"),
+        ("[]", "document is none"),
+        ("<html>", "document is none"),
+        ('{"issuer": "HERE", "jwks_uri": "file:///etc/passwd"}', "beginning with https"),
+        ('{"issuer": "HERE", "jwks_uri": "http://10.0.0.1/keys"}', "beginning with https"),
+    ],
+)
+async def test_a_false_discovery_document_leads_nowhere(
+    provider: Provider, scene: Scene, document: str, words: str
+) -> None:
+    """What is wrong is logged."""
+    provider.answers["/.well-known/openid-configuration"] = document.replace("HERE", provider.url)
+    issuer = f"issuer: '{provider.url}', audiences: [hearth], default_tenant: legal"
+    scene.keyring.policy = read_policy(f"auth: {{jwt: {{{issuer}}}}}\ntenants: {{legal: {{}}}}", {}, Bare())
+    assert words in (await scene.said.until("cannot be had"))["error"]
+    assert scene.issuer.keys is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: web.Response(status=302, headers={"location": "/keys"}),
+        lambda: web.Response(status=404),
+        lambda: web.Response(body=b"x" * (module.LONGEST_ANSWER + 1)),
+        lambda: web.Response(body=b"\xff\xfe"),
+        lambda: web.Response(text="{}"),
+    ],
+)
+async def test_a_bad_answer_is_no_key_set(
+    provider: Provider, scene: Scene, answer: Callable[[], web.StreamResponse]
+) -> None:
+    """A redirect, an error, too much, no text, no keys."""
+    provider.answers["/odd"] = answer
+    scene.keyring.policy = policy(f"jwks_url: '{provider.url}/odd'")
+    await scene.said.until("cannot be had")
+    assert scene.issuer.keys is None
+
+
+async def test_a_rotated_key_is_found_when_it_is_shown(provider: Provider, scene: Scene) -> None:
+    """Who shows it is told to come back; strangers cannot have the issuer asked all the time."""
+    scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
+    await scene.said.until("keys are known")
+    rotated = token(kid="RSA-2")
+    assert refusal(scene.keyring, rotated).reason is Reason.INVALID_KEY  # just asked: it would know
+    provider.answers["/keys"] = jwks(jwk("RSA", kid="RSA-2"))
+    scene.clock.now_s += LEAST_S
+    assert refusal(scene.keyring, rotated).reason is Reason.ISSUER_UNHEARD
+    await scene.said.until("keys are known")
+    assert scene.keyring.identify(rotated).tenant.name == "legal"
+    assert provider.asked == ["/keys", "/keys"]
+
+
+async def test_a_key_that_is_gone_signs_no_more(provider: Provider, scene: Scene) -> None:
+    """Not even what was verified before."""
+    scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
+    await scene.said.until("keys are known")
+    assert scene.keyring.identify(token()).tenant.name == "legal"
+    provider.answers["/keys"] = jwks(jwk("EC"))
+    scene.clock.now_s += LEAST_S
+    assert scene.issuer.look_again()
+    await scene.said.until("keys are known")
+    assert "key that is not the issuer's" in refusal(scene.keyring, token()).message
+
+
+async def test_known_keys_outlive_the_issuers_absence(provider: Provider, scene: Scene) -> None:
+    """It is said, and tokens go on being good."""
+    scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
+    await scene.said.until("keys are known")
+    provider.answers.clear()
+    scene.clock.now_s += LEAST_S
+    assert scene.issuer.look_again()
+    assert "answers 500" in (await scene.said.until("cannot be had"))["error"]
+    assert scene.keyring.identify(token()).tenant.name == "legal"
+
+
+async def test_keys_of_a_file_are_there_at_once(scene: Scene) -> None:
+    """And nobody is asked for others."""
+    source = (
+        "auth: {jwt: {issuer: 'https://sso.example', audiences: [hearth], tenant_claim: team, jwks_file: keys}}\n"
+        "tenants: {legal: {}}"
+    )
+
+    class Shelf(Bare):
+        def text(self, path: str) -> str:
+            return ALL
+
+    scene.keyring.policy = read_policy(source, {}, Shelf())
+    assert scene.keyring.identify(token()).tenant.name == "legal"
+    assert refusal(scene.keyring, token(kid="other")).reason is Reason.INVALID_KEY
+
+
+async def test_what_a_token_says_is_looked_up(provider: Provider, scene: Scene) -> None:
+    """Tenant and group among those of the policy; no tenant, or several, is nobody."""
+    scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys', group_claim: groups")
+    await scene.said.until("keys are known")
+    assert scene.keyring.identify(token(groups=["staff", "interns"])).group == "interns"
+    assert scene.keyring.identify(token(team=["strangers", "search"])).tenant.name == "search"
+    assert "several tenants" in refusal(scene.keyring, token(team=["legal", "search"])).message
+    unknown = refusal(scene.keyring, token(team="strangers"))
+    assert unknown.reason is Reason.INVALID_KEY
+    assert "strangers" not in unknown.message
+    assert "no tenant" in refusal(scene.keyring, token(team=None)).message
+
+
+async def test_a_verified_token_is_good_until_it_expires(provider: Provider, scene: Scene) -> None:
+    """And no longer than the policy under which it was; few enough are remembered."""
+    now_s = NOW_S
+    keyring = scene.keyring = Keyring(None, scene.issuer, lambda: now_s)
+    keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
+    await scene.said.until("keys are known")
+    assert keyring.identify(token()) is keyring.identify(token())
+    for at in range(20):
+        keyring.identify(token(jti=str(at)))
+    assert len(keyring._verified) == 21 <= MOST_TOKENS
+    now_s += 91
+    assert "expired" in refusal(keyring, token()).message
+    now_s = NOW_S
+    keyring.policy = read_policy("auth: {default_tenant: a}", {}, Bare())
+    assert "not known here" in refusal(keyring, token()).message
