@@ -147,13 +147,15 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     front = Front(
         passage,
         router,
-        lambda key: keyring.identify(key).tenant,
+        keyring.identify,
         pod_keys,
         settings.limits,
         settings.timeouts,
         lambda: not life.is_stopping and watcher.is_ready(),
+        trusted=settings.trusted_proxies,
         on_refused=lambda refused: tallies.count_early(refused.reason),
     )
+    front.heed_headers(policy.headers.names if policy is not None else ())
     others = Others()
     registry = _make_registry(tallies, router, watcher, front, logs, others)
     registry.register(calibration)

@@ -61,6 +61,7 @@ SAYINGS: dict[Reason, Saying] = {
     Reason.EXPECTATION_FAILED: _client(417, "expectation_failed"),
     Reason.UNKNOWN_MODEL: _client(404, "model_not_found", anthropic="not_found_error"),
     Reason.MODEL_NOT_ALLOWED: _client(404, "model_not_found", anthropic="not_found_error"),
+    Reason.UNKNOWN_RESPONSE: _client(404, "response_not_found", anthropic="not_found_error"),
     Reason.INVALID_KEY: _client(401, "invalid_api_key", anthropic="authentication_error"),
     Reason.REGION_NOT_ALLOWED: _client(403, "region_not_allowed", anthropic="permission_error"),
     # 409 is what openai-python retries: only `x-should-retry` keeps it from asking again for what nobody wants.

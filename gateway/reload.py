@@ -73,6 +73,7 @@ def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
     if new.tls and gateway.tls:
         load_certificate(gateway.tls, new.tls)
     gateway.keyring.policy = fresh.policy
+    gateway.front.heed_headers(fresh.policy.headers.names if fresh.policy is not None else ())
     gateway.pod_keys.key = new.pod_api_key.value if new.pod_api_key else None
     gateway.say.level = new.log_level
     gateway.prices.clear()

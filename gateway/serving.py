@@ -203,5 +203,5 @@ def _close_logs(gateway: Gateway) -> None:
 
 def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:
     """Say which settings have no effect."""
-    if settings.trusted_proxies:
-        say("warning", "trusted_proxies is set, but this version believes no header of any proxy")
+    if settings.trusted_proxies and settings.policy is None:
+        say("warning", "trusted_proxies is set, but without a policy there is nobody whom a proxy could speak for")

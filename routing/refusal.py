@@ -32,6 +32,7 @@ class Reason(StrEnum):
     EXPECTATION_FAILED = "expectation_failed"
     UNKNOWN_MODEL = "unknown_model"
     MODEL_NOT_ALLOWED = "model_not_allowed"
+    UNKNOWN_RESPONSE = "unknown_response"
     INVALID_KEY = "invalid_key"
     REGION_NOT_ALLOWED = "region_not_allowed"
     """The model is served, but nowhere that the tenant's requests may be computed."""

@@ -5,10 +5,13 @@ Knows nothing of sockets.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from gateway.limits import Limits
 from gateway.proxy.endpoints import Endpoint
+from gateway.proxy.spoken import DEADLINES, SPEAKING
 from routing.refusal import Reason, Refused
-from tenancy.tenants import Tenant
+from tenancy.tenants import NOBODY, Caller
 
 KEPT_HEADERS = frozenset(
     (
@@ -17,9 +20,11 @@ KEPT_HEADERS = frozenset(
         *(b"authorization", b"x-api-key"),
         *(b"x-request-id", b"traceparent", b"tracestate"),
         *(b"x-session-id", b"x-claude-code-session-id", b"session-id"),
+        *DEADLINES,
+        *SPEAKING,
     )
 )
-"""The headers that mean something to us. All others are counted and forgotten."""
+"""The headers that mean something to us. All others are counted and forgotten, but for those that a policy names."""
 
 HEADER_OVERHEAD_BYTES = 4
 """Colon, space and line end."""
@@ -55,6 +60,7 @@ class Asked:
         "_header_count",
         "_parts",
         "body_bytes",
+        "caller",
         "endpoint",
         "has_head",
         "head_bytes",
@@ -64,7 +70,6 @@ class Asked:
         "method",
         "refusal",
         "target",
-        "tenant",
         "version",
     )
 
@@ -83,8 +88,8 @@ class Asked:
         self.body_bytes = 0
         """Read so far, also of a body that is not kept."""
         self.endpoint: Endpoint | None = None
-        self.tenant: Tenant | None = None
-        """Who asks and for what, once the head was looked at."""
+        self.caller: Caller = NOBODY
+        """What is asked for and by whom, once the head was looked at."""
         self._header_bytes = 0
         self._header_count = 0
         self._parts: list[bytes] = []
@@ -98,7 +103,7 @@ class Asked:
         if len(self.target) > limits.max_url_bytes:
             raise Refused(Reason.URL_TOO_LONG, f"The URL is longer than {limits.max_url_bytes} bytes.")
 
-    def add_header(self, name: bytes, value: bytes, limits: Limits) -> None:
+    def add_header(self, name: bytes, value: bytes, limits: Limits, kept: AbstractSet[bytes] = KEPT_HEADERS) -> None:
         """Raises `Refused` where there are too many or too long ones."""
         self._header_count += 1
         self._header_bytes += len(name) + len(value) + HEADER_OVERHEAD_BYTES
@@ -107,7 +112,7 @@ class Asked:
         if self._header_bytes > limits.max_header_bytes:
             raise head_too_large(limits)
         name = name.lower()
-        if name in KEPT_HEADERS:
+        if name in kept:
             # Given twice, it is one header with both values: none of ours has a meaning then, and none is believed.
             self.headers[name] = self.headers[name] + b", " + value if name in self.headers else value
 

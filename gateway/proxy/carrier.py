@@ -10,7 +10,11 @@ from gateway.proxy.pool import Address, Pool, PoolIsFull
 from gateway.proxy.relay import Placed, Relay
 from gateway.proxy.reply import Reply
 from routing.fleet import Engine
+from routing.reading import with_fields
 from routing.refusal import Refused
+
+TakesPriority = Callable[[str], bool]
+"""Whether the pod at a URL schedules by priority."""
 
 PodKeys = Callable[[str], str | None]
 """Pod URL to the API key it wants, None where it wants none."""
@@ -33,6 +37,7 @@ class HttpCarrier:
         usage_added: bool,
         pool: Pool,
         key_of: PodKeys,
+        takes_priority: TakesPriority,
         kept_bytes: int,
         body_needed_no_more: Callable[[], None],
     ) -> None:
@@ -43,9 +48,12 @@ class HttpCarrier:
         self._usage_added = usage_added
         self._pool = pool
         self._key_of = key_of
+        self._takes_priority = takes_priority
         self._kept_bytes = kept_bytes
         self._body_needed_no_more = body_needed_no_more
         self._attempts = 0
+        self.priority = 0
+        """In the engine's sense: lower is earlier. Said only where it is heeded: elsewhere it may be an error."""
 
     @property
     def body(self) -> bytes:
@@ -95,7 +103,9 @@ class HttpCarrier:
         self._body_needed_no_more()
 
     def _question(self, engine: Engine) -> list[bytes]:
-        address = self._pool.address(engine.pod)
+        address, body = self._pool.address(engine.pod), self._body
+        if self.priority and self._takes_priority(engine.pod):
+            body = with_fields(body, b'"priority":%d' % self.priority)
         head = question_head(
             self._asked.method,
             self._path,
@@ -104,9 +114,9 @@ class HttpCarrier:
             key=self._key_of(engine.pod),
             rank=engine.rank,
             asked=self._asked,
-            length=len(self._body),
+            length=len(body),
         )
-        return [head, self._body]
+        return [head, body]
 
     @property
     def _engine_id(self) -> str:

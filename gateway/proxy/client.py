@@ -46,6 +46,7 @@ class Host(Protocol):
     limits: Limits
     timeouts: Timeouts
     budget: Budget
+    kept_headers: set[bytes]
 
     @property
     def is_draining(self) -> bool: ...
@@ -56,8 +57,8 @@ class Host(Protocol):
 
     def forget(self, connection: ClientConnection) -> None: ...
 
-    def route(self, asked: Asked) -> None:
-        """Look at a head before its body is read. Raises `Refused`."""
+    def route(self, asked: Asked, transport: asyncio.Transport) -> None:
+        """Look at a head, and at where it comes from, before its body is read. Raises `Refused`."""
         ...
 
     def serve(self, asked: Asked, reply: Reply) -> None:
@@ -73,7 +74,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._reader = RequestReader(self, host.budget, host.limits)
+        self._reader = RequestReader(self, host.budget, host.limits, host.kept_headers)
         self._unread = b""
         self._waiting: deque[Asked] = deque()
         self._serving: Asked | None = None
@@ -150,7 +151,7 @@ class ClientConnection(asyncio.Protocol):
 
     def head_is_read(self, asked: Asked) -> None:
         self._await(Wait.BODY)
-        self._host.route(asked)
+        self._host.route(asked, self.transport)
         # Behind an unanswered request it cannot be said yet; that client may wait or send, as it likes.
         if asked.expects_continue and self._reply is None and not self._waiting:
             self.transport.write(CONTINUE)

@@ -6,7 +6,7 @@ A request that a pod has to answer is led in a task of its own; all else is answ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.carrier import LegEnd
@@ -18,21 +18,25 @@ from gateway.proxy.endpoints import TABLE, Endpoint, Local, find_endpoint
 from gateway.proxy.models import model_page, models_page, unknown_model
 from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
+from gateway.proxy.spoken import promised
 from routing.fleet import Engine
-from routing.reading import read_request
+from routing.reading import owned, read_request
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 from routing.router import Router
-from tenancy.tenants import ANONYMOUS, NOBODY, Caller, Tenant
+from tenancy.tenants import Caller, Tenant
 
-Identify = Callable[[str | None], Tenant]
-"""The tenant of a key, None where no key was sent. Raises `Refused`."""
+Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
+"""Whoever shows a key, or none; and what headers say of it, if somebody sends them who may. Raises `Refused`."""
 
 LookAt = Callable[[Request, bytes], Awaitable[Request]]
 """`Look` with the request's body."""
 
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
 LONGEST_SESSION = 256
+
+WITH_PRIORITY = frozenset(set(Api) - {Api.MESSAGES, Api.TOKENIZE, Api.DETOKENIZE})
+"""vLLM 0.32 has no such field in Anthropic's messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +81,16 @@ class Desk:
         """Finds out what engines hold of a request with this body, where exact warmth is wanted."""
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def route(self, asked: Asked) -> None:
-        """What can be said by the head alone, before a body is kept for anybody. Raises `Refused`."""
+    def route(self, asked: Asked, *, is_trusted: bool) -> None:
+        """What can be said by the head alone, before a body is kept for anybody. Raises `Refused`.
+
+        `is_trusted`: whoever sends it may speak for others.
+        """
         asked.endpoint = endpoint = find_endpoint(asked.target)
         if asked.method not in endpoint.methods:
             raise Refused(Reason.WRONG_METHOD, f"{endpoint.path} takes {endpoint.allow}.")
         if endpoint.needs_key:
-            asked.tenant = self._identify(_key(asked))
+            asked.caller = self._identify(_key(asked), asked.headers if is_trusted else None)
         if endpoint.api is not None:
             _check_media_type(asked)
 
@@ -108,8 +115,7 @@ class Desk:
             self._on_refused(refusal)
             return
         request = Request(reply.request_id, reply.api, model="")
-        caller = Caller(asked.tenant) if asked.tenant else NOBODY
-        self._passage.turn_away(request, refusal, caller=caller, trace=_trace(asked))
+        self._passage.turn_away(request, refusal, caller=asked.caller, trace=_trace(asked))
 
     def _serve(self, asked: Asked, reply: Reply) -> None:
         endpoint = asked.endpoint
@@ -122,25 +128,34 @@ class Desk:
         elif endpoint.local is Local.STORED_RESPONSE:
             self._fetch(endpoint, asked, reply)
         else:
-            self._answer(endpoint, asked.tenant or ANONYMOUS, reply)
+            self._answer(endpoint, asked.caller.tenant, reply)
 
     # -- what a pod answers ----------------------------------------------------------------------------------------
 
     def _lead(self, endpoint: Endpoint, api: Api, asked: Asked, reply: Reply) -> None:
-        tenant = asked.tenant or ANONYMOUS
-        reading = read_request(api, asked.body(), request_id=reply.request_id, session=_session(asked, tenant))
+        caller = asked.caller
+        tenant, tier = caller.tenant, caller.tenant.tier
+        reading = read_request(api, asked.body(), request_id=reply.request_id, session=_session(asked), terms=tenant)
         request = reading.request
         if not tenant.may_use(request.model):
             raise unknown_model(request.model, Reason.MODEL_NOT_ALLOWED)
+        if request.continues and tenant.name is not None and self._router.responses.get(request.continues) is None:
+            # Its pod would go on with it, whoever asks.
+            raise _unknown_response("previous_response_id")
+        promise = promised(tier, asked.headers)
         carrier = self._carrier(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
+        if tier.priority and api in WITH_PRIORITY:
+            carrier.priority = -tier.priority
         look_at, trace = self.look_at, _trace(asked)
         # Asked of the carrier, which lets go of the body when the answer begins: a stream may last.
         look = (lambda request: look_at(request, carrier.body)) if look_at is not None else None
-        caller = Caller(tenant)
-        self._start(reply, lambda: self._passage.lead(request, carrier, caller=caller, trace=trace, look=look))
+        self._start(
+            reply,
+            lambda: self._passage.lead(request, carrier, caller=caller, promise=promise, trace=trace, look=look),
+        )
 
     def _fetch(self, endpoint: Endpoint, asked: Asked, reply: Reply) -> None:
-        engine = self._engine_of(endpoint.name)
+        engine = self._engine_of(endpoint.name, asked.caller.tenant)
         request = Request(reply.request_id, Api.RESPONSES, model="")
         carrier = self._carrier(endpoint, asked, reply, asked.body(), usage_added=False)
         self._start(reply, lambda: self._run(Errand(request, engine), carrier))
@@ -153,13 +168,14 @@ class Desk:
             self._on_refused(refusal)
             carrier.refuse(refusal)
 
-    def _engine_of(self, response_id: str) -> Engine:
-        slot = self._router.responses.get(response_id)
+    def _engine_of(self, response_id: str, tenant: Tenant) -> Engine:
+        """Where a tenant's own response is stored. Raises `Refused`."""
+        slot = self._router.responses.get(owned(response_id, tenant.name))
         for pod in self._router.fleet.pods:
             for engine in pod.engines:
-                if engine.slot == slot:
+                if engine.slot == slot and (tenant.regions is None or pod.region in tenant.regions):
                     return engine
-        raise Refused(Reason.UNKNOWN_PATH, f"No response `{response_id}` is known here.", param="response_id")
+        raise _unknown_response("response_id")
 
     def _carrier(
         self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool
@@ -172,9 +188,14 @@ class Desk:
             usage_added=usage_added,
             pool=self._pool,
             key_of=self._key_of,
+            takes_priority=self._takes_priority,
             kept_bytes=self._limits.kept_answer_bytes,
             body_needed_no_more=lambda: asked.drop_body(self._budget),
         )
+
+    def _takes_priority(self, url: str) -> bool:
+        pod = self._router.fleet.pod(url)
+        return pod is not None and pod.takes_priority
 
     def _start(self, reply: Reply, lead: Callable[[], Awaitable[None]]) -> None:
         reply.task = task = asyncio.get_running_loop().create_task(self._see_through(reply, lead))
@@ -234,10 +255,15 @@ def _trace(asked: Asked) -> str | None:
     return trace.decode("latin-1") if trace and len(trace) <= LONGEST_TRACE else None
 
 
-def _session(asked: Asked, tenant: Tenant) -> str | None:
-    """What the client calls the conversation, apart from what other tenants call theirs."""
+def _unknown_response(param: str) -> Refused:
+    """The same words whether a response does not exist or is somebody else's."""
+    return Refused(Reason.UNKNOWN_RESPONSE, "No response with this id is known here.", param=param)
+
+
+def _session(asked: Asked) -> str | None:
+    """What the client calls the conversation."""
     for name in SESSION_HEADERS:
         value = asked.headers.get(name)
         if value and len(value) <= LONGEST_SESSION:
-            return f"{tenant.name or ''}/{value.decode('latin-1')}"
+            return value.decode("latin-1")
     return None

@@ -6,17 +6,19 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Network, IPv6Network
 
 from gateway.limits import Limits, Timeouts
 from gateway.passage import Passage
-from gateway.proxy.asked import Asked, Budget
+from gateway.proxy.asked import KEPT_HEADERS, Asked, Budget
 from gateway.proxy.carrier import PodKeys
 from gateway.proxy.client import ClientConnection
 from gateway.proxy.desk import Desk, Identify, LookAt
 from gateway.proxy.patrol import Patrol
 from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
+from gateway.proxy.spoken import Trusted
 from routing.refusal import Reason, Refused
 from routing.router import Router
 
@@ -42,9 +44,11 @@ class Front:
         timeouts: Timeouts,
         readiness: Callable[[], bool],
         *,
+        trusted: Iterable[IPv4Network | IPv6Network] = (),
         on_refused: Callable[[Refused], None] = lambda _: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        """`trusted`: where those stand who may speak for others."""
         self._connections: set[ClientConnection] = set()
         # 96 random bits for each start, so that no two processes make the same id, and a count for its requests. An id
         # finds a receipt on the admin port and nothing else: who knows one knows the next one's, and gains nothing.
@@ -52,11 +56,13 @@ class Front:
         self._id_count = itertools.count()
         self._left = asyncio.Event()
         self._readiness = readiness
+        self._trusts = Trusted(trusted)
         self._patrol = Patrol(timeouts.header_s, timeouts.body_s, timeouts.idle_s, timeouts.client_stall_s)
         self.limits = limits
         self.timeouts = timeouts
         self.budget = Budget(limits.max_bodies_bytes)
         self.pool = Pool(timeouts, knows=lambda url: router.fleet.pod(url) is not None)
+        self.kept_headers: set[bytes] = set(KEPT_HEADERS)
         self.is_draining = False
         self._desk = Desk(
             passage,
@@ -74,6 +80,10 @@ class Front:
     def look_with(self, look_at: LookAt) -> None:
         """Have it found out what engines hold of a request before it is placed."""
         self._desk.look_at = look_at
+
+    def heed_headers(self, names: Iterable[str]) -> None:
+        """Keep these as well: a policy has given them a meaning."""
+        self.kept_headers.update(name.lower().encode("latin-1") for name in names)
 
     def __repr__(self) -> str:
         state = ", draining" if self.is_draining else ""
@@ -140,8 +150,8 @@ class Front:
         self._patrol.leave(connection)
         self._left.set()
 
-    def route(self, asked: Asked) -> None:
-        self._desk.route(asked)
+    def route(self, asked: Asked, transport: asyncio.Transport) -> None:
+        self._desk.route(asked, is_trusted=self._trusts(transport))
 
     def serve(self, asked: Asked, reply: Reply) -> None:
         self._desk.serve(asked, reply)

@@ -6,12 +6,13 @@ from then on. Knows nothing of sockets, times and answers.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from gateway.limits import Limits
-from gateway.proxy.asked import Asked, Budget, head_too_large, judge_head
+from gateway.proxy.asked import KEPT_HEADERS, Asked, Budget, head_too_large, judge_head
 from routing.refusal import Reason, Refused
 
 UNWANTED_BODY_BYTES = 64 << 10
@@ -35,10 +36,14 @@ class Listener(Protocol):
 class RequestReader:
     """Holds at most one request that is not read to its end."""
 
-    def __init__(self, listener: Listener, budget: Budget, limits: Limits) -> None:
+    def __init__(
+        self, listener: Listener, budget: Budget, limits: Limits, kept: AbstractSet[bytes] = KEPT_HEADERS
+    ) -> None:
+        """`kept`: names of the headers that mean something."""
         self._listener = listener
         self._budget = budget
         self._limits = limits
+        self._kept = kept
         self._parser = HttpRequestParser(self)
         self.reading: Asked | None = None
         self.is_deaf = False
@@ -109,7 +114,7 @@ class RequestReader:
         if asked is None or asked.has_head:  # Trailers mean nothing to us.
             return
         try:
-            asked.add_header(name, value, self._limits)
+            asked.add_header(name, value, self._limits, self._kept)
         except Refused as refusal:
             self.refuse(refusal)
 

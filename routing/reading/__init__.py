@@ -5,7 +5,19 @@ Pure: no sockets, no HTTP, no second parse. The only place where JSON of clients
 
 from routing.reading.answers import answer_bytes
 from routing.reading.requests import Reading, read_request
+from routing.reading.rewriting import with_fields
 from routing.reading.tellings import AnswerFacts, read_facts, read_usage
+from routing.reading.terms import owned
 from routing.reading.wholes import read_whole
 
-__all__ = ["AnswerFacts", "Reading", "answer_bytes", "read_facts", "read_request", "read_usage", "read_whole"]
+__all__ = [
+    "AnswerFacts",
+    "Reading",
+    "answer_bytes",
+    "owned",
+    "read_facts",
+    "read_request",
+    "read_usage",
+    "read_whole",
+    "with_fields",
+]

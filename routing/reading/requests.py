@@ -65,8 +65,8 @@ def read_request(
         stream=fields.streams,
         max_tokens=limit,
         sequences=max(1, prompts) * fields.copies,
-        session=_bounded(owned(session or fields.session, owner)),
-        continues=owned(fields.continued_response, owner),
+        session=_bounded(named, owner) if (named := session or fields.session) else None,
+        continues=owned(stored, owner) if (stored := fields.continued_response) else None,
         regions=terms.regions,
     )
     is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
@@ -101,7 +101,7 @@ def _plain_seed(model: str, parts: int, salt: str) -> int:
     return seed_of(model.encode(), b"", *[b""] * parts, salt.encode())
 
 
-def _bounded(session: str | None) -> str | None:
-    if session and len(session) > LONGEST_SESSION:
-        return xxh3_128_hexdigest(session.encode("utf-8", "surrogatepass"))
-    return session or None
+def _bounded(session: str, owner: str | None) -> str:
+    if len(session) > LONGEST_SESSION:
+        session = xxh3_128_hexdigest(session.encode("utf-8", "surrogatepass"))
+    return owned(session, owner)

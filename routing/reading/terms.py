@@ -70,6 +70,6 @@ def changes_of(body: Body, model: str, terms: Terms) -> dict[str, bytes]:
     return changes
 
 
-def owned(name: str | None, owner: str | None) -> str | None:
-    """A name that clients choose, apart from what other tenants call the same."""
-    return f"{owner}/{name}" if name and owner else name or None
+def owned(name: str, owner: str | None) -> str:
+    """A name that clients choose or guess, apart from what other tenants call the same."""
+    return name if owner is None else f"{owner}/{name}"

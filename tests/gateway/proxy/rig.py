@@ -14,11 +14,12 @@ from gateway.limits import Limits, Timeouts
 from gateway.outcome import Outcome
 from gateway.passage import Passage, Patience
 from gateway.proxy.front import Front, Identify
+from gateway.proxy.spoken import Networks
 from routing.fleet import EngineShape, ModelCard, Pod, Standing
 from routing.refusal import Refused
 from routing.router import Router
 from scorers.registry import routings
-from tenancy.tenants import ANONYMOUS
+from tenancy.tenants import NOBODY
 
 PATIENCE_S = 40.0
 """Until a test that waits for something gives up."""
@@ -334,7 +335,8 @@ async def a_rig(
     limits: Limits | None = None,
     timeouts: Timeouts | None = None,
     patience: Patience | None = None,
-    identify: Identify = lambda _: ANONYMOUS,
+    identify: Identify = lambda *_: NOBODY,
+    trusted: Networks = (),
     key: str | None = None,
     ranks: Sequence[int | None] = (None,),
     readiness: Callable[[], bool] = lambda: True,
@@ -368,6 +370,7 @@ async def a_rig(
         limits or Limits(),
         timeouts or UNHURRIED,
         readiness,
+        trusted=trusted,
         on_refused=refusals.append,
         wall_clock=lambda: 1.8e9,
     )

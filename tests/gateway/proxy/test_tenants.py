@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from gateway.proxy.front import Identify
 from routing.refusal import Reason, Refused
-from tenancy.tenants import Tenant
+from tenancy.tenants import Caller, Tenant
 from tests.gateway.proxy.rig import CHAT_PATH, MODEL, a_chat, a_rig, request_bytes
 from tests.gateway.proxy.wire import answer_bytes, chat_answer
 
 GOOD = [answer_bytes(chat_answer())]
 
 
-def gold(key: str | None) -> Tenant:
+def gold(key: str | None, spoken: Mapping[bytes, bytes] | None = None) -> Caller:
     if key != "sesame":
         raise Refused(Reason.INVALID_KEY, "The API key is not known here.")
-    return Tenant("gold", frozenset({MODEL}))
+    return Caller(Tenant("gold", frozenset({MODEL})))
+
+
+def by_key(**tenants: Tenant) -> Identify:
+    """Whose name the key is; any other key is the tenant of that name."""
+    return lambda key, _: Caller(tenants.get(f"{key}", Tenant(key)))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +62,7 @@ async def test_a_stranger_cannot_make_us_hold_a_body() -> None:
 
 async def test_a_tenant_sees_and_uses_its_own_models_only() -> None:
     """A model that may not be used does not exist, in the list, by name, and when asked."""
-    async with a_rig(identify=lambda _: Tenant("lead", frozenset({"other"}))) as rig:
+    async with a_rig(identify=lambda *_: Caller(Tenant("lead", frozenset({"other"})))) as rig:
         client = await rig.client()
         assert (await client.ask("/v1/models")).json()["data"] == []
         for answer in (await client.ask(f"/v1/models/{MODEL}"), await client.ask(CHAT_PATH, a_chat())):
@@ -64,7 +72,7 @@ async def test_a_tenant_sees_and_uses_its_own_models_only() -> None:
 
 async def test_sessions_of_tenants_are_kept_apart() -> None:
     """Two tenants that name their conversation alike do not share it."""
-    async with a_rig(identify=Tenant) as rig:
+    async with a_rig(identify=by_key()) as rig:
         rig.pod.plays(GOOD)
         for key, name in (("a", "x_session_id"), ("b", "session_id"), ("a", "x_claude_code_session_id")):
             await rig.ask(CHAT_PATH, a_chat(), authorization=f"Bearer {key}", **{name: "s1"})

@@ -1,0 +1,83 @@
+"""What a request's headers say beside its key: whom a proxy speaks for, and how soon the answer is wanted.
+
+Who speaks for others is believed by its address alone; how soon, everybody may say, as it can only tighten a promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from routing.refusal import Reason, Refused
+from tenancy.promise import Promise, promise_of
+from tenancy.tier import Tier
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+
+SPEAKING = frozenset(
+    (
+        *(b"x-llm-d-inference-objective", b"x-gateway-inference-objective"),
+        *(b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id"),
+        *(b"x-hearth-tenant", b"x-hearth-group", b"x-hearth-user", b"x-hearth-objective", b"x-hearth-priority"),
+    )
+)
+"""Said by a proxy of the request it passes on. A policy may name others."""
+
+TTFT_HEADERS = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms", b"x-hearth-ttft-ms")
+TPOT_HEADERS = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms", b"x-hearth-tpot-ms")
+"""The first that is there counts: llm-d's, its old name, ours."""
+
+DEADLINES = frozenset((*TTFT_HEADERS, *TPOT_HEADERS))
+
+LONGEST_MS = 86_400_000.0
+"""A day."""
+
+NUMBER = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,6})?")
+
+
+class Trusted:
+    """Tells connections of trusted proxies from all others."""
+
+    def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
+        self._networks = tuple(networks)
+
+    def __call__(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether whoever is at the other end may speak for others. Without an address nobody may."""
+        if not self._networks:
+            return False
+        peer = transport.get_extra_info("peername")
+        return isinstance(peer, tuple) and _lies_in(peer[0], self._networks)
+
+
+@lru_cache(maxsize=1024)
+def _lies_in(host: str, networks: Networks) -> bool:
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return any(address in network for network in networks)
+
+
+def promised(tier: Tier, headers: Mapping[bytes, bytes]) -> Promise | None:
+    """What a tier promises, tightened by what headers ask for; None where they ask for nothing. Raises `Refused`."""
+    if DEADLINES.isdisjoint(headers):
+        return None
+    return promise_of(tier, ttft_s=_seconds(headers, TTFT_HEADERS), tpot_s=_seconds(headers, TPOT_HEADERS))
+
+
+def _seconds(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> float | None:
+    for name in names:
+        value = headers.get(name)
+        if value is None:
+            continue
+        found = float(value) if NUMBER.fullmatch(value) else 0.0
+        if not 0 < found <= LONGEST_MS:
+            word = name.decode()
+            raise Refused(Reason.BAD_REQUEST, f"`{word}` must be milliseconds, above 0 and at most a day.", param=word)
+        return found / 1000
+    return None
