@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Protocol
 
@@ -91,6 +92,12 @@ class Replica:
         finally:
             self.board.end(request.id)
         return carrier.refusal
+
+    def stand(self, url: str, standing: Standing) -> None:
+        """What a watcher would say of a pod now."""
+        known = self.router.fleet.pod(url)
+        if known is not None:
+            self.router.put_pod(replace(known, standing=standing, ready_since_s=self._clock()))
 
     async def look(self) -> None:
         """Scrape all pods now and then, until cancelled: what is there beyond what this gateway knows of is others'."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from gateway.carrier import Leg, LegEnd
+from gateway.quotas.tab import Tab
 from routing.placement import Placement, Usage
 from routing.refusal import Refused
 from simulator.engine import Engine
@@ -13,6 +14,9 @@ from simulator.profile import Profile
 from simulator.sequence import Milestone, MilestoneKind, Sequence, Statistics
 
 Listener = Callable[[Milestone], None]
+
+LOST = "lost"
+"""The finish reason of a sequence whose engine died."""
 
 
 class VirtualPod:
@@ -23,9 +27,15 @@ class VirtualPod:
         self._loop = loop
         self._listeners: dict[str, Listener] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._is_lost = False
 
     def submit(self, sequence: Sequence, listener: Listener) -> None:
-        """Queue a sequence; `listener` is told its first token and its end. Raises ValueError where it never fits."""
+        """Queue a sequence; `listener` is told its first token and its end.
+
+        Raises ValueError where it never fits, ConnectionError while the engine is lost.
+        """
+        if self._is_lost:
+            raise ConnectionError("the engine is lost")
         self._play()
         self.engine.submit(sequence, self._loop.time())
         self._listeners[sequence.sequence_id] = listener
@@ -38,6 +48,19 @@ class VirtualPod:
         self._play()
         self.engine.abort(sequence_id, self._loop.time())
         self._arm()
+
+    def lose(self) -> None:
+        """The engine dies, and all that is on it."""
+        self._is_lost = True
+        self._play()
+        for sequence_id, listener in list(self._listeners.items()):
+            self.abort(sequence_id)
+            listener(Milestone(MilestoneKind.FINISHED, sequence_id, self._loop.time(), 0, 0, None, 0, LOST))
+
+    def revive(self) -> None:
+        """It is there again, with nothing in its cache."""
+        self._is_lost = False
+        self.engine.forget_prefixes()
 
     def statistics(self) -> Statistics:
         """What a scrape would show now."""
@@ -100,13 +123,20 @@ class VirtualCarrier:
             milestone = await ended
         except ValueError as error:
             return Leg(LegEnd.ANSWERED, 400, begun=True, detail=str(error))
+        except ConnectionError as error:
+            return Leg(LegEnd.UNREACHABLE, detail=str(error))
         finally:
             patience.cancel()
             pod.abort(sequence.sequence_id)
         if milestone is None:
             return Leg(LegEnd.TIMEOUT, detail="no first token in time")
+        if milestone.reason == LOST:
+            return Leg(LegEnd.LOST, begun=placement.first_token_s is not None, detail="the engine died")
         usage = Usage(sequence.prompt_tokens, milestone.output_tokens, milestone.cached_tokens)
         return Leg(LegEnd.ANSWERED, 200, begun=True, usage=usage, finish_reason=milestone.reason)
+
+    def open_tab(self, tab: Tab) -> None:
+        """It has no limits to be told of."""
 
     def refuse(self, refusal: Refused) -> None:
         """The client is told no."""

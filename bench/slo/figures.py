@@ -3,71 +3,139 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
+from bench.slo.fairness import fair_parts, jain_index
 from bench.slo.fates import Fate
-from bench.slo.virtual import Run
+from bench.slo.scenario import Customer, Scenario
 from simulator.spread import at_share
+
+OUTPUT_PRICE = 2.0
+"""A token of an answer is as much service as so many of a prompt, as in the paper on the virtual token counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierFigures:
-    """One tier in one run."""
+    """One tier in one run, or the medians of several."""
 
-    offered: int
-    met: int
-    refused: int
-    """Offered requests that ended without an answer, however often they were tried."""
-    offered_tokens: int
-    met_tokens: int
-
-    @property
-    def attainment(self) -> float:
-        """Met over offered: a refusal is a miss."""
-        return self.met / self.offered if self.offered else 1.0
+    attainment: float
+    """Met over offered: a refusal is a miss."""
+    attainment_tokens: float
+    """The same, each request counting as many times as it has tokens."""
+    refused: float
+    """The share of the offered that ended without an answer, however often they were tried."""
+    jain: float
+    """Of what each tenant was served by what was its fair part of all that its tier was served."""
+    dry_s: float
+    """The longest time in which one of its tenants got no first token."""
+    modest_refused: float
+    """How many were refused of tenants that asked for less than their part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run."""
+    """One run, or the medians of several."""
 
     tiers: Mapping[str, TierFigures]
     met_per_s: float
     met_tokens_per_s: float
-    reasons: Mapping[str, int]
-    """Of attempts that were refused."""
     refusal_p50_s: float
     refusal_p99_s: float
     wasted: float
     """The share of computed tokens that was in nobody's answer."""
+    reasons: Mapping[str, float]
+    """Of attempts that were refused, by the offered requests."""
+
+    @property
+    def refused(self) -> float:
+        return sum(tier.refused for tier in self.tiers.values())
 
 
-def figures_of(run: Run) -> Figures:
-    """Sum a run up."""
-    scenario = run.job.scenario
-    tiers = {name: _tier(run, name) for name in scenario.tiers}
-    waits = sorted(no.after_s for fate in run.fates for no in fate.noes)
-    delivered = sum(fate.tokens - fate.cached_tokens for fate in run.fates if fate.is_answered)
+def figures_of(scenario: Scenario, fates: Sequence[Fate], length_s: float, computed_tokens: int | None) -> Figures:
+    """Sum a run up. `computed_tokens`: by all engines; None where nobody tells."""
+    met = [fate for fate in fates if fate.is_met(scenario.tiers[fate.offered.tenant.tier], scenario.profile)]
+    waits = sorted(no.after_s for fate in fates for no in fate.noes)
+    delivered = sum(fate.tokens - fate.cached_tokens for fate in fates if fate.is_answered)
+    reasons = Counter(no.reason for fate in fates for no in fate.noes)
     return Figures(
-        tiers=tiers,
-        met_per_s=sum(tier.met for tier in tiers.values()) / run.length_s,
-        met_tokens_per_s=sum(tier.met_tokens for tier in tiers.values()) / run.length_s,
-        reasons=Counter(no.reason for fate in run.fates for no in fate.noes),
+        tiers={name: _tier(scenario, name, fates, length_s) for name in scenario.tiers},
+        met_per_s=len(met) / length_s,
+        met_tokens_per_s=sum(fate.tokens for fate in met) / length_s,
         refusal_p50_s=at_share(waits, 0.5),
         refusal_p99_s=at_share(waits, 0.99),
-        wasted=1.0 - delivered / run.computed_tokens,
+        wasted=1.0 - delivered / computed_tokens if computed_tokens else 0.0,
+        reasons={reason: count / len(fates) for reason, count in reasons.items()},
     )
 
 
-def _tier(run: Run, name: str) -> TierFigures:
-    scenario = run.job.scenario
-    fates: Sequence[Fate] = [fate for fate in run.fates if fate.offered.tenant.tier == name]
-    met = [fate for fate in fates if fate.is_met(scenario.tiers[name], scenario.profile)]
+def middle_figures(several: Sequence[Figures]) -> Figures:
+    """The median of each figure by itself."""
+
+    def middle(figure: Callable[[Figures], float]) -> float:
+        return median(figure(one) for one in several)
+
+    def tier(name: str) -> TierFigures:
+        return TierFigures(
+            *(
+                middle(lambda one, field=field: getattr(one.tiers[name], field))  # type: ignore[misc]
+                for field in TierFigures.__dataclass_fields__
+            )
+        )
+
+    return Figures(
+        tiers={name: tier(name) for name in several[0].tiers},
+        met_per_s=middle(lambda one: one.met_per_s),
+        met_tokens_per_s=middle(lambda one: one.met_tokens_per_s),
+        refusal_p50_s=middle(lambda one: one.refusal_p50_s),
+        refusal_p99_s=middle(lambda one: one.refusal_p99_s),
+        wasted=middle(lambda one: one.wasted),
+        reasons={
+            reason: median(one.reasons.get(reason, 0.0) for one in several)
+            for reason in sorted({reason for one in several for reason in one.reasons})
+        },
+    )
+
+
+def _tier(scenario: Scenario, name: str, fates: Sequence[Fate], length_s: float) -> TierFigures:
+    mine = [fate for fate in fates if fate.offered.tenant.tier == name]
+    met = [fate for fate in mine if fate.is_met(scenario.tiers[name], scenario.profile)]
+    tenants = {tenant.name: tenant for tenant in scenario.tenants if tenant.tier == name and tenant.share}
+    by_tenant = {one: [fate for fate in mine if fate.offered.tenant.name == one] for one in tenants}
+    refused = {one: sum(not fate.is_answered for fate in its) for one, its in by_tenant.items()}
+    demand = {one: sum(map(_service, its)) for one, its in by_tenant.items()}
+    served = {one: sum(_service(fate) for fate in its if fate.is_answered) for one, its in by_tenant.items()}
+    modest = _modest(tenants, demand, sum(served.values()))
     return TierFigures(
-        offered=len(fates),
-        met=len(met),
-        refused=sum(not fate.is_answered for fate in fates),
-        offered_tokens=sum(fate.tokens for fate in fates),
-        met_tokens=sum(fate.tokens for fate in met),
+        attainment=len(met) / max(1, len(mine)),
+        attainment_tokens=sum(fate.tokens for fate in met) / max(1, sum(fate.tokens for fate in mine)),
+        refused=sum(refused.values()) / max(1, len(mine)),
+        jain=_jain(tenants, demand, served),
+        dry_s=max((_dry_s(its, length_s) for its in by_tenant.values()), default=0.0),
+        modest_refused=sum(refused[one] for one in modest),
     )
+
+
+def _service(fate: Fate) -> float:
+    offered = fate.offered
+    return offered.prompt_tokens - fate.cached_tokens + OUTPUT_PRICE * offered.answer_tokens
+
+
+def _jain(tenants: Mapping[str, Customer], demand: Mapping[str, float], served: Mapping[str, float]) -> float:
+    weight = {one: tenant.weight for one, tenant in tenants.items()}
+    fair = fair_parts(demand, weight, sum(served.values()))
+    return jain_index([served[one] / part for one, part in fair.items() if part])
+
+
+def _modest(tenants: Mapping[str, Customer], demand: Mapping[str, float], in_all: float) -> list[str]:
+    """Who asked for less than is his by weight alone."""
+    weights = sum(tenant.weight for tenant in tenants.values())
+    return [one for one, tenant in tenants.items() if demand[one] < in_all * tenant.weight / weights]
+
+
+def _dry_s(fates: Sequence[Fate], length_s: float) -> float:
+    firsts = (fate.first_token_s for fate in fates)
+    within = sorted(at_s for at_s in firsts if at_s is not None and at_s < length_s)
+    return max(later - sooner for sooner, later in pairwise([0.0, *within, length_s]))

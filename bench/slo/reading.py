@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -30,6 +30,9 @@ from tenancy.tier import Tier
 FOLDER = Path(__file__).parent / "scenarios"
 
 MS = 1000.0
+
+OF_BEST, REFUSED = "of_best", "refused"
+"""What may be wanted beside attainment by tier."""
 
 USUAL_LENGTHS = LogNormal(800, 0.8)
 
@@ -87,6 +90,7 @@ def _scenario(root: Table, usual: Scenario) -> Scenario:
         profile=read_fields(engine, usual.profile) if engine else usual.profile,
         loss=_loss(root.table("loss")) or usual.loss,
         trace=root.get("trace", text, usual.trace),
+        wanted=_wanted(root.table("wanted"), tiers),
     )
 
 
@@ -161,11 +165,20 @@ def _loss(table: Table | None) -> Loss | None:
     return None if table is None else read_fields(table, Loss(0, 0.4, 0.7))
 
 
-def _until(table: Table | None, usual: tuple[str, int], tiers: object) -> tuple[str, int]:
+def _wanted(table: Table | None, tiers: Mapping[str, Tier]) -> dict[str, float]:
+    """Never taken over: another load is another thing to expect."""
+    if table is None:
+        return {}
+    found = {key: table.get(key, not_negative, 0.0) for key in (*tiers, OF_BEST, REFUSED) if key in table}
+    table.close()
+    return found
+
+
+def _until(table: Table | None, usual: tuple[str, int], tiers: Mapping[str, Tier]) -> tuple[str, int]:
     if table is None:
         return usual
     found = table.need("tier", text, ""), table.need("requests", positive(whole), 1)
-    if isinstance(tiers, dict) and found[0] not in tiers:
+    if found[0] not in tiers:
         table.fault("tier", f"`{found[0]}` is no tier of this scenario")
     table.close()
     return found

@@ -36,8 +36,7 @@ class StrictPriority(Room):
 
     def __init__(self, router: Router, clock: Clock, draw: Callable[[], float]) -> None:
         super().__init__(router, clock=clock, draw=draw)
-        self._place_now = lambda request, avoid: router.place(request, avoid=avoid, now_s=clock(), draw=draw())
-        self._router = router
+        self._router, self._now, self._luck = router, clock, draw
         self._waiting: list[tuple[int, int, Request, frozenset[str], asyncio.Future[Placement]]] = []
         self._came = 0
         self._look_again: asyncio.TimerHandle | None = None
@@ -61,7 +60,8 @@ class StrictPriority(Room):
             if granted.done():
                 continue
             try:
-                granted.set_result(self._place_now(request, avoid))
+                now_s, draw = self._now(), self._luck()
+                granted.set_result(self._router.place(request, avoid=avoid, now_s=now_s, draw=draw))
             except Refused as refusal:
                 granted.set_exception(refusal)
         loop = asyncio.get_running_loop()
@@ -77,8 +77,7 @@ class StaticCaps(Room):
 
     def __init__(self, router: Router, clock: Clock, draw: Callable[[], float]) -> None:
         super().__init__(router, clock=clock, draw=draw)
-        self._router = router
-        self._now = clock
+        self._router, self._now = router, clock
 
     async def place(self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str]) -> Placement:
         most = RUNNING.get(promise.tier.name)

@@ -25,10 +25,6 @@ class Bursts:
         """How much more is asked now."""
         return self.times if at_s % self.every_s < self.for_s else 1.0
 
-    @property
-    def mean_factor(self) -> float:
-        return 1.0 + (self.times - 1.0) * self.for_s / self.every_s
-
 
 @dataclass(frozen=True, slots=True)
 class Customer:
@@ -70,4 +66,6 @@ class Scenario:
     profile: Profile = field(default_factory=Profile)
     loss: Loss | None = None
     trace: str | None = None
-    """Lengths are those of this recording, where it is at hand, instead of the stated ones."""
+    """Lengths are drawn from this recording instead of the stated ones: a file in the folder that TRACES names."""
+    wanted: Mapping[str, float] = field(default_factory=dict)
+    """What is expected of a gateway here: attainment by tier, `of_best` the goodput, `refused` at most."""

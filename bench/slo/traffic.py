@@ -5,13 +5,16 @@ Each tenant draws from a generator of its own, so that another's traffic does no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import takewhile
+from pathlib import Path
 from random import Random
 
 from bench.slo.scenario import Customer, Scenario
+from simulator.trace_formats import load_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +27,17 @@ class Offered:
     answer_tokens: int
 
 
-def draw_traffic(scenario: Scenario, load: float, seed: int) -> list[Offered]:
-    """All requests at `load` requests a second, in order, until enough of the counted tier have come."""
+Recorded = Sequence[tuple[int, int]]
+"""Tokens of (prompt, answer), request by request."""
+
+
+def draw_traffic(scenario: Scenario, load: float, seed: int, recorded: Recorded = ()) -> list[Offered]:
+    """All requests at `load` requests a second, in order, until enough of the counted tier have come.
+
+    `recorded` lengths take the place of the stated ones.
+    """
     tier, requests = scenario.until
-    flows = {tenant.name: _flow(tenant, load, seed) for tenant in scenario.tenants if tenant.share > 0}
+    flows = {tenant.name: _flow(tenant, load, seed, recorded) for tenant in scenario.tenants if tenant.share > 0}
     counted = [tenant.name for tenant in scenario.tenants if tenant.tier == tier and tenant.name in flows]
     if not counted:
         raise ValueError(f"{scenario.name}: nobody of tier {tier} asks, so it would never end")
@@ -38,7 +48,13 @@ def draw_traffic(scenario: Scenario, load: float, seed: int) -> list[Offered]:
     return list(merge(drawn, *others, key=_at_s))
 
 
-def _flow(tenant: Customer, load: float, seed: int) -> Iterator[Offered]:
+def recorded_lengths(file: str) -> Recorded:
+    """The lengths of a recording in the folder that TRACES names. Raises TraceFault."""
+    trace = load_trace(Path(os.environ.get("TRACES", "../shared/traces")) / file)
+    return [(arrival.prompt_tokens, arrival.output_tokens) for arrival in trace.arrivals]
+
+
+def _flow(tenant: Customer, load: float, seed: int, recorded: Recorded) -> Iterator[Offered]:
     """Poisson arrivals, thinned from the highest rate there is, without end."""
     random = Random(f"{seed} {tenant.name}")
     peak = max(1.0, tenant.bursts.times) if tenant.bursts else 1.0
@@ -47,7 +63,8 @@ def _flow(tenant: Customer, load: float, seed: int) -> Iterator[Offered]:
         at_s += random.expovariate(load * tenant.share * peak)
         if tenant.bursts and random.random() * peak >= tenant.bursts.factor(at_s):
             continue
-        yield Offered(at_s, tenant, tenant.prompt.draw(random), tenant.answer.draw(random))
+        lengths = random.choice(recorded) if recorded else (tenant.prompt.draw(random), tenant.answer.draw(random))
+        yield Offered(at_s, tenant, *lengths)
 
 
 def _at_s(one: Offered) -> float:

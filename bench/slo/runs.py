@@ -1,0 +1,43 @@
+"""Plays many jobs on several cores, and gathers medians of seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from statistics import fmean
+
+from bench.slo.best import Best, find_best
+from bench.slo.figures import Figures, middle_figures
+from bench.slo.policies import FCFS, Policy
+from bench.slo.scenario import Scenario
+from bench.slo.traffic import draw_traffic
+from bench.slo.virtual import Job, play
+
+FIRST_GUESS = 0.25
+"""Of what the fleet could prefill if it did nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Every figure is the median over `seeds`."""
+
+    pool: Executor
+    seeds: Sequence[int]
+
+    def measure(self, scenario: Scenario, policies: Sequence[Policy], load: float) -> dict[str, Figures]:
+        """Each policy's figures at a load."""
+        jobs = [Job(scenario, policy, load, seed) for policy in policies for seed in self.seeds]
+        played, each = list(self.pool.map(play, jobs)), len(self.seeds)
+        return {policy.name: middle_figures(played[at * each : (at + 1) * each]) for at, policy in enumerate(policies)}
+
+    def find_best(self, scenario: Scenario) -> Best:
+        """The best load of a scenario on its own fleet."""
+
+        def measure(load: float) -> Best:
+            one = self.measure(scenario, [FCFS], load)[FCFS.name]
+            return Best(load, one.met_per_s, one.met_tokens_per_s)
+
+        drawn = draw_traffic(scenario, 1.0, self.seeds[0])
+        prefill_s = fmean(scenario.profile.prefill_s(0, one.prompt_tokens) for one in drawn)
+        return find_best(measure, FIRST_GUESS * scenario.engines / prefill_s)

@@ -1,0 +1,56 @@
+"""What issue 5 asks of admission, one line each: wanted beside measured. What a scenario wants stands in its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.slo.figures import Figures
+from bench.slo.reading import OF_BEST, REFUSED
+from bench.slo.rows import Block
+
+OURS = "hearth"
+
+REFUSAL_S = 0.05
+JAIN = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing that is wanted."""
+
+    wanted: str
+    bound: float
+    found: float
+    at_least: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        return self.found >= self.bound if self.at_least else self.found <= self.bound
+
+    def __str__(self) -> str:
+        word = "at least" if self.at_least else "at most"
+        verdict = "ok   " if self.is_met else "SHORT"
+        return f"{verdict} {self.wanted}: wanted {word} {self.bound:g}, found {self.found:.3f}"
+
+
+def targets_of(block: Block) -> list[Target]:
+    """All that is wanted of us in a scenario; nothing where we were not played or nothing is wanted."""
+    ours = block.figures.get(OURS)
+    return [] if ours is None else list(_targets(block, ours))
+
+
+def _targets(block: Block, ours: Figures) -> Iterator[Target]:
+    scenario = block.scenario
+    for key, bound in scenario.wanted.items():
+        if key == OF_BEST:
+            yield Target(f"{scenario.name}, goodput by the best", bound, block.of_best(ours), at_least=True)
+        elif key == REFUSED:
+            yield Target(f"{scenario.name}, share refused, all tiers together", bound, ours.refused)
+        else:
+            yield Target(f"{scenario.name}, {key} attainment", bound, ours.tiers[key].attainment, at_least=True)
+    yield Target(f"{scenario.name}, median time to refusal, s", REFUSAL_S, ours.refusal_p50_s)
+    modest = sum(tier.modest_refused for tier in ours.tiers.values())
+    yield Target(f"{scenario.name}, refusals of tenants that ask for less than their part", 0, modest)
+    worst = min(tier.jain for tier in ours.tiers.values())
+    yield Target(f"{scenario.name}, Jain index inside each tier", JAIN, worst, at_least=True)
