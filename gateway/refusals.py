@@ -10,6 +10,7 @@ from math import ceil
 
 import msgspec
 
+from gateway.quotas.over import OverLimit
 from routing.refusal import Fault, Reason, Refused
 
 
@@ -106,8 +107,10 @@ def refusal_headers(refusal: Refused) -> dict[str, str]:
     if refusal.retry_after_s is not None:
         headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
         headers["retry-after-ms"] = str(ceil(refusal.retry_after_s * 1000))
-    if saying.hopeless:
+    if saying.hopeless or refusal.hopeless:
         headers["x-should-retry"] = "false"
+    if isinstance(refusal, OverLimit):
+        headers.update(refusal.fields)
     return headers
 
 

@@ -73,17 +73,24 @@ class Refused(Exception):  # noqa: N818 - a refusal is an answer, not an error
     """The one exception that decisions raise on purpose.
 
     `param` names the field of the request that is to blame, as a path (`messages[2].content`), where one is.
-    `retry_after_s` is an honest estimate of when to come back, where there is one.
+    `retry_after_s` is an honest estimate of when to come back, where there is one; `hopeless`: never, unchanged.
     """
 
     def __init__(
-        self, reason: Reason, message: str, *, param: str | None = None, retry_after_s: float | None = None
+        self,
+        reason: Reason,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        hopeless: bool = False,
     ) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.hopeless = hopeless
 
     def __repr__(self) -> str:
         where = f", param={self.param!r}" if self.param else ""

@@ -1,0 +1,144 @@
+"""The last words of a stream that a limit ends: as if the answer had reached its longest, in the dialect of its API.
+
+Clients that know nothing of us see a whole answer that was cut (`length`, `max_tokens`, `incomplete`); those that want
+to know find why in `hearth_reason`. What has to be closed is read from the events that have passed. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from routing.placement import Usage
+from routing.refusal import Reason
+from routing.request import Api
+
+Event = dict[str, Any]
+
+REASON = "hearth_reason"
+
+DONE = b"data: [DONE]\n\n"
+
+HEAD_WORDS = ("id", "object", "created", "model", "system_fingerprint")
+
+
+def ending_of(api: Api, told: bytes, usage: Usage, *, reason: Reason, sequences: int, tells_usage: bool) -> bytes:
+    """The events that end a stream of which so much has been told."""
+    events = [event for event in _events(told) if isinstance(event, dict)]
+    match api:
+        case Api.MESSAGES:
+            return b"".join(map(_named, _end_message(events, usage, reason)))
+        case Api.RESPONSES:
+            return b"".join(map(_named, _numbered(events, _end_response(events, usage, reason))))
+        case _:
+            ends = _end_choices(api, events, usage if tells_usage else None, reason, sequences)
+            return b"".join(map(_plain, ends)) + DONE
+
+
+def _events(told: bytes) -> Iterator[Any]:
+    """What has been told, but for what cannot be read: the end of it may be half an event."""
+    for line in told.splitlines():
+        if line.startswith(b"data:"):
+            try:
+                yield json.loads(line[5:])
+            except (ValueError, RecursionError):
+                continue
+
+
+def _plain(event: Event) -> bytes:
+    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _named(event: Event) -> bytes:
+    return f"event: {event['type']}\n".encode() + _plain(event)
+
+
+# -- chat and completions ----------------------------------------------------------------------------------------------
+
+
+def _end_choices(api: Api, events: list[Event], usage: Usage | None, reason: Reason, sequences: int) -> Iterator[Event]:
+    head = {word: value for word, value in (events[-1] if events else {}).items() if word in HEAD_WORDS}
+    ended = {choice.get("index") for event in events for choice in event.get("choices") or () if _has_ended(choice)}
+    nothing: Event = {"delta": {}} if api is Api.CHAT else {"text": ""}
+    choices = [
+        {"index": index, **nothing, "logprobs": None, "finish_reason": "length"}
+        for index in range(sequences)
+        if index not in ended
+    ]
+    yield {**head, "choices": choices, REASON: reason.value}
+    if usage is not None:
+        prompt, output = usage.prompt_tokens, usage.completion_tokens
+        told = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        yield {**head, "choices": [], "usage": told}
+
+
+def _has_ended(choice: Event) -> bool:
+    return choice.get("finish_reason") is not None
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _end_message(events: list[Event], usage: Usage, reason: Reason) -> Iterator[Event]:
+    of_blocks = [event for event in events if str(event.get("type")).startswith("content_block_")]
+    if of_blocks and of_blocks[-1]["type"] != "content_block_stop":
+        yield {"type": "content_block_stop", "index": of_blocks[-1].get("index", 0)}
+    delta = {"stop_reason": "max_tokens", "stop_sequence": None}
+    told = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+    yield {"type": "message_delta", "delta": delta, "usage": told, REASON: reason.value}
+    yield {"type": "message_stop"}
+
+
+# -- responses ---------------------------------------------------------------------------------------------------------
+
+
+def _numbered(events: list[Event], ends: Iterable[Event]) -> Iterator[Event]:
+    number = max((event.get("sequence_number", 0) for event in events), default=-1)
+    for at, event in enumerate(ends, number + 1):
+        yield {**event, "sequence_number": at}
+
+
+def _end_response(events: list[Event], usage: Usage, reason: Reason) -> Iterator[Event]:
+    done = [event["item"] for event in events if event.get("type") == "response.output_item.done"]
+    begun = [event for event in events if event.get("type") == "response.output_item.added"]
+    if len(begun) > len(done):
+        opened = begun[-1]
+        item = {**opened["item"], "status": "incomplete"}
+        where = {"item_id": item.get("id"), "output_index": opened.get("output_index", 0)}
+        yield from _end_content(events, item, where)
+        yield {"type": "response.output_item.done", "output_index": where["output_index"], "item": item}
+        done.append(item)
+    prompt, output = usage.prompt_tokens, usage.completion_tokens
+    begun_as: Event = next((event["response"] for event in events if isinstance(event.get("response"), dict)), {})
+    response = {
+        **begun_as,
+        "status": "incomplete",
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "output": done,
+        "usage": {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": output,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt + output,
+        },
+    }
+    yield {"type": "response.incomplete", "response": response, REASON: reason.value}
+
+
+def _end_content(events: list[Event], item: Event, where: Event) -> Iterator[Event]:
+    """Close what is open inside an item, and put what was said of it into the item."""
+    deltas = [
+        event for event in events if event.get("item_id") == item.get("id") and isinstance(event.get("delta"), str)
+    ]
+    text = "".join(event["delta"] for event in deltas)
+    if item.get("type") == "function_call":
+        item["arguments"] = text
+        yield {"type": "response.function_call_arguments.done", **where, "arguments": text, "name": item.get("name")}
+    elif item.get("type") == "message" and deltas:
+        part: Event = {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
+        item["content"] = [part]
+        at = {**where, "content_index": deltas[-1].get("content_index", 0)}
+        yield {"type": "response.output_text.done", **at, "text": text, "logprobs": []}
+        yield {"type": "response.content_part.done", **at, "part": part}

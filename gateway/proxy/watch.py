@@ -1,0 +1,53 @@
+"""Counts the events of one stream whose tenant has a limit on output, and ends it where nothing more is to be had.
+
+Stands between the stream and the client's transport, for such streams only: all others are written as they come.
+"""
+
+from __future__ import annotations
+
+from gateway.proxy.ending import ending_of
+from gateway.proxy.relay import Relay
+from gateway.proxy.reply import Reply
+from gateway.quotas.tab import Tab
+from routing.refusal import Reason
+
+EVENT_END = b"\n\n"
+
+
+class Watch:
+    """One request. `relay` is the attempt that is under way."""
+
+    __slots__ = ("_reply", "_tab", "_write", "is_over", "relay")
+
+    def __init__(self, reply: Reply, tab: Tab) -> None:
+        self._reply = reply
+        self._tab = tab
+        self._write = reply.write_by(self.write)
+        self.relay: Relay | None = None
+        self.is_over = False
+
+    def write(self, raw: bytes) -> None:
+        """Write what goes to the client, until the stream was ended; what comes after that is nobody's."""
+        if self.is_over:
+            return
+        self._write(raw)
+        events = raw.count(EVENT_END)
+        if events and (reason := self._tab.passed(events)) is not None:
+            self._end(reason)
+
+    def _end(self, reason: Reason) -> None:
+        relay, usage = self.relay, self._tab.usage()
+        if relay is None or not relay.is_stream or relay.ended.done():
+            return
+        words = ending_of(
+            relay.api,
+            relay.kept.joined(),
+            usage,
+            reason=reason,
+            sequences=relay.placement.request.sequences,
+            tells_usage=not relay.withholds_usage,
+        )
+        self._reply.write_by(self._write)
+        relay.cut_short(words, f"ended by a limit: {reason.value}", usage)
+        self.is_over = True
+        self._reply.write_by(self.write)

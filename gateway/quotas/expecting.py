@@ -1,0 +1,96 @@
+"""What a request is expected to take, before anybody has counted it.
+
+Prompts by the counter that routing learns, a little more than that while it errs; answers by what the client asks for
+and what answers of its tenant have been; warmth by whatever any engine holds. All of it is put right when the engine
+has told what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil
+
+from gateway.config.values import ModelEntry
+from routing.placement import Usage
+from routing.ratio import Ratio
+from routing.request import Request
+from routing.router import Router
+from routing.tokens import Ruler
+from tenancy.limits.book import Book
+from tenancy.limits.use import FREE, Kind, Rates, Use
+from tenancy.tenants import Caller
+
+STREAMED, WHOLE = 0.9, 0.99
+"""The quantile of answers that is taken: a stream can be topped up, an answer in one piece cannot."""
+
+FIRST_ERROR, ERRORS, MEMORY = 0.15, 2.0, 200.0
+"""How far prompts were counted wrong is learned, and so many times that is added."""
+
+Forecast = Callable[[str | None, str, float], float]
+"""Tokens of an answer: tenant, model, quantile."""
+
+
+class Expecting:
+    """One per gateway process."""
+
+    def __init__(self, router: Router, forecast: Forecast, prices: Mapping[str, ModelEntry]) -> None:
+        self._router = router
+        self._forecast = forecast
+        self._prices = prices
+        self._errors: dict[str, Ratio] = {}
+
+    def __call__(self, request: Request, caller: Caller, books: Iterable[Book]) -> Use:
+        """What a request is expected to take."""
+        rates, kinds = self.rates(request.model), {kind for book in books for kind in book.meters}
+        ruler = Ruler(self._router.counter(request.model), request.prompt)
+        counted = ruler.tokens(request.prompt.size)
+        counts_warmth = Kind.UNCACHED in kinds or (Kind.BUDGET in kinds and rates.cached != rates.input)
+        return Use(
+            input_tokens=ceil(counted * self._margin(request.model)),
+            cached_tokens=int(min(counted, self._warm_tokens(request, ruler))) if counts_warmth else 0,
+            output_tokens=self._output_tokens(request, caller, books),
+            rates=rates,
+        )
+
+    def rates(self, model: str) -> Rates:
+        """What a model's tokens cost; nothing where that is not known."""
+        entry = self._prices.get(model)
+        if entry is None:
+            return FREE
+        price = entry.input_cost_per_token or 0.0
+        cached = entry.cache_read_input_token_cost
+        return Rates(price, price if cached is None else cached, entry.output_cost_per_token or 0.0)
+
+    def learn(self, request: Request, usage: Usage) -> None:
+        """An engine has counted a prompt."""
+        counted = self._router.counter(request.model).tokens(request.prompt.size)
+        if counted and usage.prompt_tokens:
+            error = abs(usage.prompt_tokens / counted - 1.0)
+            self._error(request.model).observe(error / FIRST_ERROR)
+
+    def _error(self, model: str) -> Ratio:
+        return self._errors.setdefault(model, Ratio(MEMORY, seen=1.0))
+
+    def _margin(self, model: str) -> float:
+        known = self._errors.get(model)
+        return 1.0 + ERRORS * FIRST_ERROR * (known.value if known is not None else 1.0)
+
+    def _warm_tokens(self, request: Request, ruler: Ruler) -> float:
+        mask = self._router.fleet.roster(request.model).mask
+        walked = list(self._router.index.walk(request.prompt, mask))
+        return ruler.tokens(walked[-1][1]) if walked else 0.0
+
+    def _output_tokens(self, request: Request, caller: Caller, books: Iterable[Book]) -> int:
+        if not request.api.generates:
+            return 0
+        most = request.max_tokens
+        if not request.stream and most is not None:
+            return self._within(most * request.sequences, books)
+        expected = ceil(self._forecast(caller.tenant.name, request.model, STREAMED if request.stream else WHOLE))
+        return max(1, expected if most is None else min(most, expected)) * request.sequences
+
+    @staticmethod
+    def _within(most: int, books: Iterable[Book]) -> int:
+        """A client that allows itself more than a limit would be refused for good: half of the limit will do."""
+        limits = [m.limit for book in books for m in book.meters.values() if m.kind in (Kind.TOKENS, Kind.OUTPUT)]
+        return max(1, int(min([most, *(limit / 2 for limit in limits)])))

@@ -1,0 +1,129 @@
+"""What one request runs up at the accounts of its caller, from the reservation to the last token.
+
+A stream whose tenant has a limit on output is counted as it passes, event by event, and tops its reservation up in
+steps; where nothing more is to be had it has to end.
+"""
+
+from __future__ import annotations
+
+from sys import maxsize
+from typing import Protocol
+
+from gateway.quotas.over import REASONS
+from gateway.quotas.told import Fields, fields_of
+from routing.placement import Usage
+from routing.refusal import Reason
+from routing.request import Request
+from tenancy.limits.book import Lack
+from tenancy.limits.reservation import Reservation
+from tenancy.limits.use import NOTHING, Rates, Use
+
+STEPS = (64, 8, 1)
+"""Tokens that a stream asks for when it has used up what it has; the most that there is room for."""
+
+AHEAD = 32
+"""So many tokens before that it asks for the first time: others may have to be asked for their leave."""
+
+
+class Cashier(Protocol):
+    """What a tab wants of whoever opened it."""
+
+    def now_s(self) -> float: ...
+    def is_under_load(self) -> bool: ...
+    def rates(self, model: str) -> Rates: ...
+    def tokens_per_event(self, model: str) -> float: ...
+    def want_more(self, reservation: Reservation, lacks: tuple[Lack, ...]) -> None:
+        """A stream will soon need what is not there: perhaps others have it."""
+        ...
+
+    def learn(self, request: Request, usage: Usage, events: int) -> None: ...
+
+
+class Tab:
+    """One request. Whatever is said, and in whatever order, nothing is charged twice and nothing stays held."""
+
+    __slots__ = (
+        *("_cashier", "_events", "_heed_at", "_most", "_per_event", "_reservation", "_settled"),
+        *("is_watched", "request"),
+    )
+
+    def __init__(self, cashier: Cashier, request: Request, reservation: Reservation) -> None:
+        self._cashier = cashier
+        self._reservation = reservation
+        self._events = 0
+        self._settled = False
+        self.request = request
+        books = reservation.books
+        self.is_watched = request.stream and any(kind.counts_output for book in books for kind in book.meters)
+        """Whether its events have to be counted."""
+        self._per_event = cashier.tokens_per_event(request.model) if self.is_watched else 1.0
+        self._most = maxsize if request.max_tokens is None else request.max_tokens * request.sequences
+        self._heed_at = self._next_heed()
+
+    def __repr__(self) -> str:
+        return f"<Tab of {self.request.id}, {self._events} events, {self._reservation}>"
+
+    def fields(self) -> Fields:
+        """Headers that say how its accounts stand."""
+        anthropic = self.request.api.is_anthropic
+        return fields_of(self._reservation.books, self._cashier.now_s(), anthropic=anthropic)
+
+    def passed(self, events: int) -> Reason | None:
+        """Events have gone to the client. Returns why the stream must end, where it must."""
+        self._events += events
+        return self._heed() if self._events >= self._heed_at else None
+
+    @property
+    def tokens(self) -> int:
+        """Of output, as far as events tell."""
+        return round(self._events * self._per_event)
+
+    def usage(self) -> Usage:
+        """What it took, as far as is known without the engine's word."""
+        return Usage(self._reservation.held.input_tokens, self.tokens)
+
+    def settle(self, usage: Usage | None, model: str) -> None:
+        """The engine has answered in full, and says what that took where it says so."""
+        if usage is None:
+            return
+        self._settled = True
+        used = Use(
+            input_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens or 0,
+            output_tokens=usage.completion_tokens,
+            rates=self._cashier.rates(model),
+        )
+        self._reservation.settle(used, self._cashier.now_s())
+        self._cashier.learn(self.request, usage, self._events)
+
+    def close(self, *, was_carried: bool, was_served: bool) -> None:
+        """It has ended. What was really used stays charged: the request if a pod had it, tokens if they were made."""
+        reservation, now_s = self._reservation, self._cashier.now_s()
+        if not was_carried:
+            reservation.settle(NOTHING, now_s)
+        elif not self._settled:
+            held = reservation.held
+            made = self.tokens if self.request.stream else held.output_tokens
+            used = Use(1, held.input_tokens, held.cached_tokens, made, held.rates) if was_served else Use(1)
+            reservation.settle(used, now_s)
+        reservation.close(now_s)
+
+    def _heed(self) -> Reason | None:
+        reservation, cashier = self._reservation, self._cashier
+        lacks: tuple[Lack, ...] = ()
+        for step in STEPS:
+            more = min(step, self._most - reservation.held.output_tokens)
+            lacks = reservation.top_up(more, cashier.now_s(), under_load=cashier.is_under_load())
+            if not lacks:
+                self._heed_at = self._next_heed()
+                return None
+        if self.tokens >= reservation.held.output_tokens:
+            return REASONS[lacks[0].kind]
+        self._heed_at = max(self._events + 1, int(reservation.held.output_tokens / self._per_event))
+        cashier.want_more(reservation, lacks)
+        return None
+
+    def _next_heed(self) -> int:
+        """At which event to ask for more; an answer as long as the client lets it be needs no more."""
+        held = self._reservation.held.output_tokens
+        return maxsize if held >= self._most else max(self._events + 1, int((held - AHEAD) / self._per_event))

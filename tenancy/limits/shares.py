@@ -1,0 +1,91 @@
+"""What a gateway asks of the lender for one account, and how it goes by the answer. See `slices.py` for the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tenancy.limits.apart import float_of
+from tenancy.limits.book import Book, Meter
+from tenancy.limits.memories import SPAN_S, Period
+from tenancy.limits.slices import Ask, Granted
+from tenancy.limits.use import Kind
+
+FORESIGHT = 2.0
+"""Slices have room for what was used since the last ask, so many times."""
+
+LEAST_STEP = 0.25
+"""Of a step: who has used anything at all gets that much more, so that few have to ask twice."""
+
+DEAD_S = 15.0
+"""Who has asked for nothing for so long is dead, and so are its requests."""
+
+Needs = Mapping[Kind, float]
+"""What the largest request that waits needs of each limit."""
+
+
+def asks_of(book: Book, now_s: float, *, replicas: int, is_gathering: bool, needs: Needs) -> list[Ask]:
+    """What to ask for. From here on the book goes by the less where that is wanted.
+
+    `is_gathering`: others have not said yet what they hold, so nobody takes more than an even share.
+    """
+    book.advance(now_s)
+    return [_ask(meter, now_s, replicas, needs.get(kind, 0.0), is_gathering) for kind, meter in book.meters.items()]
+
+
+def _ask(meter: Meter, now_s: float, replicas: int, need: float, is_gathering: bool) -> Ask:  # noqa: FBT001
+    used, step = meter.memory.used, max(float_of(meter, replicas), need)
+    coming = max(FORESIGHT * meter.demand, meter.unmet)
+    slack = min(step, max(coming, LEAST_STEP * step)) if coming else 0.0
+    wanted = min(meter.limit, used + max(slack, need))
+    if is_gathering:
+        wanted = min(wanted, meter.limit / replicas)
+        need = 0.0
+    meter.demand = meter.unmet = 0.0
+    meter.cap = min(meter.cap, max(wanted, used))
+    return Ask(
+        name_of(meter, now_s),
+        meter.limit,
+        held=max(meter.cap, used),
+        wanted=max(wanted, used),
+        least=used + need if need else 0.0,
+        keeps_s=_keeps_s(meter, now_s),
+        gone=meter.lent.gone if meter.lent is not None else 0.0,
+        lasts=meter.kind is Kind.BUDGET,
+    )
+
+
+def name_of(meter: Meter, now_s: float) -> str:
+    """A budget is another one in each period."""
+    if isinstance(meter.memory, Period):
+        return f"{meter.kind}/{meter.memory.length_s:g}/{int(now_s // meter.memory.length_s)}"
+    return meter.kind
+
+
+def _keeps_s(meter: Meter, now_s: float) -> float:
+    if isinstance(meter.memory, Period):
+        return meter.memory.length_s - now_s % meter.memory.length_s + SPAN_S
+    return DEAD_S if meter.kind is Kind.PARALLEL else DEAD_S + SPAN_S
+
+
+def take_grants(book: Book, asks: Sequence[Ask], grants: Iterable[Granted]) -> bool:
+    """Go by what was granted. Returns whether the lender has forgotten what it had granted before."""
+    has_forgotten = False
+    for meter, ask, granted in zip(tuple(book.meters.values()), asks, grants, strict=False):
+        has_forgotten |= meter.lent is not None and meter.lent.slice > 0 and not granted.was_known
+        meter.lent = granted
+        # Who has more than is fair comes down to it, also below what is used; what is used stays counted until it ends.
+        meter.cap = granted.slice if ask.least or granted.fair >= granted.slice else granted.fair
+    return has_forgotten
+
+
+def farewell_of(book: Book, now_s: float) -> tuple[list[Ask], list[Ask]]:
+    """What a gateway that ends says: what of its slices stays used for a while, and what it gives up."""
+    book.advance(now_s)
+    stays: list[Ask] = []
+    ends: list[Ask] = []
+    for meter in book.meters.values():
+        used = meter.memory.used
+        lasts = meter.kind is Kind.BUDGET
+        said = Ask(name_of(meter, now_s), meter.limit, used, used, 0.0, _keeps_s(meter, now_s), lasts=lasts)
+        (ends if lasts or meter.kind is Kind.PARALLEL else stays).append(said)
+    return stays, ends
