@@ -10,6 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from gateway.quotas.tab import Tab
 from routing.placement import Placement, Usage
 from routing.refusal import Refused
 
@@ -49,6 +50,8 @@ class Leg(Struct, frozen=True, gc=False):
     response_id: str | None = None
     answer: bytes = b""
     """Canonical bytes of what was generated, where the shell keeps them."""
+    counted: Usage | None = None
+    """What was counted here, where a limit ended a stream before its engine could tell."""
     detail: str = ""
     """What the pod or the network said, for the log and the refusal. Never prompt or answer text."""
 
@@ -63,6 +66,10 @@ class Carrier(Protocol):
         `first_byte_by_s`. Raises only `asyncio.CancelledError`, when the client has gone; the pod is
         then told at once by closing its connection.
         """
+        ...
+
+    def open_tab(self, tab: Tab) -> None:
+        """The caller's accounts keep count of this request. Called before `carry`, where there are any."""
         ...
 
     def refuse(self, refusal: Refused) -> None:

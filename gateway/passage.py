@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec import Struct
 
 from gateway.carrier import Carrier, Leg, LegEnd
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome, Witness
+from gateway.quotas.tab import Tab
 from gateway.refusals import status_of
 from gateway.room import Room
-from routing.placement import Placement, Usage
+from routing.placement import Placement
 from routing.receipt import Attempt, show_attempt
 from routing.refusal import Reason, Refused
 from routing.request import Request
@@ -53,19 +53,7 @@ Look = Callable[[Request], Awaitable[Request]]
 """Gives a request back with what was seen of it, or as it was; takes no longer than it may."""
 
 
-class Reservation(Protocol):
-    """What a request may use, held for it by the accounts of its caller. Given back whatever happens."""
-
-    def settle(self, usage: Usage | None) -> None:
-        """The engine has answered in full, and says what that took where it says so."""
-        ...
-
-    def release(self) -> None:
-        """The request has ended: what was not used is given back. Called once, after any settlement."""
-        ...
-
-
-Reserve = Callable[[Request, Caller], Awaitable[Reservation]]
+Reserve = Callable[[Request, Caller], Awaitable[Tab]]
 """Asks the accounts of a caller for what a request is expected to take. Raises `Refused`."""
 
 
@@ -84,6 +72,15 @@ class Journey(Struct):
     queued_s: float = 0.0
     """How long it waited for an engine that might take it."""
 
+    @property
+    def was_served(self) -> bool:
+        """Whether a pod has worked for it: has begun to answer, or was at it when the client left."""
+        leg = self.leg
+        if leg is not None and leg.end is LegEnd.ANSWERED:
+            return leg.status < 400
+        has_left = leg is None and self.refusal is None
+        return self.last is not None and (has_left or self.last.first_token_s is not None)
+
     def outcome(self, now_s: float, at_s: float) -> Outcome:
         """The end of the journey, however it came."""
         leg, refusal = self.leg, self.refusal
@@ -97,7 +94,7 @@ class Journey(Struct):
             reason=refusal.reason if refusal else None,
             detail=refusal.message if refusal else leg.detail if leg else "client gone",
             finish_reason=leg.finish_reason if leg else None,
-            usage=leg.usage if leg else None,
+            usage=leg.usage or leg.counted if leg else None,
             attempts=tuple(self.attempts),
             ttft_s=None if first_s is None else first_s - self.started_s,
             duration_s=now_s - self.started_s,
@@ -155,21 +152,22 @@ class Passage:
         came with it, for the log; `look` finds out what engines hold of it.
         """
         journey = Journey(request, caller, promise or promise_of(caller.tenant.tier), trace, self._clock())
-        held: Reservation | None = None
+        tab: Tab | None = None
         try:
             if self._reserve is not None and caller.accounts:
-                held = await self._reserve(request, caller)
+                tab = await self._reserve(request, caller)
+                carrier.open_tab(tab)
             if look is not None:
                 journey.request = await look(request)
             await self._try_pods(journey, carrier)
-            if held is not None:
-                held.settle(journey.leg.usage if journey.leg else None)
+            if tab is not None and journey.leg is not None:
+                tab.settle(journey.leg.usage, journey.request.model)
         except Refused as refusal:
             journey.refusal = refusal
             carrier.refuse(refusal)
         finally:
-            if held is not None:
-                held.release()
+            if tab is not None:
+                tab.close(was_carried=bool(journey.attempts), was_served=journey.was_served)
             if journey.request.sight is not None:
                 journey.request.sight.watch.over()
             self._note(journey)

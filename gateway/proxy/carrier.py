@@ -9,6 +9,8 @@ from gateway.proxy.asked import Asked
 from gateway.proxy.pool import Address, Pool, PoolIsFull
 from gateway.proxy.relay import Placed, Relay
 from gateway.proxy.reply import Reply
+from gateway.proxy.watch import Watch
+from gateway.quotas.tab import Tab
 from routing.fleet import Engine
 from routing.reading import with_fields
 from routing.refusal import Refused
@@ -52,6 +54,7 @@ class HttpCarrier:
         self._kept_bytes = kept_bytes
         self._body_needed_no_more = body_needed_no_more
         self._attempts = 0
+        self._watch: Watch | None = None
         self.priority = 0
         """In the engine's sense: lower is earlier. Said only where it is heeded: elsewhere it may be an error."""
 
@@ -75,6 +78,11 @@ class HttpCarrier:
             return Leg(LegEnd.UNREACHABLE, detail=f"{url} took no connection: {error.strerror or error}.")
         return relay.leg()
 
+    def open_tab(self, tab: Tab) -> None:
+        self._reply.fields = tab.fields()
+        if tab.is_watched:
+            self._watch = Watch(self._reply, tab)
+
     def refuse(self, refusal: Refused) -> None:
         self._reply.refuse(refusal)
 
@@ -89,6 +97,8 @@ class HttpCarrier:
             kept_bytes=self._kept_bytes,
             begun=self._begun,
         )
+        if self._watch is not None:
+            self._watch.relay = relay
         # Not kept in a local: it holds the body, and this frame lives as long as the stream.
         line.ask(relay, self._question(placement.engine), first_byte_by_s)
         try:

@@ -29,6 +29,7 @@ from gateway.proxy.pod_errors import PodError, about_model, error_body, error_ev
 from gateway.proxy.reply import Reply
 from gateway.proxy.scanner import Scanner
 from routing.fleet import Engine
+from routing.placement import Usage
 from routing.reading import AnswerFacts, answer_bytes, read_whole
 from routing.request import Api, Request
 
@@ -94,7 +95,7 @@ class Relay:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._begun = begun
-        self._withholds_usage = withholds_usage
+        self.withholds_usage = withholds_usage
         self.reply = reply
         self.placement = placement
         self.api = placement.request.api
@@ -105,6 +106,7 @@ class Relay:
         self.end = LegEnd.ANSWERED
         self.status = 0
         self.detail = ""
+        self.counted: Usage | None = None
         self.was_stale = False
         """The connection had been closed by the pod, perhaps before it was asked: to ask once more is fair."""
 
@@ -122,7 +124,7 @@ class Relay:
             return None
         if head.content_type.startswith(EVENT_STREAM):
             self.is_stream = True
-            return EventStream(self, head, Scanner(self.api, self.kept, withholds_usage=self._withholds_usage))
+            return EventStream(self, head, Scanner(self.api, self.kept, withholds_usage=self.withholds_usage))
         return WholeBody(self, head)
 
     def begin(self, head: PodHead, first: bytes, *, is_stream: bool) -> None:
@@ -145,6 +147,16 @@ class Relay:
         """The client has been sent all of the answer, or was told what is wrong with its request."""
         self._end(LegEnd.ANSWERED, "")
 
+    def cut_short(self, last_words: bytes, detail: str, counted: Usage) -> None:
+        """A limit ends the stream here: the client gets these last words, and the engine is told to stop."""
+        self.counted = counted
+        source = self.reply.source
+        self.reply.send(last_words)
+        self.reply.end()
+        if source is not None:
+            source.abort()
+        self._end(LegEnd.ANSWERED, detail)
+
     def fail(self, end: LegEnd, detail: str) -> None:
         """The attempt has come to nothing."""
         self._end(end, detail)
@@ -159,9 +171,11 @@ class Relay:
             self.status,
             begun=True,
             usage=facts.usage,
-            finish_reason=facts.finish_reason,
+            finish_reason=facts.finish_reason if self.counted is None else "length",
             response_id=facts.response_id if self.api is Api.RESPONSES else None,
             answer=answer,
+            detail=self.detail,
+            counted=self.counted,
         )
 
     def _told(self) -> tuple[AnswerFacts, bytes]:
@@ -200,6 +214,8 @@ class EventStream:
         return self._flow
 
     def take(self, payload: bytes) -> None:
+        if self._relay.ended.done():  # It was cut short in the middle of a read.
+            return
         passed = self._scanner.take(payload)
         if passed and self._reply.begun:
             self._reply.send(passed)

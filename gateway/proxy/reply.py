@@ -67,6 +67,7 @@ class Reply:
         "api",
         "begun",
         "ended",
+        "fields",
         "is_anthropic",
         "is_stream",
         "keep_alive",
@@ -88,7 +89,8 @@ class Reply:
         client_id = asked.headers.get(b"x-request-id", b"")
         self._echoed_id = client_id.decode("ascii") if SANE_ID.fullmatch(client_id) else request_id
         self._transport = transport
-        self._write = self.write_chunk = transport.write
+        self._write: Callable[[bytes], None] = transport.write
+        self.write_chunk: Callable[[bytes], None] = transport.write
         self._answered = answered
         self._is_http_1_0 = asked.version == "1.0"
         self._wants_body = asked.method != "HEAD"
@@ -101,6 +103,8 @@ class Reply:
         self.begun = False
         self.ended = False
         self.is_stream = False
+        self.fields: tuple[tuple[str, str], ...] = ()
+        """What the head says besides."""
         self.source: Source | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -137,6 +141,12 @@ class Reply:
             self._write(b"%x\r\n%b\r\n" % (len(payload), payload))
         else:
             self._write(payload)
+
+    def write_by(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """Have everything written by something else from here on; returns what wrote it so far."""
+        before, self._write = self._write, write
+        self.write_chunk = write
+        return before
 
     def end(self) -> None:
         """Write the end of a body that was begun."""
@@ -196,6 +206,8 @@ class Reply:
             head += "transfer-encoding: chunked\r\n"
         for name, value in fields:
             head += f"{name}: {value}\r\n"
+        if self.fields:
+            head += "".join([f"{name}: {value}\r\n" for name, value in self.fields])
         if not self.keep_alive:
             head += "connection: close\r\n"
         elif self._is_http_1_0:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.carrier import Leg, LegEnd
+from gateway.quotas.tab import Tab
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.passage import Passage, Patience
 from routing.blocks import cut_prompt
@@ -64,6 +65,9 @@ class PlayedCarrier:
             placement.first_token(asyncio.get_running_loop().time())
         await asyncio.sleep(play.end_after_s)
         return play.leg
+
+    def open_tab(self, tab: Tab) -> None:
+        self.tab = tab
 
     def refuse(self, refusal: Refused) -> None:
         self.refusals.append(refusal)
