@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from gateway.quotas.tab import Tab
 from gateway.carrier import Leg, LegEnd
 from gateway.quotas.tab import Tab
 from routing.placement import Placement, Usage
@@ -135,9 +134,6 @@ class VirtualCarrier:
             return Leg(LegEnd.LOST, begun=placement.first_token_s is not None, detail="the engine died")
         usage = Usage(sequence.prompt_tokens, milestone.output_tokens, milestone.cached_tokens)
         return Leg(LegEnd.ANSWERED, 200, begun=True, usage=usage, finish_reason=milestone.reason)
-
-    def open_tab(self, tab: Tab) -> None:
-        """It has no limits to be told of."""
 
     def open_tab(self, tab: Tab) -> None:
         """It has no limits to be told of."""

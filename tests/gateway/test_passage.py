@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.carrier import Leg, LegEnd
-from gateway.quotas.tab import Tab
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.passage import Passage, Patience
+from gateway.quotas.tab import Tab
 from routing.blocks import cut_prompt
 from routing.fleet import EngineShape, Pod, Standing
 from routing.placement import Placement, Usage
