@@ -90,11 +90,8 @@ def _chain(text: bytes, first_block: int, start: int, parent: int) -> tuple[tupl
     """
     read = BytesIO(text).read
     last_block = bisect_right(BLOCK_ENDS, start + len(text))
-    hashes: list[int] = []
-    for size in BLOCK_SIZES[first_block:last_block]:
-        parent = xxh3_64_intdigest(read(size), parent)
-        hashes.append(parent)
-    return tuple(hashes), read()
+    sizes = BLOCK_SIZES[first_block:last_block]
+    return tuple([parent := xxh3_64_intdigest(read(size), parent) for size in sizes]), read()
 
 
 def seed_of(*parts: bytes) -> int:

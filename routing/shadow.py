@@ -94,10 +94,10 @@ class ShadowCache:
         use = Use(path[-1].end if path else 0, tuple([(run.end, run.turn) for run in path]))
         if use.warm_blocks < len(prompt.blocks):
             self._append(path, prompt, use.warm_blocks)
+        now_newest = self._oldest_first.move_to_end
         for run in reversed(path):
             run.turn = turn
-            self._oldest_first[run] = None
-            self._oldest_first.move_to_end(run)
+            now_newest(run)
         return use
 
     def shrink(self) -> list[int]:
@@ -152,6 +152,7 @@ class ShadowCache:
     def _split(self, run: Run, keep: int) -> Run:
         """Cut a run in two; returns the upper part."""
         upper = Run(run.blocks[:keep], run.start, run.ends, run.parent, run.turn)
+        self._oldest_first[upper] = None
         run.parent.children[run.blocks[0]] = upper
         run.parent, run.blocks, run.start = upper, run.blocks[keep:], run.start + keep
         upper.children[run.blocks[0]] = run
@@ -167,6 +168,7 @@ class ShadowCache:
             last.ends = prompt.ends
         else:
             last.children[fresh[0]] = run = Run(fresh, warm, prompt.ends, last, 0)
+            self._oldest_first[run] = None
             path.append(run)
         self.used += prompt.covered - (prompt.ends[warm - 1] if warm else 0)
         self._block_count += len(fresh)

@@ -122,7 +122,7 @@ class WarmIndex:
         engine = self._engine_of(trace)
         if engine:
             engine.unfinished.discard(trace.turn)
-            self._drop(trace.slot, engine.shadow.shrink())
+            self._shrink(trace.slot, engine)
 
     def retract(self, trace: Trace) -> None:
         """The engine was never seen to compute this prompt: forget what only this turn had promised."""
@@ -133,14 +133,14 @@ class WarmIndex:
         self._drop(trace.slot, engine.shadow.retract(trace.prompt, trace.turn, trace.found.warm_blocks))
         if not engine.unfinished:
             # What nobody is computing any more, but later requests were told to be there, may have stayed.
-            self._drop(trace.slot, engine.shadow.shrink())
+            self._shrink(trace.slot, engine)
 
     def grow(self, trace: Trace, prompt: Prompt) -> None:
         """The engine has also decoded an answer: it holds `prompt`, which begins with the trace's own prompt."""
         engine = self._engine_of(trace)
         if engine:
             self._use(trace.slot, engine, prompt)
-            self._drop(trace.slot, engine.shadow.shrink())
+            self._shrink(trace.slot, engine)
 
     def correct(self, trace: Trace, real_size: float) -> bool:
         """Learn from how much of a prompt the engine really reused. True where it had forgotten what we believed warm.
@@ -180,8 +180,13 @@ class WarmIndex:
 
     def _use(self, slot: int, engine: Believed, prompt: Prompt) -> Use:
         use = engine.shadow.use(prompt, engine.turn)
-        self._hold(slot, prompt.blocks[use.warm_blocks :])
+        if fresh := prompt.blocks[use.warm_blocks :]:
+            self._hold(slot, fresh)
         return use
+
+    def _shrink(self, slot: int, engine: Believed) -> None:
+        if dropped := engine.shadow.shrink():
+            self._drop(slot, dropped)
 
     def _hold(self, slot: int, blocks: tuple[int, ...]) -> None:
         bit, holders = 1 << slot, self._holders

@@ -5,7 +5,9 @@ Knows nothing of sockets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from itertools import chain
 
 from gateway.limits import Limits
 from gateway.proxy.endpoints import Endpoint
@@ -56,11 +58,10 @@ class Asked:
     """A request being read. `refusal` is what will be answered instead of serving it."""
 
     __slots__ = (
-        "_header_bytes",
-        "_header_count",
         "_parts",
         "body_bytes",
         "caller",
+        "declared_bytes",
         "endpoint",
         "has_head",
         "head_bytes",
@@ -85,13 +86,13 @@ class Asked:
         self.refusal: Refused | None = None
         self.is_cut_off = False
         """It was refused before all of it was read."""
+        self.declared_bytes: int | None = None
+        """How long the body is said to be, None where it comes in chunks."""
         self.body_bytes = 0
         """Read so far, also of a body that is not kept."""
         self.endpoint: Endpoint | None = None
         self.caller: Caller = NOBODY
         """What is asked for and by whom, once the head was looked at."""
-        self._header_bytes = 0
-        self._header_count = 0
         self._parts: list[bytes] = []
 
     def __repr__(self) -> str:
@@ -103,18 +104,18 @@ class Asked:
         if len(self.target) > limits.max_url_bytes:
             raise Refused(Reason.URL_TOO_LONG, f"The URL is longer than {limits.max_url_bytes} bytes.")
 
-    def add_header(self, name: bytes, value: bytes, limits: Limits, kept: AbstractSet[bytes] = KEPT_HEADERS) -> None:
-        """Raises `Refused` where there are too many or too long ones."""
-        self._header_count += 1
-        self._header_bytes += len(name) + len(value) + HEADER_OVERHEAD_BYTES
-        if self._header_count > limits.max_headers:
-            raise Refused(Reason.HEADERS_TOO_LARGE, f"There are more than {limits.max_headers} headers.")
-        if self._header_bytes > limits.max_header_bytes:
+    def take_headers(self, fields: Sequence[tuple[bytes, bytes]], limits: Limits, kept: AbstractSet[bytes]) -> None:
+        """All of them, as they were written. Raises `Refused` where they are too long together."""
+        if sum(map(len, chain.from_iterable(fields))) + HEADER_OVERHEAD_BYTES * len(fields) > limits.max_header_bytes:
             raise head_too_large(limits)
-        name = name.lower()
-        if name in kept:
-            # Given twice, it is one header with both values: none of ours has a meaning then, and none is believed.
-            self.headers[name] = self.headers[name] + b", " + value if name in self.headers else value
+        headers = self.headers
+        for field, value in fields:
+            name = field.lower()
+            if name in kept:
+                # Given twice, it is one header with both values: none of ours has a meaning then, and none is believed.
+                headers[name] = headers[name] + b", " + value if name in headers else value
+        if b"transfer-encoding" not in headers:
+            self.declared_bytes = int(headers.get(b"content-length", b"0"))
 
     def add_body(self, piece: bytes, budget: Budget, limits: Limits) -> None:
         """Keep a piece of body. Raises `Refused` where it is too much for us or for anybody."""
@@ -135,13 +136,6 @@ class Asked:
         """Give back what the body took. Safe to call again."""
         budget.give(sum(map(len, self._parts)))
         self._parts.clear()
-
-    @property
-    def declared_bytes(self) -> int | None:
-        """How long the body is said to be, None where it comes in chunks."""
-        if b"transfer-encoding" in self.headers:
-            return None
-        return int(self.headers.get(b"content-length", b"0"))
 
     @property
     def expects_continue(self) -> bool:

@@ -45,6 +45,8 @@ class RequestReader:
         self._limits = limits
         self._kept = kept
         self._parser = HttpRequestParser(self)
+        self._headers: list[tuple[bytes, bytes]] = []
+        """Of the head being read."""
         self.reading: Asked | None = None
         self.is_deaf = False
 
@@ -52,7 +54,7 @@ class RequestReader:
     def missing_bytes(self) -> int:
         """How much more of a body is sure to come; zero where its length is not known, or not yet."""
         asked = self.reading
-        return 0 if asked is None or not asked.has_head else (asked.declared_bytes or 0) - asked.body_bytes
+        return 0 if asked is None or asked.declared_bytes is None else asked.declared_bytes - asked.body_bytes
 
     def feed(self, piece: bytes | memoryview) -> None:
         """Read on."""
@@ -113,10 +115,11 @@ class RequestReader:
         asked = self.reading
         if asked is None or asked.has_head:  # Trailers mean nothing to us.
             return
-        try:
-            asked.add_header(name, value, self._limits, self._kept)
-        except Refused as refusal:
-            self.refuse(refusal)
+        headers = self._headers
+        headers.append((name, value))
+        if len(headers) > self._limits.max_headers:
+            most = self._limits.max_headers
+            self.refuse(Refused(Reason.HEADERS_TOO_LARGE, f"There are more than {most} headers."))
 
     def on_headers_complete(self) -> None:
         asked = self.reading
@@ -126,7 +129,9 @@ class RequestReader:
         asked.method = self._parser.get_method().decode("ascii")
         asked.version = self._parser.get_http_version()
         asked.keep_alive = self._parser.should_keep_alive()
+        headers, self._headers = self._headers, []
         try:
+            asked.take_headers(headers, self._limits, self._kept)
             judge_head(asked, self._budget, self._limits)
         except Refused as refusal:
             self.refuse(refusal)

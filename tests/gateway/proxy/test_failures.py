@@ -264,7 +264,7 @@ async def test_idle_connections_are_closed_before_the_pod_does() -> None:
 
 async def test_a_removed_pods_connections_are_closed() -> None:
     """Nothing is kept open to a pod that the fleet does not know any more."""
-    async with a_rig(timeouts=Timeouts(connect_s=0.1)) as rig:
+    async with a_rig(timeouts=Timeouts(stall_s=0.1)) as rig:
         rig.pod.plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 200
         rig.router.remove_pod(rig.pod.url)
