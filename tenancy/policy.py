@@ -54,21 +54,27 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True)
 class HeaderRules:
-    """Names of the request headers by which a trusted proxy says who asks; None: not believed from anybody."""
+    """Names of the request headers by which a trusted proxy says who asks: the first that is there counts.
 
-    tenant: str | None = None
-    group: str | None = None
-    user: str | None = None
-    objective: str | None = None
+    Tenant and group only where the policy names a header: whoever passes them on has to strip them from what clients
+    send, and must know that.
+    """
+
+    tenant: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    user: tuple[str, ...] = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id", "x-hearth-user")
+    objective: tuple[str, ...] = (
+        *("x-llm-d-inference-objective", "x-gateway-inference-objective"),
+        "x-hearth-objective",
+    )
     """Names the tier."""
-    priority: str | None = None
+    priority: tuple[str, ...] = ("x-hearth-priority",)
     """The highest tier of at most this priority."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """All that are believed."""
-        given = (self.tenant, self.group, self.user, self.objective, self.priority)
-        return tuple(name for name in given if name is not None)
+        return (*self.tenant, *self.group, *self.user, *self.objective, *self.priority)
 
 
 @dataclass(frozen=True, slots=True)

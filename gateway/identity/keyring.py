@@ -63,8 +63,8 @@ class Keyring:
             return self._shown(policy, key)
         names = policy.headers
         tenant, group, user, objective, priority = (
-            spoken.get(name.encode(), b"").decode(WORD) if name is not None else ""
-            for name in (names.tenant, names.group, names.user, names.objective, names.priority)
+            next((said.decode(WORD) for name in held if (said := spoken.get(name.encode()))), "")
+            for held in (names.tenant, names.group, names.user, names.objective, names.priority)
         )
         caller = callers.named(tenant) if tenant else self._shown(policy, key)
         return callers.served_as(caller, group=group, user=user, objective=objective, priority=priority)

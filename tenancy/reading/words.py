@@ -146,6 +146,11 @@ def header(value: object) -> str:
     return words
 
 
+def headers(value: object) -> tuple[str, ...]:
+    """One header or several."""
+    return tuple(dict.fromkeys(header(held) for held in (value if isinstance(value, list) else [value])))
+
+
 def url(value: object) -> str:
     """An https URL; http only to this machine: who can change keys on their way can make tokens."""
     words = text(value)
@@ -206,7 +211,15 @@ NAMES = Kind(names, {"type": "array", "items": TEXT.schema})
 SOME_NAMES = Kind(some_names, {"type": "array", "items": TEXT.schema, "minItems": 1})
 RENAMINGS = Kind(renamings, {"type": "object", "additionalProperties": TEXT.schema, "propertyNames": {"minLength": 1}})
 DIGEST = Kind(digest, {"type": "string", "pattern": f"^{_DIGEST.pattern}$"})
-HEADER = Kind(header, {"type": "string", "pattern": "^[A-Za-z0-9-]+$"})
+HEADER_NAMES = Kind(
+    headers,
+    {
+        "anyOf": [
+            {"type": "string", "pattern": "^[A-Za-z0-9-]+$"},
+            {"type": "array", "items": {"type": "string", "pattern": "^[A-Za-z0-9-]+$"}},
+        ]
+    },
+)
 URL = Kind(url, {"type": "string", "pattern": "^https?://"})
 SECRET = Kind(secret, {"type": "string", "minLength": 16})
 CHOSEN_ALGORITHMS = Kind(algorithms, {"type": "array", "items": {"enum": list(ALGORITHMS)}, "minItems": 1})
@@ -281,11 +294,11 @@ JWT: Mapping[str, Word] = {
 """Fields of `TokenRules`."""
 
 HEADERS: Mapping[str, Word] = {
-    "tenant": Word("tenant", HEADER, "Names the tenant, instead of a key."),
-    "group": Word("group", HEADER, "Names the tenant's group."),
-    "user": Word("user", HEADER, "Names the tenant's user."),
-    "objective": Word("objective", HEADER, "Names the tier, as an InferenceObjective does."),
-    "priority": Word("priority", HEADER, "A number: the highest tier of at most this priority."),
+    "tenant": Word("tenant", HEADER_NAMES, "Names the tenant, instead of a key."),
+    "group": Word("group", HEADER_NAMES, "Names the tenant's group."),
+    "user": Word("user", HEADER_NAMES, "Names the tenant's user."),
+    "objective": Word("objective", HEADER_NAMES, "Names the tier, as an InferenceObjective does."),
+    "priority": Word("priority", HEADER_NAMES, "A number: the highest tier of at most this priority."),
 }
 """Fields of `HeaderRules`."""
 

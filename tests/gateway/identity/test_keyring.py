@@ -134,6 +134,21 @@ def test_a_trusted_proxy_names_the_tier(spoken: dict[bytes, bytes], tier: str) -
         assert caller.tenant.relaxed.name == "bronze"
 
 
+def test_llm_ds_headers_are_believed_from_trusted_proxies() -> None:
+    """Unless the policy names others; the tenant by none that it does not name."""
+    keyring = Keyring(legal("tiers: {gold: {priority: 1}}\ntenants: {legal: {}, search: {}}"))
+    caller = keyring.identify(
+        "sk-1",
+        {
+            b"x-llm-d-inference-objective": b"gold",
+            b"x-hearth-objective": b"lead",
+            b"x-gateway-inference-fairness-id": b"ann",
+            b"x-hearth-tenant": b"search",
+        },
+    )
+    assert (caller.tenant.name, caller.tenant.tier.name, caller.user) == ("legal", "gold", "ann")
+
+
 def test_a_long_user_is_cut() -> None:
     """It becomes the name of an account."""
     user = Keyring(legal(TIERED)).identify("sk-1", {b"x-user": b"u" * 10_000}).user

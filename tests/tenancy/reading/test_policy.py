@@ -171,10 +171,10 @@ def test_tokens_headers_and_who_shows_nothing() -> None:
     found = policy(
         "auth:\n  default_tenant: a\n"
         "  jwt: {issuer: 'https://sso.example', audiences: [hearth], tenant_claim: team, leeway_s: 5}\n"
-        "tenants: {a: {rpm: 5}}\nheaders: {tenant: X-Team, objective: x-llm-d-inference-objective}\n"
+        "tenants: {a: {rpm: 5}}\nheaders: {tenant: X-Team, objective: [X-Tier, x-objective], user: []}\n"
     )
     assert found.jwt == TokenRules("https://sso.example", ("hearth",), "team", leeway_s=5.0)
-    assert found.headers == HeaderRules(tenant="x-team", objective="x-llm-d-inference-objective")
+    assert found.headers == HeaderRules(tenant=("x-team",), objective=("x-tier", "x-objective"), user=())
     assert found.default is not None
     assert found.default.accounts == (Account("a", Quota(requests_per_min=5)),)
 
