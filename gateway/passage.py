@@ -7,6 +7,7 @@ Knows no protocol: shells bring a `Carrier`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from gateway.quotas.tab import Tab
 from gateway.refusals import status_of
 from gateway.room import Room
 from routing.placement import Placement
+from routing.reading import owned
 from routing.receipt import Attempt, show_attempt
 from routing.refusal import Reason, Refused
 from routing.request import Request
@@ -165,6 +167,10 @@ class Passage:
         except Refused as refusal:
             journey.refusal = refusal
             carrier.refuse(refusal)
+        except asyncio.CancelledError as cancel:
+            # Who cancels may say why; a client that has gone says nothing.
+            journey.refusal = next((why for why in cancel.args if isinstance(why, Refused)), None)
+            raise
         finally:
             if tab is not None:
                 tab.close(was_carried=bool(journey.attempts), was_served=journey.was_served)
@@ -217,7 +223,8 @@ class Passage:
         """Give back what was charged and learn from what was seen. `leg` is None where the client has gone."""
         now_s = self._clock()
         if leg is not None and leg.end is LegEnd.ANSWERED:
-            placement.settle(leg.usage, now_s, answer=leg.answer, response_id=leg.response_id)
+            stored = owned(leg.response_id, journey.caller.tenant.name) if leg.response_id else None
+            placement.settle(leg.usage, now_s, answer=leg.answer, response_id=stored)
         placement.release(now_s)
         journey.leg = leg
         journey.attempts.append(show_attempt(placement, leg.end if leg else "client_gone", leg.usage if leg else None))

@@ -262,7 +262,7 @@ class ClientConnection(asyncio.Protocol):
             task = self._reply.task
             self._reply.refuse(refusal)
             if task is not None:
-                task.cancel()
+                task.cancel(refusal)
         if not self._is_closing:
             self._close()
 
