@@ -1,7 +1,7 @@
 """Exact warmth: what every engine holds of a prompt's tokens, as the engines themselves tell it.
 
-One walk down a prompt answers for all engines. Prompts that were placed but whose events have not come yet count as
-held. Fed with events and promises; knows no socket, no text, no clock.
+One walk down a prompt answers for all engines. Prompts that were placed or computed, but whose events have not come
+yet, count as held. Fed with events and promises; knows no socket, no text, no clock.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Promise:
 
     engine: str
     links: Sequence[tuple[int, Sequence[int]]]
-    """By cache group."""
+    """By cache group. Of one that was computed: those that no event had told of by then."""
 
 
 class ExactIndex:
@@ -54,6 +54,9 @@ class ExactIndex:
         self._masks = Masks()
         self._engines: dict[str, Followed] = {}
         self._promises: dict[str, Promise] = {}
+        """By ticket, until the prompt is computed or has left without."""
+        self._due: dict[str, Promise] = {}
+        """By ticket, from then on."""
         self._most_blocks = most_blocks
         self._version = -1
         self._alike: dict[tuple[int, int], tuple[int, dict[int, str]]] = {}
@@ -82,6 +85,8 @@ class ExactIndex:
         """Follow it no more."""
         for ticket in [ticket for ticket, promise in self._promises.items() if promise.engine == engine]:
             self.withdraw(ticket)
+        for ticket in [ticket for ticket, promise in self._due.items() if promise.engine == engine]:
+            self.expect_no_more(ticket)
         followed = self._engines.pop(engine, None)
         if followed:
             followed.leave()
@@ -119,13 +124,41 @@ class ExactIndex:
             self._masks.promise(followed.groups[number].first, links)
 
     def withdraw(self, ticket: str) -> None:
-        """The prompt's blocks have been told by events by now, or never will be. Safe to call again."""
+        """The prompt will not be computed there. Safe to call again, and changes nothing about one that was."""
         promise = self._promises.pop(ticket, None)
         followed = self._engines.get(promise.engine) if promise else None
         if promise is None or followed is None:
             return
         for number, links in promise.links:
             self._masks.withdraw(followed.groups[number].first, links)
+
+    def computed(self, ticket: str) -> bool:
+        """The prompt has been computed: from now on its blocks stand there as far as events say so, and those that none
+        has told of yet count until it does. True where there are such, to be given up by `expect_no_more` in the end.
+        """
+        promise = self._promises.pop(ticket, None)
+        followed = self._engines.get(promise.engine) if promise else None
+        if promise is None or followed is None:
+            return False
+        if len(self._due) >= MOST_PROMISES:
+            self.expect_no_more(next(iter(self._due)))
+        due = [
+            (number, self._masks.expect(followed.groups[number].first, links, ticket))
+            for number, links in promise.links
+        ]
+        if not any(links for _, links in due):
+            return False
+        self._due[ticket] = Promise(promise.engine, due)
+        return True
+
+    def expect_no_more(self, ticket: str) -> None:
+        """Events that have not come by now never will. Safe to call again."""
+        promise = self._due.pop(ticket, None)
+        followed = self._engines.get(promise.engine) if promise else None
+        if promise is None or followed is None:
+            return
+        for number, links in promise.links:
+            self._masks.expect_no_more(followed.groups[number].first, links, ticket)
 
     # -- looking ---------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ their own. What cannot be placed yet (its parent, or its tokens, are not known) 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,7 +15,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from routing.chains import BYTES_PER_TOKEN, Ends, link_tokens_for, links_of, pack_tokens, root_of
-from routing.hits import OF_NO_PREFIX, RUNNING, SLIDING
+from routing.hits import OF_NO_PREFIX, RUNNING, SLIDING, window_blocks
 from routing.kv_events import GPU, AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
 from routing.shelves import Masks, Shelf
 
@@ -114,13 +114,14 @@ class Followed:
                 self.clear()
 
     def clear(self) -> None:
-        """Hold nothing any more; what is promised stays promised. Takes no longer for a large cache."""
+        """Hold nothing any more; what is promised or due stays so. Takes no longer for a large cache."""
         self.generation += 1
-        promised = [(group, dict(group.first.promised)) for group in self.groups.values()]
+        fresh = [self._masks.new_shelf() for _ in self.groups]
+        for group, shelf in zip(self.groups.values(), fresh, strict=True):
+            self._masks.hand_over(group.first, shelf)
         self.leave()
-        for group, counts in promised:
-            group.shelves = {GPU: self._masks.new_shelf()}
-            self._masks.promise(group.first, _repeated(counts))
+        for group, shelf in zip(self.groups.values(), fresh, strict=True):
+            group.shelves = {GPU: shelf}
 
     def leave(self) -> None:
         """Take all of it out of the masks."""
@@ -131,12 +132,11 @@ class Followed:
         self._unnamed.clear()
 
     def promised_links(self, ends: Ends) -> list[tuple[int, Sequence[int]]]:
-        """What a prompt will leave in which group once its prefill is done."""
+        """What a prompt is sure to leave in which group once its prefill is done."""
         return [
-            # Of a recurrent state only the last is sure to be kept.
-            (number, links[-1:] if group.kind in RUNNING else links)
+            (number, links)
             for number, group in self.groups.items()
-            if (links := ends.of_blocks(group.block_tokens, self.link_tokens))
+            if (links := _left_by(group, ends.of_blocks(group.block_tokens, self.link_tokens), ends.tokens))
         ]
 
     def correct(self, ends: Ends, real_tokens: int) -> None:
@@ -303,8 +303,14 @@ class Followed:
         return shelf
 
 
-def _repeated(counts: dict[int, int]) -> Iterator[int]:
-    return (link for link, count in counts.items() for _ in range(count))
+def _left_by(group: Group, links: Sequence[int], tokens: int) -> Sequence[int]:
+    if group.kind in RUNNING:
+        return links[-1:]
+    if group.kind in SLIDING and group.window_tokens:
+        # The window that the same prompt would go on from: its last token is computed in any case.
+        end = (tokens - 1) // group.block_tokens
+        return links[max(0, end - window_blocks(group)) : end]
+    return links
 
 
 def _salt(event: BlockStored) -> str:

@@ -20,8 +20,8 @@ OF_NO_PREFIX = frozenset({"cross_attention", "encoder_only_attention"})
 """Never reused across prompts by their prefix."""
 
 
-class GroupHeld(Protocol):
-    """One cache group of an engine, and for a given prompt which of its full blocks the group holds."""
+class GroupShape(Protocol):
+    """One cache group of an engine."""
 
     @property
     def kind(self) -> str: ...
@@ -29,6 +29,11 @@ class GroupHeld(Protocol):
     def window_tokens(self) -> int: ...
     @property
     def block_tokens(self) -> int: ...
+
+
+class GroupHeld(GroupShape, Protocol):
+    """And for a given prompt which of its full blocks the group holds."""
+
     @property
     def held(self) -> Sequence[object]: ...
 
@@ -72,9 +77,14 @@ def _last_state(group: GroupHeld, most_tokens: int, grain: int) -> int:
     return 0
 
 
+def window_blocks(group: GroupShape) -> int:
+    """How many blocks before a place are needed to go on from there. The next token itself belongs to the window."""
+    return ceil((group.window_tokens - 1) / group.block_tokens)
+
+
 def _last_window(group: GroupHeld, most_tokens: int, grain: int) -> int:
     """The longest prefix whose last window is held, or whose whole is where it is shorter than a window."""
-    window = ceil((group.window_tokens - 1) / group.block_tokens)
+    window = window_blocks(group)
     for end in range(most_tokens, 0, -grain):
         last = end // group.block_tokens
         if all(group.held[max(0, last - window) : last]):

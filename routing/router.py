@@ -77,6 +77,8 @@ class Router:
         self.stores = Stores()
         self.lives: dict[str, int] = {}
         """How often each pod has lost its cache, by URL."""
+        self.losses = 0
+        """How often any pod has."""
         self._counters: dict[str, TokenCounter | ExactCounter] = {}
         self._exact_sizes = exact_sizes
         self._retired: set[int] = set()
@@ -109,6 +111,7 @@ class Router:
     def forget_warmth(self, url: str) -> None:
         """A pod has restarted or emptied its cache."""
         self.lives[url] = self.lives.get(url, 0) + 1
+        self.losses += 1
         self.fleet.version += 1
         pod = self.fleet.pod(url)
         for engine in pod.engines if pod else ():

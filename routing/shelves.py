@@ -1,4 +1,4 @@
-"""Which engines hold a block, as one integer mask per block, and what of it is promised rather than seen.
+"""Which engines hold a block, as one integer mask per block, and what of it is promised or due rather than seen.
 
 A shelf is one medium of one cache group of one engine; it owns one bit of the masks. Emptying a shelf takes a new bit
 at once and sweeps the old one out little by little: a cleared cache of a million blocks must not hold anybody up.
@@ -13,7 +13,7 @@ from itertools import chain
 class Shelf:
     """Holds how often each block stands here: engines compute the same block twice and remove the copies one by one."""
 
-    __slots__ = ("bit", "copies", "promised", "supposed")
+    __slots__ = ("bit", "copies", "due", "promised", "supposed", "told")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
@@ -21,12 +21,16 @@ class Shelf:
         """Copies beyond the first, by link."""
         self.promised: dict[int, int] = {}
         """How many requests will leave this link here, by link."""
+        self.told: set[int] = set()
+        """Promised links that an event has told of since: whether they still stand here is for events to say."""
+        self.due: dict[int, str] = {}
+        """Links that must have been computed here by now, though no event has told of them yet; by whose request."""
         self.supposed: set[int] = set()
         """Links that no event has told of, but that the engine was seen to reuse."""
 
 
 class Masks:
-    """Link to a mask of shelves, for what is held and for what is promised."""
+    """Link to a mask of shelves, for what is held and for what is promised or due."""
 
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
@@ -49,6 +53,11 @@ class Masks:
 
     def put(self, shelf: Shelf, link: int) -> None:
         """One copy more. What was only supposed to be there is told now, and stands there once."""
+        if link in shelf.promised:
+            shelf.told.add(link)
+        if link in shelf.due:
+            del shelf.due[link]
+            self._unpromise(shelf, link)
         mask = self.held.get(link, 0)
         if link in shelf.supposed:
             shelf.supposed.discard(link)
@@ -92,20 +101,38 @@ class Masks:
 
     def withdraw(self, shelf: Shelf, links: Iterable[int]) -> None:
         """The opposite of `promise`."""
-        counts, masks, bit = shelf.promised, self.promised, shelf.bit
+        counts = shelf.promised
         for link in links:
             if counts[link] > 1:
                 counts[link] -= 1
                 continue
             del counts[link]
-            left = masks[link] & ~bit
-            if left:
-                masks[link] = left
-            else:
-                del masks[link]
+            shelf.told.discard(link)
+            self._unpromise(shelf, link)
+
+    def expect(self, shelf: Shelf, links: Sequence[int], who: str) -> Sequence[int]:
+        """What was promised has been computed. Returns the links that no event has told of: those are due."""
+        due = [link for link in links if link not in shelf.told and not self.is_held(shelf, link)]
+        shelf.due.update(dict.fromkeys(due, who))
+        self.withdraw(shelf, links)
+        return due
+
+    def expect_no_more(self, shelf: Shelf, links: Iterable[int], who: str) -> None:
+        """What has not been told by now never will be."""
+        for link in links:
+            if shelf.due.get(link) == who:
+                del shelf.due[link]
+                self._unpromise(shelf, link)
+
+    def hand_over(self, old: Shelf, new: Shelf) -> None:
+        """What is promised or due on one shelf is so on another instead."""
+        new.promised, new.told, new.due = old.promised, old.told, old.due
+        old.promised, old.told, old.due = {}, set(), {}
+        for link in new.promised.keys() | new.due.keys():
+            self.promised[link] = self.promised[link] & ~old.bit | new.bit
 
     def masks_of(self, links: Iterable[int]) -> Sequence[int]:
-        """What is held or promised of each link."""
+        """What is held, promised or due of each link."""
         held, promised = self.held.get, self.promised.get
         if not self.promised:
             return [held(link, 0) for link in links]
@@ -114,7 +141,9 @@ class Masks:
     def discard(self, shelves: Collection[Shelf], links: Iterable[int]) -> None:
         """Shelves are thrown away, with all the links that may stand on them. Their bits come back once swept."""
         for shelf in shelves:
-            self.withdraw(shelf, [link for link, count in shelf.promised.items() for _ in range(count)])
+            links_left, shelf.promised, shelf.due = shelf.promised.keys() | shelf.due.keys(), {}, {}
+            for link in links_left:
+                self._unpromise(shelf, link)
         mask = sum(shelf.bit for shelf in shelves)
         if mask:
             supposed = [link for shelf in shelves for link in shelf.supposed]
@@ -134,6 +163,15 @@ class Masks:
                 lowest = mask & -mask
                 self._free.append(lowest)
                 mask ^= lowest
+
+    def _unpromise(self, shelf: Shelf, link: int) -> None:
+        if link in shelf.promised or link in shelf.due:
+            return
+        left = self.promised[link] & ~shelf.bit
+        if left:
+            self.promised[link] = left
+        else:
+            del self.promised[link]
 
     def _unset(self, bits: int, link: int) -> None:
         mask = self.held.get(link, 0)

@@ -46,6 +46,10 @@ ASK_AGAIN_S = 1.0
 """Until a next question tries whether it is well again: nobody else waits meanwhile."""
 
 
+Given = tuple[SightGiven, frozenset[int]]
+"""An answer, and the slots of engines whose events decided when it came: of them, who is not named holds nothing."""
+
+
 class Asking:
     """One per worker that may ask."""
 
@@ -57,12 +61,12 @@ class Asking:
         self._client = client
         self._router = router
         self._wait_s = wait_s
-        self._waiting: dict[int, asyncio.Future[SightGiven]] = {}
+        self._waiting: dict[int, asyncio.Future[Given]] = {}
         self._ticket = 0
         self._late = 0
         """In a row."""
         self._ask_again_s = 0.0
-        self._told_version = -1
+        self._told_version = self._told_losses = -1
         self._known: frozenset[int] = frozenset()
         client.on(SightGiven, self._take_given)
         client.on(EnginesFollowed, self._take_followed)
@@ -97,7 +101,7 @@ class Asking:
 
     # -- one question --------------------------------------------------------------------------------------------------
 
-    def _ask(self, request: Request, body: bytes) -> tuple[int, asyncio.Future[SightGiven] | None]:
+    def _ask(self, request: Request, body: bytes) -> tuple[int, asyncio.Future[Given] | None]:
         if request.regions is not None:
             # To count its tokens, a pod of another region might be shown the prompt.
             self.ends["region"] += 1
@@ -115,8 +119,11 @@ class Asking:
                 self.ends["slow"] += 1
                 return 0, None
             self._ask_again_s = loop.time() + ASK_AGAIN_S
+        if self._router.losses != self._told_losses and self._client.is_connected:
+            # Else what a pod held in a former life would be believed of this one.
+            self._tell()
         self._ticket += 1
-        answer: asyncio.Future[SightGiven] = loop.create_future()
+        answer: asyncio.Future[Given] = loop.create_future()
         self._waiting[self._ticket] = answer
         if not self._client.send(SightAsked(self._ticket, request.api.value, request.model, body)):
             del self._waiting[self._ticket]
@@ -124,7 +131,8 @@ class Asking:
             return 0, None
         return self._ticket, answer
 
-    def _seen(self, request: Request, given: SightGiven) -> Request:
+    def _seen(self, request: Request, answer: Given) -> Request:
+        given, known_slots = answer
         if given.why:
             self.ends[given.why] += 1
             return request
@@ -135,15 +143,15 @@ class Asking:
                 seen[engine.slot] = Seen(tokens, load_s)
         watch = Watching(given.ticket, self._client.send)
         slots = fleet.roster(request.model).slots
-        known = sum(map(self._known.__contains__, slots))
+        known = sum(map(known_slots.__contains__, slots))
         self.ends[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
-        return replace(request, sight=Sight(given.prompt_tokens, seen, self._known, watch))
+        return replace(request, sight=Sight(given.prompt_tokens, seen, known_slots, watch))
 
     def _take_given(self, given: SightGiven) -> None:
         answer = self._waiting.get(given.ticket)
         if answer is not None and not answer.done():
             self._late = 0
-            answer.set_result(given)
+            answer.set_result((given, self._known))
 
     # -- what both sides know ------------------------------------------------------------------------------------------
 
@@ -164,7 +172,7 @@ class Asking:
 
     def _tell(self) -> None:
         self._know()
-        self._told_version = self._router.fleet.version
+        self._told_version, self._told_losses = self._router.fleet.version, self._router.losses
         self._client.send(tell_fleet(self._router.fleet, self._router.lives))
 
 

@@ -37,14 +37,25 @@ class FeedCount:
 class Feed:
     """One per followed engine."""
 
-    def __init__(self, engine: str, index: ExactIndex, *, say: EventLog, ask: Callable[[int], bool]) -> None:
-        """`ask` has all batches from a number on sent again (to `take_again`, then `all_again`); False: it cannot."""
+    def __init__(
+        self,
+        engine: str,
+        index: ExactIndex,
+        *,
+        say: EventLog,
+        ask: Callable[[int], bool],
+        turned: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ask` has all batches from a number on sent again (to `take_again`, then `all_again`); False: it cannot.
+        `turned` is told whenever the engine has won or lost our trust.
+        """
         self.engine = engine
         self.trust = Trust()
         self.count = FeedCount()
         self._index = index
         self._say = say
         self._ask = ask
+        self._turned = turned
         self._reader = Reader()
         self._next = 0
         """The number that is expected."""
@@ -54,7 +65,9 @@ class Feed:
         self._has_hole = False
         """Something was left out of what was sent again."""
         self._has_restarted = False
-        """By its own numbers, and nobody else has said so yet."""
+        """We have seen it ourselves, and nobody else has said so yet."""
+        self._was_told = False
+        """Others have said so, and we have not seen it ourselves."""
 
     @property
     def unread(self) -> int:
@@ -65,6 +78,12 @@ class Feed:
         """We have just subscribed: what was said before us is asked for."""
         if self._asking is None:
             self._fetch(0)
+
+    def succeed(self, former: Feed) -> None:
+        """The engine is heard at another place than before: it has restarted, whether others have said so already or
+        will.
+        """
+        self._has_restarted = not former._was_told
 
     def take(self, number: int, payload: bytes) -> None:
         """A batch has come by itself."""
@@ -101,7 +120,7 @@ class Feed:
             self._give_up()
         elif self._next == asked == 0:
             # It has never said anything, so it holds nothing.
-            self.trust.complete()
+            self._believe()
             self._take_waiting()
         elif self._next > asked and self._has_hole:
             self._fetch(self._next)
@@ -113,6 +132,7 @@ class Feed:
         if self._has_restarted:
             self._has_restarted = False
             return
+        self._was_told = True
         self._lose_cache()
         self.begin()
 
@@ -128,7 +148,7 @@ class Feed:
         self._index.follow(self.engine)
         self._next, self._asking = 0, None
         self._waiting.clear()
-        self.trust.fall(Doubt.UNHEARD)
+        self._doubt(Doubt.UNHEARD)
 
     def _restarted(self, number: int, payload: bytes) -> None:
         self.count.restarts += 1
@@ -172,7 +192,7 @@ class Feed:
     def _lose(self, doubt: Doubt | None = None) -> None:
         doubt = doubt or (Doubt.LATE if self._next == 0 else Doubt.GAP)
         self.count.unhealed += 1
-        if self.trust.fall(doubt):
+        if self._doubt(doubt):
             self._say("warning", "KV events were missed: the shadow cache decides", engine=self.engine, why=str(doubt))
 
     # -- what comes in order -------------------------------------------------------------------------------------------
@@ -181,7 +201,7 @@ class Feed:
         self._next = number + 1
         self.count.batches += 1
         if number == 0:
-            self.trust.complete()
+            self._believe()
         try:
             events = self._reader.read(payload)
         except UnreadableError:
@@ -202,4 +222,14 @@ class Feed:
     def _heal(self, why: str) -> None:
         if not self.trust.is_exact:
             self._say("info", "KV events are complete again", engine=self.engine, why=why)
+        self._believe()
+
+    # -- trust ---------------------------------------------------------------------------------------------------------
+
+    def _believe(self) -> None:
         self.trust.complete()
+        self._turned()
+
+    def _doubt(self, doubt: Doubt) -> bool:
+        self._turned()
+        return self.trust.fall(doubt)

@@ -49,6 +49,8 @@ class Followers:
     def __init__(self, words: KvEvents, index: ExactIndex, say: EventLog) -> None:
         self.feeds: dict[str, Feed] = {}
         """By engine."""
+        self.has_turned = True
+        """Whether there may be other engines in `feeds`, or other trust in them, than whoever set it to False knows."""
         self._words = words
         self._index = index
         self._say = say
@@ -135,23 +137,30 @@ class Followers:
         return found
 
     def _subscribe(self, pod: PodFollowed, found: dict[str, Source]) -> None:
-        for name in [name for name, (one, _) in pod.subscribers.items() if found.get(name) != one.source]:
+        former = {name: self.feeds[name] for name, (one, _) in pod.subscribers.items() if found.get(name) != one.source}
+        for name in former:
             self._unsubscribe(pod, name)
         blocks = {engine.name: engine.block_tokens for engine in pod.told.engines}
         for name, source in found.items():
             if name not in pod.subscribers and self._group is not None and self._sockets is not None:
                 self._index.follow(name, blocks.get(name))
                 subscriber = Subscriber(source, partial(self._feed, name), self._say, self._sockets)
+                if name in former:
+                    subscriber.feed.succeed(former[name])
                 self.feeds[name] = subscriber.feed
                 task = self._group.create_task(subscriber.run(), name=f"KV events of {name}")
                 pod.subscribers[name] = subscriber, task
                 self._say("info", "following KV events", engine=name, endpoint=source.endpoint)
 
     def _feed(self, name: str, ask: Callable[[int], bool]) -> Feed:
-        return Feed(name, self._index, say=self._say, ask=ask)
+        return Feed(name, self._index, say=self._say, ask=ask, turned=self._turn)
+
+    def _turn(self) -> None:
+        self.has_turned = True
 
     def _unsubscribe(self, pod: PodFollowed, name: str) -> None:
         _, task = pod.subscribers.pop(name)
         task.cancel()
         self.feeds.pop(name, None)
         self._index.drop(name)
+        self._turn()

@@ -25,10 +25,12 @@ from routing.request import Api
 from routing.trust import Doubt
 
 TELL_EVERY_S = 0.25
-"""Between two looks at whether a worker must be told of a change in whom we follow."""
+"""Between two looks at whether a worker must be told of a change in whom we follow. Who asks is told before."""
 
-KEPT_AFTER_COMPUTED_S = 0.5
-"""How long a promise outlives the first token: events may be a little later than it."""
+EVENTS_WITHIN_S = 2.0
+"""How late an engine's events may be behind its answer. They come from a thread of their own: usually within a
+millisecond, after many where the machine is busy. Till then what was computed counts as held.
+"""
 
 MOST_TICKETS = 1 << 14
 """Requests under way whose questions were answered; beyond it the oldest are forgotten."""
@@ -82,7 +84,7 @@ class Sights:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.followers.run(), name="follow KV events")
-                group.create_task(self._tell(), name="tell whom we follow")
+                group.create_task(self._keep_telling(), name="tell whom we follow")
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -124,8 +126,10 @@ class Sights:
                 self.index.promise(promise, moved.engine, ticket.ends)
                 self._settle(ticket)
             case Step.COMPUTED:
-                asyncio.get_running_loop().call_later(KEPT_AFTER_COMPUTED_S, self.index.withdraw, promise)
+                self._expect(promise)
             case Step.ANSWERED:
+                # A whole answer at once comes without a first token.
+                self._expect(promise)
                 self._learn(ticket, moved)
             case Step.LEFT:
                 self.index.withdraw(promise)
@@ -140,6 +144,10 @@ class Sights:
             self._drop(key)
         if self._fleets:
             self._renew_fleet()
+
+    def _expect(self, promise: str) -> None:
+        if self.index.computed(promise):
+            asyncio.get_running_loop().call_later(EVENTS_WITHIN_S, self.index.expect_no_more, promise)
 
     # -- answering -------------------------------------------------------------------------------------------------
 
@@ -167,6 +175,9 @@ class Sights:
             and (tokens := feed.trust.held(held.tokens))
         )
         self.given += 1
+        if self.followers.has_turned:
+            # Whoever is told what engines hold must know by then whose word it is: who is not named holds nothing.
+            self._tell()
         line.send(SightGiven(asked.ticket, ends.tokens, seen))
 
     async def _look(self, ticket: Ticket) -> Mapping[str, Held]:
@@ -240,6 +251,7 @@ class Sights:
         blocks = [group.block_tokens for group in followed.groups.values()] if followed else []
         was_exact = feed.trust.is_exact
         if feed.trust.observe(feed.trust.held(held.tokens), real, min(blocks, default=1)):
+            self.followers.has_turned = True
             word = "KV events do not tell what is reused" if was_exact else "KV events can be believed again"
             self._say("warning" if was_exact else "info", word, engine=ticket.engine, error=round(feed.trust.error, 3))
         if not feed.trust.is_exact and feed.trust.doubt is not Doubt.UNHEARD:
@@ -257,14 +269,18 @@ class Sights:
         self._pods = pods
         self.followers.take_fleet(pods)
 
-    async def _tell(self) -> None:
+    async def _keep_telling(self) -> None:
         while True:
-            doubts = {engine: str(feed.trust.doubt or "") for engine, feed in self.followers.feeds.items()}
-            if self._told is None or self._told.doubts != doubts:
-                self._told = EnginesFollowed(doubts)
-                for line in self._fleets:
-                    line.send(self._told)
+            self._tell()
             await asyncio.sleep(TELL_EVERY_S)
+
+    def _tell(self) -> None:
+        doubts = {engine: str(feed.trust.doubt or "") for engine, feed in self.followers.feeds.items()}
+        self.followers.has_turned = False
+        if self._told is None or self._told.doubts != doubts:
+            self._told = EnginesFollowed(doubts)
+            for line in self._fleets:
+                line.send(self._told)
 
 
 def _entries(settings: Settings) -> dict[str, TokenizerEntry]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from routing.chains import Ends, TokenPrompt, pack_tokens, root_of
-from routing.exact import NOTHING_HELD, ExactIndex, Held
+from routing.exact import MOST_PROMISES, NOTHING_HELD, ExactIndex, Held
 from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.routing.kv_model import ModelEngine, Running
 
@@ -218,6 +218,64 @@ def test_a_promise_counts_until_it_is_withdrawn() -> None:
     index.withdraw("t2")
     assert held(index, [1, 2, 3, 4, 9, 9]) == 0
     assert not index._masks.promised
+
+
+def test_what_was_computed_counts_until_its_events_come() -> None:
+    """They come a little after the answer; from then on they alone say what stands there."""
+    index = ExactIndex()
+    index.follow("a", 2)
+    index.take("a", [stored([1], [1, 2])])
+    index.promise("t", "a", ends_of([1, 2, 3, 4, 5, 6]))
+    assert index.computed("t")
+    index.withdraw("t")
+    assert held(index, [1, 2, 3, 4, 5, 6, 9]) == 6
+    index.take("a", [stored([2], [3, 4], parent=1)])
+    index.take("a", [BlockRemoved([2], medium="GPU")])
+    assert held(index, [1, 2, 3, 4, 5, 6, 9]) == 2
+    index.take("a", [stored([2], [3, 4], parent=1)])
+    assert held(index, [1, 2, 3, 4, 5, 6, 9]) == 6
+    index.expect_no_more("t")
+    index.expect_no_more("t")
+    assert held(index, [1, 2, 3, 4, 5, 6, 9]) == 4
+    assert not index._masks.promised
+
+
+def test_what_events_had_told_by_then_is_not_waited_for() -> None:
+    """Also where it was told and is gone again: a long answer may outlive the blocks of its own prompt."""
+    index = ExactIndex()
+    index.follow("a", 2)
+    index.promise("t", "a", ends_of([1, 2, 3, 4]))
+    index.take("a", [stored([1, 2], [1, 2, 3, 4]), BlockRemoved([2], medium="GPU")])
+    assert held(index, [1, 2, 3, 4, 9]) == 4
+    assert not index.computed("t")
+    assert not index.computed("t")
+    assert held(index, [1, 2, 3, 4, 9]) == 2
+    assert not index._masks.promised
+
+
+def test_a_cleared_cache_does_not_clear_what_is_due() -> None:
+    """An engine tells that it was cleared only with its next step: what was computed since is told after it."""
+    index = ExactIndex()
+    index.follow("a", 2)
+    index.take("a", [stored([1], [7, 7])])
+    index.promise("t", "a", ends_of([1, 2, 3]))
+    assert index.computed("t")
+    index.take("a", [AllBlocksCleared()])
+    assert (held(index, [7, 7, 9]), held(index, [1, 2, 9])) == (0, 2)
+    index.drop("a")
+    index.follow("a", 2)
+    assert held(index, [1, 2, 9]) == 0
+    index.expect_no_more("t")
+
+
+def test_what_is_due_is_bounded() -> None:
+    """Beyond the bound the oldest is waited for no longer."""
+    index = ExactIndex()
+    index.follow("a", 1)
+    for number in range(MOST_PROMISES + 1):
+        index.promise(str(number), "a", ends_of([number]))
+        assert index.computed(str(number))
+    assert (held(index, [0, 9]), held(index, [1, 9])) == (0, 1)
 
 
 def test_a_promise_does_not_outlive_its_engine() -> None:

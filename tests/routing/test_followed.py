@@ -1,5 +1,7 @@
 """One engine followed: groups learned from events, names forgotten with the last copy, promises kept."""
 
+from typing import Any
+
 from routing.chains import Ends, TokenPrompt, pack_tokens
 from routing.followed import FULL, Followed
 from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
@@ -83,6 +85,20 @@ def test_clearing_keeps_the_groups_and_what_is_promised() -> None:
     assert one.groups[0].first.bit != before
     assert masks.promised == dict.fromkeys(links, one.groups[0].first.bit)
     assert one.generation == 1
+
+
+def test_of_a_sliding_group_only_the_last_window_is_promised() -> None:
+    """Engines keep what the same prompt would go on from: nothing before the window, and the last token is computed."""
+    one = followed()
+    one.take(BlockStored([1], None, [1, 1], 2))
+    sliding: dict[str, Any] = {"kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 4}
+    one.take(BlockStored([1], None, [1, 1], 2, group_idx=1, **sliding))
+    for tokens, window in ((9, slice(2, 4)), (8, slice(1, 3)), (3, slice(0, 1)), (2, slice(0, 0))):
+        ends = Ends(TokenPrompt(pack_tokens(range(tokens))))
+        links = ends.of_blocks(2, one.link_tokens)
+        promised = dict(one.promised_links(ends))
+        assert promised[0] == links
+        assert promised.get(1, []) == links[window]
 
 
 def test_blocks_that_do_not_fit_the_links_are_given_up() -> None:

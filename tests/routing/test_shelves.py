@@ -7,42 +7,81 @@ from hypothesis import strategies as st
 
 from routing.shelves import Masks, Shelf
 
-moves = st.lists(
-    st.tuples(st.sampled_from(["put", "take", "promise", "withdraw", "renew"]), st.integers(0, 2), st.integers(0, 4))
-)
+STEPS = ["put", "take", "promise", "withdraw", "expect", "expect no more", "renew", "hand over"]
+moves = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2), st.integers(0, 4)))
+
+
+class Bags:
+    """What stands on three shelves, as bags of copies: the model that the masks are held against."""
+
+    def __init__(self) -> None:
+        self.masks = Masks()
+        self.shelves = [self.masks.new_shelf() for _ in range(3)]
+        self.held = [Counter[int]() for _ in self.shelves]
+        self.promised = [Counter[int]() for _ in self.shelves]
+        self.told = [set[int]() for _ in self.shelves]
+        self.due = [set[int]() for _ in self.shelves]
+
+    def step(self, what: str, at: int, link: int) -> None:
+        if what in ("put", "take"):
+            self.move(what, at, link)
+        elif what in ("promise", "withdraw", "expect", "expect no more"):
+            self.promise(what, at, link)
+        else:
+            self.replace(at, keeps=what == "hand over")
+        self.told[at] = {link for link in self.told[at] if self.promised[at][link]}
+
+    def move(self, what: str, at: int, link: int) -> None:
+        if what == "put":
+            self.masks.put(self.shelves[at], link)
+            self.held[at][link] += 1
+            self.due[at].discard(link)
+            self.told[at].add(link)
+        elif self.held[at][link]:
+            self.masks.take(self.shelves[at], link)
+            self.held[at][link] -= 1
+
+    def promise(self, what: str, at: int, link: int) -> None:
+        masks, shelf, promised = self.masks, self.shelves[at], self.promised[at]
+        if what == "promise":
+            masks.promise(shelf, [link])
+            promised[link] += 1
+        elif what == "expect no more":
+            masks.expect_no_more(shelf, [link], "another")
+            masks.expect_no_more(shelf, [link], "who")
+            self.due[at].discard(link)
+        elif promised[link] and what == "withdraw":
+            masks.withdraw(shelf, [link])
+            promised[link] -= 1
+        elif promised[link]:
+            due = {link} - self.told[at] - set(+self.held[at])
+            assert masks.expect(shelf, [link], "who") == list(due)
+            promised[link] -= 1
+            self.due[at] |= due
+
+    def replace(self, at: int, *, keeps: bool) -> None:
+        old, self.shelves[at] = self.shelves[at], self.masks.new_shelf()
+        if keeps:
+            self.masks.hand_over(old, self.shelves[at])
+        else:
+            self.promised[at], self.told[at], self.due[at] = Counter(), set(), set()
+        self.masks.discard([old], list(self.held[at]))
+        self.held[at] = Counter()
 
 
 @given(moves, st.integers(1, 5))
 def test_masks_say_what_stands_where(steps: list[tuple[str, int, int]], swept: int) -> None:
-    """Against a bag of copies per shelf; shelves are thrown away now and then, and swept slowly."""
-    masks = Masks()
-    shelves = [masks.new_shelf() for _ in range(3)]
-    held = [Counter[int]() for _ in shelves]
-    promised = [Counter[int]() for _ in shelves]
+    """Against a bag of copies per shelf; shelves are thrown away or replaced now and then, and swept slowly."""
+    bags = Bags()
+    masks = bags.masks
     for what, at, link in steps:
-        shelf = shelves[at]
-        if what == "put":
-            masks.put(shelf, link)
-            held[at][link] += 1
-        elif what == "take" and held[at][link]:
-            masks.take(shelf, link)
-            held[at][link] -= 1
-        elif what == "promise":
-            masks.promise(shelf, [link])
-            promised[at][link] += 1
-        elif what == "withdraw" and promised[at][link]:
-            masks.withdraw(shelf, [link])
-            promised[at][link] -= 1
-        elif what == "renew":
-            masks.discard([shelf], list(held[at]))
-            shelves[at] = masks.new_shelf()
-            held[at], promised[at] = Counter(), Counter()
+        bags.step(what, at, link)
         masks.sweep(swept)
-        for place, one in enumerate(shelves):
-            seen = masks.masks_of(range(5))
-            there = [bool(mask & one.bit) for mask in seen]
-            assert there == [bool(held[place][link] or promised[place][link]) for link in range(5)]
-            assert [masks.is_held(one, link) for link in range(5)] == [bool(held[place][link]) for link in range(5)]
+        for place, one in enumerate(bags.shelves):
+            held, coming = +bags.held[place], +bags.promised[place]
+            seen = [bool(mask & one.bit) for mask in masks.masks_of(range(5))]
+            assert seen == [link in held or link in coming or link in bags.due[place] for link in range(5)]
+            assert [masks.is_held(one, link) for link in range(5)] == [link in held for link in range(5)]
 
 
 def test_bits_are_used_again() -> None:

@@ -209,6 +209,42 @@ async def test_siblings_find_what_the_first_will_leave_behind(tmp_path: Path) ->
         assert one.seen(await one.look(TALK + "and more")) == 0
 
 
+async def test_what_was_computed_is_known_before_its_events_come(tmp_path: Path) -> None:
+    """An engine tells of a prompt a little after it has answered it: who asks in between finds it all the same."""
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        request = await one.look(TALK)
+        placement = one.router.place(request, avoid=frozenset(), now_s=0.0, draw=0.0)
+        tokens = one.tokens(TALK)
+        running = one.engine.begin(tokens)
+        assert running is not None
+        placement.settle(Usage(len(tokens), 1, 0), 1.0)
+        placement.release(1.0)
+        assert request.sight is not None
+        request.sight.watch.over()
+        hit = one.engine.hit_tokens(tokens)
+        assert one.seen(await one.look(TALK)) == hit > 0
+        await one.tell()
+        assert one.seen(await one.look(TALK)) == hit
+
+
+async def test_whom_to_believe_is_known_with_every_answer(tmp_path: Path) -> None:
+    """An engine that has just lost our trust, or its cache, is not taken for one that holds nothing."""
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        await one.ask(TALK)
+        await until(lambda: one.feed.count.batches)
+        one.feed._lose()
+        assert one.seen(await one.look(TALK)) is None
+        one.feed._believe()
+        request, hit = await one.ask(TALK)
+        assert one.seen(request) == hit > 0
+        one.publisher._buffer.clear()
+        one.router.forget_warmth(one.url)
+        # Nothing is known until the engine has been asked what it has said so far; then, that it is empty.
+        assert one.seen(await one.look(TALK)) in (None, 0)
+
+
 async def test_nobody_followed_costs_nothing(tmp_path: Path) -> None:
     """Pods without events are not asked about."""
     async with scene(tmp_path, events=False) as one:

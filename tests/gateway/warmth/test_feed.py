@@ -190,6 +190,37 @@ def test_a_restart_that_others_saw_first_is_believed() -> None:
     assert scene.feed.trust.is_exact
 
 
+def test_a_restart_is_believed_once_whoever_sees_it_first() -> None:
+    """An engine that is heard at another place has restarted: the word of others about it comes before or after."""
+    for told_first in (True, False):
+        former, scene, batches = Scene(), Scene(), chain(1)
+        if told_first:
+            former.feed.pod_restarted()
+        scene.feed.succeed(former.feed)
+        scene.feed.take(0, batches[0])
+        if not told_first:
+            scene.feed.pod_restarted()
+        assert scene.held(prompt(1)) == 2
+        assert scene.feed.trust.is_exact
+        scene.feed.pod_restarted()
+        assert scene.feed.trust.doubt is Doubt.UNHEARD
+
+
+def test_every_turn_of_trust_is_told() -> None:
+    """Whoever tells others whom to believe need not look at every engine all the time."""
+    turns: list[str] = []
+    index = ExactIndex()
+    index.follow("e", BLOCK)
+    feed = Feed("e", index, say=lambda *_, **__: None, ask=lambda _: False, turned=lambda: turns.append("turn"))  # type: ignore[arg-type]
+    batches = chain(4)
+    for numbers, gone_by in (([0, 1], 1), ([3], 2)):
+        for number in numbers:
+            feed.take(number, batches[number])
+        assert len(turns) == gone_by
+    feed.take(4, pack([AllBlocksCleared()]))
+    assert len(turns) == 3
+
+
 def test_what_cannot_be_read_is_doubt_and_never_fatal() -> None:
     """A batch that is noise may have said anything."""
     scene, batches = Scene(), chain(2)
