@@ -5,8 +5,8 @@ Knows the wire, not what is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import aiohttp
 import msgspec
@@ -60,27 +60,42 @@ class Answer:
     first_token_at: float | None
     ended_at: float
     usage: Usage | None = None
-    receipt: str | None = None
     failure: str = ""
+    status: int = 0
+    """Of its head; 0 where none came."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def receipt(self) -> str | None:
+        """The name of our own gateway's receipt."""
+        return self.headers.get("x-hearth-receipt")
 
 
-async def ask(client: aiohttp.ClientSession, url: str, body: bytes, clock: Callable[[], float]) -> Answer:
-    """Send one request and take its answer in."""
-    first, tail, receipt = None, b"", None
+async def ask(
+    client: aiohttp.ClientSession,
+    url: str,
+    body: bytes,
+    clock: Callable[[], float],
+    own_headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """Send one request, with headers of its own where it has any, and take its answer in."""
+    first, tail, status, headers = None, b"", 0, dict[str, str]()
     timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
+    sent = {"Content-Type": "application/json", **(own_headers or {})}
     try:
-        async with client.post(url, data=body, headers={"Content-Type": "application/json"}, timeout=timeout) as answer:
-            receipt = answer.headers.get("x-hearth-receipt")
+        async with client.post(url, data=body, headers=sent, timeout=timeout) as answer:
+            status, headers = answer.status, {name.lower(): value for name, value in answer.headers.items()}
             async for piece in answer.content.iter_any():
                 tail = keep_end(tail, piece)
                 if first is None and EVENT in tail:
                     # Before it there may be comments: some routers send them so that nobody gives up waiting.
                     first = clock()
     except (aiohttp.ClientError, TimeoutError) as error:
-        return Answer(first, clock(), None, receipt, type(error).__name__)
-    if answer.status != 200:
-        return Answer(None, clock(), None, receipt, f"{answer.status} {_read_event(tail).words}")
-    return _judge(tail, Answer(first, clock(), None, receipt))
+        return Answer(first, clock(), None, type(error).__name__, status, headers)
+    if status != 200:
+        return Answer(None, clock(), None, f"{status} {_read_event(tail).words}", status, headers)
+    usage, failure = _ending(tail)
+    return Answer(first, clock(), usage, failure, status, headers)
 
 
 def keep_end(tail: bytes, piece: bytes) -> bytes:
@@ -88,8 +103,8 @@ def keep_end(tail: bytes, piece: bytes) -> bytes:
     return (tail + piece)[-TAIL_BYTES:]
 
 
-def _judge(tail: bytes, answer: Answer) -> Answer:
-    """Whether the stream's end is a right one."""
+def _ending(tail: bytes) -> tuple[Usage | None, str]:
+    """What the end of a stream tells: the usage, and what is wrong with it."""
     usage, failure = None, "ended without its end mark"
     for event in reversed(tail.split(b"\n\n")):
         if event == b"data: [DONE]":
@@ -100,7 +115,7 @@ def _judge(tail: bytes, answer: Answer) -> Answer:
             if told.error is not None:
                 failure = f"error in the stream: {told.words}"
             break
-    return Answer(answer.first_token_at, answer.ended_at, usage, answer.receipt, failure)
+    return usage, failure
 
 
 def _read_event(text: bytes) -> Event:

@@ -16,7 +16,6 @@ from tenancy.document import (
     Invalid,
     Table,
     Wrong,
-    flag,
     not_negative,
     number,
     positive,
@@ -25,11 +24,10 @@ from tenancy.document import (
     text,
     whole,
 )
+from tenancy.reading.words import TIER
 from tenancy.tier import Tier
 
 FOLDER = Path(__file__).parent / "scenarios"
-
-MS = 1000.0
 
 OF_BEST, REFUSED = "of_best", "refused"
 """What may be wanted beside attainment by tier."""
@@ -97,19 +95,9 @@ def _scenario(root: Table, usual: Scenario) -> Scenario:
 def _tier(table: Table | None, usual: Tier) -> Tier:
     if table is None:
         return usual
-    found = replace(
-        usual,
-        priority=table.get("priority", whole, usual.priority),
-        ttft_s=table.get("ttft_ms", positive(number), usual.ttft_s * MS) / MS,
-        ttft_per_cold=table.get("ttft_per_cold", not_negative, usual.ttft_per_cold),
-        tpot_s=table.get("tpot_ms", positive(number), usual.tpot_s * MS) / MS,
-        weight=table.get("weight", positive(number), usual.weight),
-        reserve=table.get("reserve", not_negative, usual.reserve),
-        longest_wait_s=table.get("max_queue_ms", not_negative, usual.longest_wait_s * MS) / MS,
-        is_batch=table.get("batch", flag, usual.is_batch),
-    )
+    found = {word.field: table.get(key, word.kind.parse, getattr(usual, word.field)) for key, word in TIER.items()}
     table.close()
-    return found
+    return replace(usual, **found)
 
 
 def _tenant(table: Table | None, usual: Customer) -> Customer:
