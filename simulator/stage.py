@@ -101,6 +101,7 @@ def pod_arguments(profile: Profile) -> list[str]:
         "--max-num-seqs": profile.max_num_seqs,
         "--max-num-batched-tokens": profile.max_num_batched_tokens,
         "--max-model-len": profile.kv_capacity_tokens,
+        "--scheduling-policy": "priority" if profile.by_priority else "fcfs",
     }
     return [str(word) for pair in words.items() for word in pair]
 

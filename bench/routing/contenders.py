@@ -62,7 +62,7 @@ def _hearth(pods: Sequence[str], usage: Path, words: Sequence[str]) -> Program:
     ports = ["--listen", f"{LOOPBACK}:{port}", "--metrics", f"{LOOPBACK}:0", "--admin", f"{LOOPBACK}:{admin}"]
     named = [word for url in pods for word in ("--pod", url)]
     command = [sys.executable, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(usage), *words]
-    return Program(command, port, Ready(f"http://{LOOPBACK}:{admin}/fleet", _ready_in_fleet))
+    return Program(command, port, Ready(f"http://{LOOPBACK}:{admin}/fleet", pods_in_fleet))
 
 
 def rust(name: str, binary: str, policy: str, *before: str) -> Contender:
@@ -79,7 +79,8 @@ def rust(name: str, binary: str, policy: str, *before: str) -> Contender:
     return Contender(name, programs, lambda: "" if path.exists() else f"no {path.name}: sh bench/rivals.sh")
 
 
-def _ready_in_fleet(told: dict[str, object]) -> int:
+def pods_in_fleet(told: dict[str, object]) -> int:
+    """How many are usable, by our own admin's word."""
     pods = told["pods"]
     assert isinstance(pods, list)
     return sum(pod["standing"] == "ready" and bool(pod["engines"]) for pod in pods)

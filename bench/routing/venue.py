@@ -117,15 +117,16 @@ async def open_venue(contender: Contender, engine: Profile, folder: Path) -> Asy
         venue.pod_urls = pod_urls
         venue.pod_pids = [child.pid for child, _ in pods]
         for number, program in enumerate(programs):
-            pid = await stack.enter_async_context(_running(program, folder / f"gateway-{number}.log"))
+            pid = await stack.enter_async_context(running_program(program, folder / f"gateway-{number}.log"))
             venue.gateway_pids.append(pid)
         for program in programs:
-            await _all_found(contender, program)
+            await all_found(contender.name, program, PODS)
         yield venue
 
 
 @asynccontextmanager
-async def _running(program: Program, log: Path) -> AsyncIterator[int]:
+async def running_program(program: Program, log: Path) -> AsyncIterator[int]:
+    """Its process id, until the block ends."""
     with log.open("wb") as output:
         child = await asyncio.create_subprocess_exec(
             *program.command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -150,19 +151,20 @@ async def _ended(child: asyncio.subprocess.Process) -> AsyncIterator[None]:
                 await child.wait()
 
 
-async def _all_found(contender: Contender, program: Program) -> None:
+async def all_found(name: str, program: Program, pods: int) -> None:
+    """Until a gateway says that all pods are usable. Raises ChildFailed."""
     ready = program.ready
     give_up_s = time.monotonic() + READY_S
     async with aiohttp.ClientSession() as client:
         while time.monotonic() < give_up_s:
             try:
                 async with client.get(ready.url) as answer:
-                    if answer.status == 200 and ready.count(await answer.json()) == PODS:
+                    if answer.status == 200 and ready.count(await answer.json()) == pods:
                         return
             except (aiohttp.ClientError, KeyError, ValueError):
                 pass
             await asyncio.sleep(ASK_AGAIN_S)
-    raise ChildFailed(f"{contender.name} did not find its pods within {READY_S:.0f} s")
+    raise ChildFailed(f"{name} did not find its pods within {READY_S:.0f} s")
 
 
 def _with_children(pids: Sequence[int]) -> list[int]:

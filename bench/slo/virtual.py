@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from random import Random
 
+from bench.slo.clients import persist
 from bench.slo.fates import Fate, No
 from bench.slo.figures import Figures, figures_of
 from bench.slo.policies import Policy
-from bench.slo.retrying import wait_before_next
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import Offered, draw_traffic, recorded_lengths
 from gateway.outcome import Outcome
@@ -102,12 +101,7 @@ class _Venue:
         """One request, as often as its client tries."""
         fate = Fate(offered)
         self.fates.append(fate)
-        for retries in count():
-            status, headers = await self._try(f"{number}.{retries}", fate)
-            wait_s = wait_before_next(status, headers, retries, self._draw())
-            if wait_s is None:
-                return
-            await asyncio.sleep(wait_s)
+        await persist(lambda retries: self._try(f"{number}.{retries}", fate), self._draw)
 
     async def _try(self, name: str, fate: Fate) -> tuple[int, Mapping[str, str]]:
         """Status and headers of one attempt's answer."""

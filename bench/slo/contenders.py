@@ -1,0 +1,102 @@
+"""Gateways that are started in front of simulated pods and played live, each with its own way to tell tiers apart."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+import yaml
+
+from bench.overhead.gateways import free_port
+from bench.routing.contenders import LOOPBACK, Program, Ready, pods_in_fleet, rust
+from bench.slo.scenario import Customer, Scenario
+from tenancy.reading.words import TIER
+from tenancy.tier import Tier
+
+SMG_CLASSES = ("bulk", "default", "interactive")
+"""Worst first; the highest, `system`, is not for customers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """`lacks` says why it cannot be played here, empty where it can."""
+
+    name: str
+    program: Callable[[Scenario, Sequence[str], Path], Program]
+    headers_of: Callable[[Scenario, Customer], Mapping[str, str]]
+    lacks: str = ""
+
+
+def hearth() -> Contender:
+    """`hearth serve` with the scenario's tiers and tenants as its policy."""
+    return Contender("hearth", _hearth, lambda _scenario, tenant: {"authorization": f"Bearer {_key(tenant)}"})
+
+
+def smg() -> Contender:
+    """SMG with its priority scheduler, tenants sending the class of their tier."""
+    words = ("launch", "--priority-scheduler-enabled", "--priority-scheduler-default-max-class", SMG_CLASSES[-1])
+    rival = rust("smg", "smg", "cache_aware", *words)
+
+    def program(_scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:
+        return rival.programs(pods, folder, "")[0]
+
+    return Contender("smg priority", program, _smg_class, rival.lacks())
+
+
+def smg_plain() -> Contender:
+    """SMG as it comes: every request goes on at once."""
+    rival = rust("smg", "smg", "cache_aware", "launch")
+    return Contender(
+        "smg",
+        lambda _scenario, pods, folder: rival.programs(pods, folder, "")[0],
+        lambda _scenario, _tenant: {},
+        rival.lacks(),
+    )
+
+
+def _smg_class(scenario: Scenario, tenant: Customer) -> dict[str, str]:
+    ranked = sorted(scenario.tiers.values(), key=lambda tier: -tier.priority)
+    from_top = [tier.name for tier in ranked].index(tenant.tier)
+    return {"x-smg-priority": SMG_CLASSES[max(0, len(SMG_CLASSES) - 1 - from_top)]}
+
+
+def _hearth(scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:
+    port, admin = free_port(), free_port()
+    policy, config = folder / "policy.yaml", folder / "hearth.yaml"
+    policy.write_text(yaml.safe_dump(policy_of(scenario)))
+    how = "priority" if scenario.profile.by_priority else "fcfs"
+    told = [{"url": url, "scheduling_policy": how} for url in pods]
+    config.write_text(yaml.safe_dump({"discovery": {"static": {"pods": told}}}))
+    ports = ["--listen", f"{LOOPBACK}:{port}", "--metrics", f"{LOOPBACK}:0", "--admin", f"{LOOPBACK}:{admin}"]
+    files = ["--config", str(config), "--policy", str(policy), "--usage-log", str(folder / "usage.jsonl")]
+    command = [sys.executable, "-m", "gateway", "serve", *ports, *files]
+    return Program(command, port, Ready(f"http://{LOOPBACK}:{admin}/fleet", pods_in_fleet))
+
+
+def policy_of(scenario: Scenario) -> dict[str, object]:
+    """The scenario's tiers and tenants as a policy document."""
+    tenants = {one.name: {"tier": one.tier, "weight": one.weight} for one in scenario.tenants}
+    keys = {one.name: [hashlib.sha256(_key(one).encode()).hexdigest()] for one in scenario.tenants}
+    tiers = {name: _said(tier) for name, tier in scenario.tiers.items()}
+    return {"auth": {"keys": keys}, "tiers": tiers, "tenants": tenants}
+
+
+def _said(tier: Tier) -> dict[str, object]:
+    """In the policy's words, but for what is without bound or usual."""
+    usual = Tier(tier.name)
+    ms = {"ttft_ms": tier.ttft_s, "tpot_ms": tier.tpot_s, "max_queue_ms": tier.longest_wait_s}
+    told = {word: seconds * 1000 for word, seconds in ms.items() if isfinite(seconds)}
+    others = {
+        word: getattr(tier, said.field)
+        for word, said in TIER.items()
+        if word not in ms and getattr(tier, said.field) != getattr(usual, said.field)
+    }
+    return {**told, **others}
+
+
+def _key(tenant: Customer) -> str:
+    return f"sk-{tenant.name}"

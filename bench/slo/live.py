@@ -1,0 +1,84 @@
+"""Plays a scenario over HTTP, against any gateway that speaks OpenAI's chat completions. Times are the clock's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import aiohttp
+import msgspec
+
+from bench.slo.clients import persist
+from bench.slo.fates import Fate, No
+from bench.slo.scenario import Customer
+from bench.slo.traffic import Offered
+from simulator.answer import ask
+from simulator.prompt_text import prompt_text
+from simulator.stage import MODEL
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A gateway, and how it tells tenants apart."""
+
+    url: str
+    headers_of: Callable[[Customer], Mapping[str, str]] = lambda _tenant: {}
+    model: str = MODEL
+
+
+async def play_live(address: Address, traffic: Sequence[Offered], seed: int) -> list[Fate]:
+    """What became of all, when the last has ended."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+        player = _Player(address, client, seed)
+        async with asyncio.TaskGroup() as clients:
+            for number, offered in enumerate(traffic):
+                # Made before it is due, in time that would be spent waiting.
+                body = _body(address.model, offered, f"{seed} {number}")
+                await asyncio.sleep(offered.at_s - player.now_s())
+                clients.create_task(player.ask(offered, body))
+        return player.fates
+
+
+class _Player:
+    def __init__(self, address: Address, client: aiohttp.ClientSession, seed: int) -> None:
+        self.fates: list[Fate] = []
+        self._address = address
+        self._client = client
+        self._draw = Random(f"{seed} retries").random
+        self._begun_s = time.monotonic()
+
+    def now_s(self) -> float:
+        return time.monotonic() - self._begun_s
+
+    async def ask(self, offered: Offered, body: bytes) -> None:
+        """One request, as often as its client tries."""
+        fate = Fate(offered)
+        self.fates.append(fate)
+        await persist(lambda _retries: self._try(fate, body), self._draw)
+
+    async def _try(self, fate: Fate, body: bytes) -> tuple[int, Mapping[str, str]]:
+        url, asked_s = f"{self._address.url}/v1/chat/completions", self.now_s()
+        answer = await ask(self._client, url, body, self.now_s, self._address.headers_of(fate.offered.tenant))
+        if answer.failure or answer.first_token_at is None:
+            fate.noes.append(No(answer.failure or "no token", answer.ended_at - asked_s))
+        else:
+            fate.first_token_s, fate.end_s = answer.first_token_at, answer.ended_at
+            fate.cached_tokens = answer.usage.cached_tokens or 0 if answer.usage else 0
+        return answer.status, answer.headers
+
+
+def _body(model: str, offered: Offered, name: str) -> bytes:
+    text = prompt_text((), 1, offered.prompt_tokens, name)
+    return msgspec.json.encode(
+        {
+            "model": model,
+            "messages": [{"role": "user", "content": text}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": offered.answer_tokens,
+            "ignore_eos": True,
+        }
+    )
