@@ -44,6 +44,8 @@ class Outcome(Struct, frozen=True, gc=False):
     user: str | None = None
     queued_s: float = 0.0
     """How long it waited here for an engine that might take it."""
+    shared: str | None = None
+    """The id of the request whose answer it was given as well."""
 
 
 Witness = Callable[[Outcome], None]

@@ -73,6 +73,7 @@ class Journey(Struct):
     refusal: Refused | None = None
     queued_s: float = 0.0
     """How long it waited for an engine that might take it."""
+    shared: str | None = None
 
     @property
     def was_served(self) -> bool:
@@ -105,6 +106,7 @@ class Journey(Struct):
             key_id=self.caller.key_id,
             user=self.caller.user,
             queued_s=self.queued_s,
+            shared=self.shared,
         )
 
     def _status(self) -> int:
@@ -184,6 +186,21 @@ class Passage:
         """Take note of a request that a shell refused before it could be led."""
         promise = promise_of(caller.tenant.tier)
         self._note(Journey(request, caller, promise, trace, self._clock(), refusal=refusal))
+
+    def note_shared(
+        self,
+        request: Request,
+        shared: str,
+        *,
+        started_s: float,
+        leg: Leg | None,
+        refusal: Refused | None,
+        caller: Caller,
+        trace: str | None,
+    ) -> None:
+        """Take note of a request that was told what another was told; `leg` is None where its client did not wait."""
+        promise = promise_of(caller.tenant.tier)
+        self._note(Journey(request, caller, promise, trace, started_s, leg=leg, refusal=refusal, shared=shared))
 
     def _note(self, journey: Journey) -> None:
         outcome = journey.outcome(self._clock(), self._wall_clock())

@@ -38,6 +38,8 @@ class Tenant:
     """Where its requests may be computed, None for anywhere. A pod of unknown region is nowhere."""
     trust_domain: str | None = None
     """Whose KV blocks it may share, as the engines' `cache_salt`; None for everybody's."""
+    coalesces: bool = False
+    """Requests that are alike at one time share one answer, where it would be the same for all."""
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models

@@ -22,6 +22,7 @@ KEPT_HEADERS = frozenset(
         *(b"authorization", b"x-api-key"),
         *(b"x-request-id", b"traceparent", b"tracestate"),
         *(b"x-session-id", b"x-claude-code-session-id", b"session-id"),
+        b"x-hearth-supersedes",
         *DEADLINES,
         *SPEAKING,
     )

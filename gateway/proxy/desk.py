@@ -9,18 +9,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from gateway.carrier import LegEnd
+from gateway.carrier import Leg, LegEnd
 from gateway.limits import Limits
 from gateway.passage import REASON_OF_END, Passage
 from gateway.proxy.asked import Asked, Budget
 from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
+from gateway.proxy.crowd import Crowds, Told, is_shareable
 from gateway.proxy.endpoints import TABLE, Endpoint, Local, find_endpoint
+from gateway.proxy.latest import Latest
+from gateway.proxy.latest import key_of as newest_of
 from gateway.proxy.models import model_page, models_page, unknown_model
 from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
-from gateway.proxy.spoken import promised
+from gateway.proxy.spoken import DEADLINES, promised
 from routing.fleet import Engine
-from routing.reading import owned, read_request
+from routing.reading import Reading, owned, read_request
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 from routing.router import Router
@@ -31,6 +34,9 @@ Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
 
 LookAt = Callable[[Request, bytes], Awaitable[Request]]
 """`Look` with the request's body."""
+
+Lead = Callable[[Reply], Awaitable[None]]
+"""Has a reply written."""
 
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
 LONGEST_SESSION = 256
@@ -79,6 +85,8 @@ class Desk:
         self._wall_clock = wall_clock
         self.look_at: LookAt | None = None
         """Finds out what engines hold of a request with this body, where exact warmth is wanted."""
+        self._crowds = Crowds()
+        self._latest = Latest()
         self.tasks: set[asyncio.Task[None]] = set()
 
     def route(self, asked: Asked, *, is_trusted: bool) -> None:
@@ -133,32 +141,59 @@ class Desk:
     # -- what a pod answers ----------------------------------------------------------------------------------------
 
     def _lead(self, endpoint: Endpoint, api: Api, asked: Asked, reply: Reply) -> None:
-        caller = asked.caller
+        caller, trace, look_at = asked.caller, _trace(asked), self.look_at
         tenant, tier = caller.tenant, caller.tenant.tier
         reading = read_request(api, asked.body(), request_id=reply.request_id, session=_session(asked), terms=tenant)
-        request = reading.request
+        self._check(reading.request, tenant)
+        promise, newest = promised(tier, asked.headers), newest_of(asked, caller)
+
+        async def lead(reply: Reply) -> None:
+            carrier = self._carrier(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
+            carrier.priority = -tier.priority if api in WITH_PRIORITY else 0
+            # Asked of the carrier, which lets go of the body when the answer begins: a stream may last.
+            look = (lambda request: look_at(request, carrier.body)) if look_at is not None else None
+            await self._passage.lead(reading.request, carrier, caller=caller, promise=promise, trace=trace, look=look)
+
+        if tenant.coalesces and is_shareable(reading.request, reading.body):
+            self._start(reply, lambda reply: self._share(reading, endpoint.path, asked, reply, lead))
+        else:
+            self._start(reply, lead)
+        if newest is not None:
+            self._latest.take(newest, reply)
+
+    def _check(self, request: Request, tenant: Tenant) -> None:
+        """Raise `Refused` where a tenant may not ask for this."""
         if not tenant.may_use(request.model):
             raise unknown_model(request.model, Reason.MODEL_NOT_ALLOWED)
         if request.continues and tenant.name is not None and self._router.responses.get(request.continues) is None:
             # Its pod would go on with it, whoever asks.
             raise _unknown_response("previous_response_id")
-        promise = promised(tier, asked.headers)
-        carrier = self._carrier(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
-        if tier.priority and api in WITH_PRIORITY:
-            carrier.priority = -tier.priority
-        look_at, trace = self.look_at, _trace(asked)
-        # Asked of the carrier, which lets go of the body when the answer begins: a stream may last.
-        look = (lambda request: look_at(request, carrier.body)) if look_at is not None else None
-        self._start(
-            reply,
-            lambda: self._passage.lead(request, carrier, caller=caller, promise=promise, trace=trace, look=look),
-        )
+
+    async def _share(self, reading: Reading, path: str, asked: Asked, reply: Reply, lead: Lead) -> None:
+        """Answer with others who ask the same, or for them. Who only shares an answer is charged nothing."""
+        caller, deadlines = asked.caller, tuple(asked.headers.get(name) for name in sorted(DEADLINES))
+        key = (caller.tenant.name, caller.tenant.tier.name, path, deadlines, reading.body)
+        shared, started_s = self._crowds.whose(key), asyncio.get_running_loop().time()
+        told: Told | Refused | None = None
+        try:
+            told = await self._crowds.answer(key, asked, reply, lambda crowds: self._start(crowds, lead))
+        finally:
+            if shared is not None:
+                self._passage.note_shared(
+                    reading.request,
+                    shared,
+                    started_s=started_s,
+                    leg=Leg(LegEnd.ANSWERED, told.status) if isinstance(told, Told) else None,
+                    refusal=told if isinstance(told, Refused) else None,
+                    caller=caller,
+                    trace=_trace(asked),
+                )
 
     def _fetch(self, endpoint: Endpoint, asked: Asked, reply: Reply) -> None:
         engine = self._engine_of(endpoint.name, asked.caller.tenant)
         request = Request(reply.request_id, Api.RESPONSES, model="")
         carrier = self._carrier(endpoint, asked, reply, asked.body(), usage_added=False)
-        self._start(reply, lambda: self._run(Errand(request, engine), carrier))
+        self._start(reply, lambda _: self._run(Errand(request, engine), carrier))
 
     async def _run(self, errand: Errand, carrier: HttpCarrier) -> None:
         by_s = asyncio.get_running_loop().time() + self._pool.timeouts.first_byte_s
@@ -197,14 +232,14 @@ class Desk:
         pod = self._router.fleet.pod(url)
         return pod is not None and pod.takes_priority
 
-    def _start(self, reply: Reply, lead: Callable[[], Awaitable[None]]) -> None:
+    def _start(self, reply: Reply, lead: Lead) -> None:
         reply.task = task = asyncio.get_running_loop().create_task(self._see_through(reply, lead))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _see_through(self, reply: Reply, lead: Callable[[], Awaitable[None]]) -> None:
+    async def _see_through(self, reply: Reply, lead: Lead) -> None:
         try:
-            await lead()
+            await lead(reply)
         except Exception as fault:  # noqa: BLE001 - whatever is wrong with us, the client gets an answer
             self._report(fault, reply)
         finally:

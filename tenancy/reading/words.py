@@ -259,6 +259,9 @@ TENANT: Mapping[str, Word] = {
         "Whose KV cache it shares: tenant (nobody's), shared (everybody's), or the name of a trust domain.",
     ),
     "max_tokens": Word("output_cap", _or_off(COUNT), "Most output tokens of one answer."),
+    "coalesce": Word(
+        "coalesces", FLAG, "Requests that are alike at one time share one answer, where it would be the same for all."
+    ),
 }
 """What a tenant is and may; fields of `Tenant`. Its limits, `groups` and `per_user` stand beside."""
 
