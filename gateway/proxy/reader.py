@@ -92,7 +92,9 @@ class RequestReader:
             self.reading.drop_body(self._budget)
         self.reading = None
         self.is_deaf = True
-        vars(self).pop("_parser", None)  # It holds our methods: without it there is no cycle to collect.
+        # One holds our methods, the other holds us: without both no connection that has ended waits to be collected.
+        vars(self).pop("_parser", None)
+        vars(self).pop("_listener", None)
 
     # -- what the parser tells -------------------------------------------------------------------------------------
 
