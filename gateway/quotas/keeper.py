@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from gateway.log import EventLog
 from gateway.quotas.lender import Lender, LenderAway
-from tenancy.limits.apart import GRACE_S, cap_apart
-from tenancy.limits.book import Book, Lack, Meter
-from tenancy.limits.shares import DEAD_S, Needs, asks_of, farewell_of, take_grants
+from tenancy.limits.apart import GRACE_S, cap_apart, stretch
+from tenancy.limits.book import Book, Lack, Meter, Needs
+from tenancy.limits.shares import DEAD_S, asks_of, farewell_of, take_grants
 from tenancy.limits.slices import Ask
 from tenancy.limits.use import Kind
 
@@ -93,7 +93,7 @@ class Keeper:
             needs.setdefault(lack.path, {})[lack.kind] = lack.amount
         short = [book for book in books if book.path in needs]
         if self.is_apart:
-            return all(_stretch(book, needs[book.path]) for book in short)
+            return all(stretch(book, needs[book.path]) for book in short)
         if any(self._clock() - self._denied_s.get(book.path, 0.0) < DENIED_S for book in short):
             return False
         return all(await asyncio.gather(*(self._ask_once(book, needs[book.path]) for book in short)))
@@ -228,13 +228,3 @@ class Keeper:
 
 def _meters(book: Book) -> tuple[Meter, ...]:
     return tuple(book.meters.values())
-
-
-def _stretch(book: Book, needs: Needs) -> bool:
-    """Alone, whoever has used nothing may serve one request, however small its share is."""
-    for kind, amount in needs.items():
-        meter = book.meters.get(kind)
-        if meter is None or meter.memory.used or amount > meter.limit or kind is Kind.BUDGET:
-            return False
-        meter.cap = max(meter.cap, amount)
-    return True

@@ -13,7 +13,7 @@ a gateway that is cut off alone may use an even share while the others, who take
 
 from __future__ import annotations
 
-from tenancy.limits.book import Meter
+from tenancy.limits.book import Book, Meter, Needs
 from tenancy.limits.memories import SPAN_S
 from tenancy.limits.use import Kind
 
@@ -52,3 +52,13 @@ def cap_apart(meter: Meter, replicas: int, silent_s: float) -> float:
     else:
         cap = even
     return min(meter.limit, cap)
+
+
+def stretch(book: Book, needs: Needs) -> bool:
+    """Whoever has used nothing may serve one request, however small its share is. Returns whether that helps."""
+    for kind, amount in needs.items():
+        meter = book.meters.get(kind)
+        if meter is None or meter.memory.used or amount > meter.limit or kind is Kind.BUDGET:
+            return False
+        meter.cap = max(meter.cap, amount)
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
 
 from msgspec import Struct
@@ -64,6 +64,10 @@ class Lack(Struct, frozen=True):
     """What the request needs of it."""
     wait_s: float
     """Until there will be room for it; infinite where the limit itself is smaller."""
+
+
+Needs = Mapping[Kind, float]
+"""What a request that finds no room needs of each limit."""
 
 
 class Book:

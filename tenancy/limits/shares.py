@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from tenancy.limits.apart import float_of
-from tenancy.limits.book import Book, Meter
+from tenancy.limits.book import Book, Meter, Needs
 from tenancy.limits.memories import SPAN_S, Period
 from tenancy.limits.slices import Ask, Granted
 from tenancy.limits.use import Kind
@@ -18,10 +18,6 @@ LEAST_STEP = 0.25
 
 DEAD_S = 15.0
 """Who has asked for nothing for so long is dead, and so are its requests."""
-
-Needs = Mapping[Kind, float]
-"""What the largest request that waits needs of each limit."""
-
 
 def asks_of(book: Book, now_s: float, *, replicas: int, is_gathering: bool, needs: Needs) -> list[Ask]:
     """What to ask for. From here on the book goes by the less where that is wanted.

@@ -1,0 +1,122 @@
+"""Accounts: which limits bind when, what a new quota changes, and who is forgotten."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from tenancy.limits.book import Books
+from tenancy.limits.reservation import Reservation, reserve
+from tenancy.limits.use import Kind, Rates, Use
+from tenancy.quota import Account, Quota
+
+NOW_S = 1.8e9
+
+
+def test_each_limit_counts_what_it_is_for() -> None:
+    """Requests, tokens in and out and together, those that were cold, those at a time, and money."""
+    quota = Quota(10, 1000, 900, 500, 800, 5, 1.0)
+    [book] = Books().of([Account("a", quota)], NOW_S)
+    use = Use(1, 100, 40, 50, Rates(0.001, 0.0001, 0.002))
+    assert isinstance(reserve([book], use, NOW_S), Reservation)
+    used = {kind: meter.memory.used for kind, meter in book.meters.items()}
+    assert used.pop(Kind.BUDGET) == pytest.approx(0.06 + 0.004 + 0.1)
+    assert used == {"requests": 1, "tokens": 150, "input_tokens": 100, "output_tokens": 50, "uncached_tokens": 60} | {
+        "parallel_requests": 1
+    }
+
+
+@pytest.mark.parametrize(
+    ("quota", "kind"),
+    [
+        (Quota(requests_per_min=2), Kind.REQUESTS),
+        (Quota(tokens_per_min=300), Kind.TOKENS),
+        (Quota(input_tokens_per_min=200), Kind.INPUT),
+        (Quota(output_tokens_per_min=100), Kind.OUTPUT),
+        (Quota(uncached_tokens_per_min=200), Kind.UNCACHED),
+        (Quota(parallel_requests=2), Kind.PARALLEL),
+        (Quota(budget=0.3), Kind.BUDGET),
+    ],
+)
+def test_the_third_request_finds_no_room(quota: Quota, kind: Kind) -> None:
+    """Each limit has room for two; the lack says which it was and how long it will last."""
+    [book] = Books().of([Account("a", quota)], NOW_S)
+    use = Use(1, 100, 0, 50, Rates(0.001, 0.001, 0.001))
+    assert isinstance(reserve([book], use, NOW_S), Reservation)
+    assert isinstance(reserve([book], use, NOW_S), Reservation)
+    lacks = reserve([book], use, NOW_S)
+    assert isinstance(lacks, tuple)
+    assert [(lack.path, lack.kind) for lack in lacks] == [("a", kind)]
+    assert 0 < lacks[0].wait_s <= 86_400
+
+
+def test_what_is_larger_than_the_limit_will_never_pass() -> None:
+    """To wait for it is hopeless, and that is said."""
+    [book] = Books().of([Account("a", Quota(tokens_per_min=100))], NOW_S)
+    lacks = reserve([book], Use(1, 101), NOW_S)
+    assert isinstance(lacks, tuple)
+    assert lacks[0].wait_s == inf
+
+
+def test_all_accounts_must_have_room_or_none_is_charged() -> None:
+    """A user without room keeps a request from being charged to its tenant."""
+    tenant, user = Books().of([Account("a", Quota(requests_per_min=10)), Account("a/user/b", Quota(1))], NOW_S)
+    assert isinstance(reserve([tenant, user], Use(1, 10), NOW_S), Reservation)
+    lacks = reserve([tenant, user], Use(1, 10), NOW_S)
+    assert isinstance(lacks, tuple)
+    assert [lack.path for lack in lacks] == ["a/user/b"]
+    assert tenant.meters[Kind.REQUESTS].memory.used == 1
+    assert tenant.open == 1
+
+
+def test_some_limits_bind_only_when_others_wait() -> None:
+    """Then what was used beyond them meanwhile counts; what is open at a time always does."""
+    quota = Quota(requests_per_min=1, parallel_requests=3, binds_only_under_load=True)
+    [book] = Books().of([Account("a", quota)], NOW_S)
+    for _ in range(3):
+        assert isinstance(reserve([book], Use(), NOW_S, under_load=False), Reservation)
+    assert isinstance(reserve([book], Use(), NOW_S, under_load=False), tuple)
+    lacks = reserve([book], Use(), NOW_S, under_load=True)
+    assert isinstance(lacks, tuple)
+    assert {lack.kind for lack in lacks} == {Kind.REQUESTS, Kind.PARALLEL}
+
+
+def test_a_new_quota_keeps_what_was_used() -> None:
+    """A reload gives nobody a second minute's worth."""
+    books = Books()
+    [book] = books.of([Account("a", Quota(requests_per_min=5, tokens_per_min=100))], NOW_S)
+    assert isinstance(reserve([book], Use(1, 10), NOW_S), Reservation)
+    [same] = books.of([Account("a", Quota(requests_per_min=1, parallel_requests=4))], NOW_S)
+    assert same is book
+    assert set(book.meters) == {Kind.REQUESTS, Kind.PARALLEL}
+    assert isinstance(reserve([book], Use(1, 10), NOW_S), tuple)
+
+
+def test_idle_accounts_are_forgotten() -> None:
+    """Users who have used nothing for a minute make room for others; who has something open does not."""
+    dropped: list[str] = []
+    books = Books(dropped=lambda book: dropped.append(book.path))
+    quota = Quota(requests_per_min=5)
+    held = reserve(books.of([Account("busy", quota)], NOW_S), Use(), NOW_S)
+    assert isinstance(held, Reservation)
+    for number in range(50):
+        found = reserve(books.of([Account(f"user{number}", quota)], NOW_S), Use(), NOW_S)
+        assert isinstance(found, Reservation)
+        found.close(NOW_S)
+    assert len(books) == 51
+    for number in range(60):
+        books.of([Account(f"later{number}", quota)], NOW_S + 61 + number)
+    assert "busy" not in dropped
+    assert set(dropped) >= {f"user{number}" for number in range(50)}
+
+
+def test_there_are_never_more_accounts_than_may_be() -> None:
+    """The one that was asked for longest ago is forgotten first, even if it has used something."""
+    books = Books(most=10)
+    for number in range(40):
+        found = reserve(books.of([Account(f"user{number}", Quota(1))], NOW_S), Use(), NOW_S)
+        assert isinstance(found, Reservation)
+        found.close(NOW_S)
+    assert len(books) <= 10
+    assert books.find("user39") is not None

@@ -1,0 +1,154 @@
+"""Reservations, whatever happens in whatever order: limits hold in any sixty seconds, and nothing leaks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tenancy.limits.book import Book, Books
+from tenancy.limits.reservation import Reservation, reserve
+from tenancy.limits.use import NOTHING, Kind, Rates, Use
+from tenancy.quota import Account, Quota
+
+NOW_S = 1.8e9
+SPAN_S = 60.0
+RATES = Rates(1.0, 0.5, 2.0)
+TENANT = Account("a", Quota(requests_per_min=12, tokens_per_min=400, parallel_requests=6, budget=3_000))
+USER = Account("a/user/b", Quota(output_tokens_per_min=150, uncached_tokens_per_min=200))
+
+
+class Accounts(RuleBasedStateMachine):
+    """Requests come, stream, end and are aborted; what each was granted when is written down beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = NOW_S
+        self.books: list[Book] = Books().of([TENANT, USER], self.now_s)
+        self.open: list[Reservation] = []
+        self.closed: list[Reservation] = []
+        self.granted: list[tuple[float, Kind, float, Reservation]] = []
+
+    def note(self, reservation: Reservation, before: Use) -> None:
+        after = reservation.held
+        for kind, amount in {
+            Kind.REQUESTS: after.requests - before.requests,
+            Kind.TOKENS: after.input_tokens + after.output_tokens - before.input_tokens - before.output_tokens,
+            Kind.OUTPUT: after.output_tokens - before.output_tokens,
+            Kind.UNCACHED: after.input_tokens - before.input_tokens - after.cached_tokens + before.cached_tokens,
+        }.items():
+            self.granted.append((self.now_s, kind, amount, reservation))
+
+    def take_back(self, reservation: Reservation, used: Use) -> None:
+        """What was not used is taken off the latest grants, which is what makes room soonest."""
+        held, self.granted = self.granted, []
+        left: dict[Kind, float] = {
+            Kind.REQUESTS: used.requests,
+            Kind.TOKENS: used.input_tokens + used.output_tokens,
+            Kind.OUTPUT: used.output_tokens,
+            Kind.UNCACHED: used.input_tokens - used.cached_tokens,
+        }
+        for at_s, kind, amount, owner in held:
+            kept: float = amount
+            if owner is reservation:
+                kept = min(amount, left[kind])
+                left[kind] -= kept
+            self.granted.append((at_s, kind, kept, owner))
+
+    @rule(pause_s=st.sampled_from([0.0, 0.3, 2.0, 17.0, 61.0]))
+    def time_passes(self, pause_s: float) -> None:
+        self.now_s += pause_s
+
+    @rule(input_tokens=st.integers(0, 60), cached=st.integers(0, 60), output=st.integers(0, 60))
+    def a_request_comes(self, input_tokens: int, cached: int, output: int) -> None:
+        use = Use(1, input_tokens, min(cached, input_tokens), output, RATES)
+        found = reserve(self.books, use, self.now_s)
+        if isinstance(found, Reservation):
+            self.open.append(found)
+            self.note(found, NOTHING)
+
+    @rule(at=st.integers(0, 5), tokens=st.integers(1, 50))
+    def a_stream_grows(self, at: int, tokens: int) -> None:
+        if at < len(self.open):
+            before = self.open[at].held
+            if not self.open[at].top_up(tokens, self.now_s):
+                self.note(self.open[at], before)
+
+    @rule(at=st.integers(0, 5), part=st.floats(0.0, 1.0), settles=st.booleans(), again=st.booleans())
+    def a_request_ends(self, at: int, part: float, settles: bool, again: bool) -> None:
+        if at >= len(self.open):
+            return
+        reservation = self.open.pop(at)
+        held = reservation.held
+        used = NOTHING
+        if settles:
+            used = Use(
+                1, int(held.input_tokens * part), int(held.cached_tokens * part), int(held.output_tokens * part), RATES
+            )
+        for _ in range(2 if again else 1):
+            reservation.settle(used, self.now_s)
+            reservation.close(self.now_s)
+        self.take_back(reservation, used)
+        self.closed.append(reservation)
+
+    @rule(at=st.integers(0, 20), tokens=st.integers(0, 50))
+    def what_has_ended_is_spoken_of_again(self, at: int, tokens: int) -> None:
+        if at < len(self.closed):
+            self.closed[at].settle(Use(1, tokens, 0, tokens, RATES), self.now_s)
+            self.closed[at].top_up(tokens, self.now_s)
+            self.closed[at].close(self.now_s)
+
+    @invariant()
+    def no_sixty_seconds_have_more_than_the_limit(self) -> None:
+        for book in self.books:
+            for kind, meter in book.meters.items():
+                moments = {at_s for at_s, of, _, _ in self.granted if of is kind}
+                for end_s in moments:
+                    within = (n for at_s, of, n, _ in self.granted if of is kind and end_s - SPAN_S < at_s <= end_s)
+                    assert sum(within) <= meter.limit
+
+    @invariant()
+    def what_is_counted_is_what_is_held(self) -> None:
+        tenant = self.books[0]
+        spent = sum(each.held.cost for each in [*self.open, *self.closed])
+        assert tenant.meters[Kind.PARALLEL].memory.used == len(self.open) == tenant.open
+        assert tenant.meters[Kind.BUDGET].memory.used == pytest.approx(spent)
+        assert spent <= 3_000 * (1 + 1e-9)
+
+    def teardown(self) -> None:
+        """When all have ended and a minute has passed, nothing is left."""
+        for reservation in self.open:
+            reservation.close(self.now_s)
+        for book in self.books:
+            book.advance(self.now_s + SPAN_S + 1)
+            book.advance(self.now_s + 86_400)
+            assert book.is_idle
+
+
+TestAccounts = Accounts.TestCase
+TestAccounts.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500), st.booleans())
+def test_what_is_settled_is_what_was_used(input_tokens: int, cached: int, output: int, grew: bool) -> None:
+    """Whether less was used or more than was reserved: what counts in the end is what the engine says."""
+    account = Account("a", Quota(100, 10_000, 9_000, 9_000, 9_000, 9, 1e9))
+    [book] = Books().of([account], NOW_S)
+    found = reserve([book], Use(1, 200, 50, 100, RATES), NOW_S)
+    assert isinstance(found, Reservation)
+    if grew:
+        assert not found.top_up(64, NOW_S + 1)
+    used = Use(1, input_tokens, min(cached, input_tokens), output, RATES)
+    found.settle(used, NOW_S + 2)
+    found.close(NOW_S + 2)
+    told = {kind: meter.memory.used for kind, meter in book.meters.items()}
+    assert told.pop(Kind.BUDGET) == pytest.approx(used.cost)
+    assert told == {
+        Kind.REQUESTS: 1,
+        Kind.TOKENS: input_tokens + output,
+        Kind.INPUT: input_tokens,
+        Kind.OUTPUT: output,
+        Kind.UNCACHED: input_tokens - used.cached_tokens,
+        Kind.PARALLEL: 0,
+    }
