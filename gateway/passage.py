@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.carrier import Carrier, Leg, LegEnd
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome, Witness
@@ -24,8 +25,11 @@ from routing.receipt import Attempt, show_attempt
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router
-from tenancy.promise import Promise, promise_of
+from tenancy.promise import Promise, promise_of, relaxed
 from tenancy.tenants import NOBODY, Caller
+from tenancy.tier import Overload
+
+OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
 
 REASON_OF_END = {
     LegEnd.UNREACHABLE: Reason.POD_UNREACHABLE,
@@ -55,6 +59,9 @@ Look = Callable[[Request], Awaitable[Request]]
 """Gives a request back with what was seen of it, or as it was; takes no longer than it may."""
 
 
+Smaller = Callable[[str], Request]
+"""The same request to a smaller model; what is carried from then on asks for that one."""
+
 Reserve = Callable[[Request, Caller], Awaitable[Tab]]
 """Asks the accounts of a caller for what a request is expected to take. Raises `Refused`."""
 
@@ -67,6 +74,7 @@ class Journey(Struct):
     promise: Promise
     trace: str | None
     started_s: float
+    smaller: Smaller | None = None
     attempts: list[Attempt] = []
     last: Placement | None = None
     leg: Leg | None = None
@@ -149,13 +157,14 @@ class Passage:
         promise: Promise | None = None,
         trace: str | None = None,
         look: Look | None = None,
+        smaller: Smaller | None = None,
     ) -> None:
         """Serve a request or refuse it. Raises only `asyncio.CancelledError`, when the client has gone.
 
         `promise` is what its tier promises, unless the request asks for more; `trace` is the W3C `traceparent` that
-        came with it, for the log; `look` finds out what engines hold of it.
+        came with it, for the log; `look` finds out what engines hold of it; `smaller` asks another model instead.
         """
-        journey = Journey(request, caller, promise or promise_of(caller.tenant.tier), trace, self._clock())
+        journey = Journey(request, caller, promise or promise_of(caller.tenant.tier), trace, self._clock(), smaller)
         tab: Tab | None = None
         try:
             if self._reserve is not None and caller.accounts:
@@ -221,11 +230,13 @@ class Passage:
     async def _place(self, journey: Journey, avoid: frozenset[str]) -> Placement:
         try:
             return await self._room.place(journey.request, journey.caller, journey.promise, avoid)
-        except Refused:
-            if journey.leg is None:
+        except Refused as refusal:
+            if journey.leg is not None:
+                # Nobody else may serve it: what the last pod said tells the client more than "no pod is ready".
+                raise _refusal_for(journey.leg) from None
+            if refusal.reason not in OVERLOAD or not _ask_for_less(journey):
                 raise
-            # Nobody else may serve it: what the last pod said tells the client more than "no pod is ready".
-            raise _refusal_for(journey.leg) from None
+        return await self._place(journey, avoid)
 
     async def _carry(self, journey: Journey, placement: Placement, carrier: Carrier) -> Leg:
         journey.last, journey.leg = placement, None
@@ -254,6 +265,24 @@ class Passage:
 
     def _deadline(self, journey: Journey) -> float:
         return journey.started_s + self._patience.deadline_s
+
+
+def _ask_for_less(journey: Journey) -> bool:
+    """Whether there is less to ask for, where the tenant would rather have that than nothing. Each kind once."""
+    tenant, request, promise = journey.caller.tenant, journey.request, journey.promise
+    if tenant.on_overload is Overload.RELAX and tenant.relaxed is not None and promise.tier is tenant.tier:
+        journey.promise = relaxed(promise, tenant.relaxed)
+        journey.request = replace(request, priority=tenant.relaxed.priority)
+        return True
+    model = tenant.downgrades.get(request.model)
+    if tenant.on_overload is not Overload.DOWNGRADE or model is None or journey.smaller is None:
+        return False
+    if request.downgraded_from is not None:
+        return False
+    if request.sight is not None:
+        request.sight.watch.over()
+    journey.request = replace(journey.smaller(model), downgraded_from=request.model)
+    return True
 
 
 def _refusal_for(leg: Leg) -> Refused:

@@ -47,3 +47,13 @@ def promise_of(
         tier.longest_wait_s if wait_s is None else min(wait_s, tier.longest_wait_s),
         is_bound=True,
     )
+
+
+def relaxed(promise: Promise, tier: Tier) -> Promise:
+    """What a lower tier promises, but for what the request itself has asked for."""
+    own = promise.tier
+    return promise_of(
+        tier,
+        ttft_s=promise.ttft_s if promise.ttft_s < own.ttft_s else None,
+        tpot_s=promise.tpot_s if promise.tpot_s < own.tpot_s else None,
+    )

@@ -11,15 +11,20 @@ from gateway.proxy.relay import Placed, Relay
 from gateway.proxy.reply import Reply
 from gateway.proxy.watch import Watch
 from gateway.quotas.tab import Tab
-from routing.fleet import Engine
 from routing.reading import with_fields
 from routing.refusal import Refused
+from routing.request import Api
 
 TakesPriority = Callable[[str], bool]
 """Whether the pod at a URL schedules by priority."""
 
+WITH_PRIORITY = frozenset(set(Api) - {Api.MESSAGES, Api.TOKENIZE, Api.DETOKENIZE})
+"""vLLM 0.32 has no such field in Anthropic's messages; a header says it there, which older ones do not know."""
+
 PodKeys = Callable[[str], str | None]
 """Pod URL to the API key it wants, None where it wants none."""
+
+DOWNGRADED_HEADER = "x-hearth-downgraded-from"
 
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 LONGEST_TRACE = 512
@@ -55,8 +60,11 @@ class HttpCarrier:
         self._body_needed_no_more = body_needed_no_more
         self._attempts = 0
         self._watch: Watch | None = None
-        self.priority = 0
-        """In the engine's sense: lower is earlier. Said only where it is heeded: elsewhere it may be an error."""
+
+    def ask_instead(self, body: bytes, model: str) -> None:
+        """Send another body from now on: a smaller model answers for `model`, and the client is told."""
+        self._body = body
+        self._reply.fields += ((DOWNGRADED_HEADER, model),)
 
     @property
     def body(self) -> bytes:
@@ -100,7 +108,7 @@ class HttpCarrier:
         if self._watch is not None:
             self._watch.relay = relay
         # Not kept in a local: it holds the body, and this frame lives as long as the stream.
-        line.ask(relay, self._question(placement.engine), first_byte_by_s)
+        line.ask(relay, self._question(placement), first_byte_by_s)
         try:
             await relay.ended
         except BaseException:
@@ -112,10 +120,13 @@ class HttpCarrier:
         self._body = b""
         self._body_needed_no_more()
 
-    def _question(self, engine: Engine) -> list[bytes]:
-        address, body = self._pool.address(engine.pod), self._body
-        if self.priority and self._takes_priority(engine.pod):
-            body = with_fields(body, b'"priority":%d' % self.priority)
+    def _question(self, placement: Placed) -> list[bytes]:
+        engine, request, body = placement.engine, placement.request, self._body
+        address = self._pool.address(engine.pod)
+        # Said only where it is heeded: elsewhere it may be an error. Higher goes first here, lower there.
+        priority = -request.priority if request.priority and self._takes_priority(engine.pod) else 0
+        if priority and request.api in WITH_PRIORITY:
+            body = with_fields(body, b'"priority":%d' % priority)
         head = question_head(
             self._asked.method,
             self._path,
@@ -125,6 +136,7 @@ class HttpCarrier:
             rank=engine.rank,
             asked=self._asked,
             length=len(body),
+            priority=priority if request.api is Api.MESSAGES else 0,
         )
         return [head, body]
 
@@ -145,6 +157,7 @@ def question_head(
     rank: int | None,
     asked: Asked,
     length: int,
+    priority: int = 0,
 ) -> bytes:
     """All that a pod is told beside the body. Of the client's headers only its trace gets through."""
     head = (
@@ -159,6 +172,8 @@ def question_head(
         head += f"authorization: Bearer {key}\r\n"
     if rank is not None:
         head += f"x-data-parallel-rank: {rank}\r\n"
+    if priority:
+        head += f"x-vllm-priority: {priority}\r\n"
     for name in TRACE_HEADERS:
         value = asked.headers.get(name)
         if value and len(value) <= LONGEST_TRACE:

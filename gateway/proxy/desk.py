@@ -14,7 +14,7 @@ from gateway.limits import Limits
 from gateway.passage import REASON_OF_END, Passage
 from gateway.proxy.asked import Asked, Budget
 from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
-from gateway.proxy.crowd import Crowds, Told, is_shareable
+from gateway.proxy.crowd import Begin, Crowds, Told, is_shareable
 from gateway.proxy.endpoints import TABLE, Endpoint, Local, find_endpoint
 from gateway.proxy.latest import Latest
 from gateway.proxy.latest import key_of as newest_of
@@ -27,6 +27,7 @@ from routing.reading import Reading, owned, read_request
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 from routing.router import Router
+from tenancy.promise import Promise
 from tenancy.tenants import Caller, Tenant
 
 Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
@@ -35,14 +36,8 @@ Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
 LookAt = Callable[[Request, bytes], Awaitable[Request]]
 """`Look` with the request's body."""
 
-Lead = Callable[[Reply], Awaitable[None]]
-"""Has a reply written."""
-
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
 LONGEST_SESSION = 256
-
-WITH_PRIORITY = frozenset(set(Api) - {Api.MESSAGES, Api.TOKENIZE, Api.DETOKENIZE})
-"""vLLM 0.32 has no such field in Anthropic's messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,25 +136,52 @@ class Desk:
     # -- what a pod answers ----------------------------------------------------------------------------------------
 
     def _lead(self, endpoint: Endpoint, api: Api, asked: Asked, reply: Reply) -> None:
-        caller, trace, look_at = asked.caller, _trace(asked), self.look_at
-        tenant, tier = caller.tenant, caller.tenant.tier
-        reading = read_request(api, asked.body(), request_id=reply.request_id, session=_session(asked), terms=tenant)
+        tenant, newest = asked.caller.tenant, newest_of(asked)
+        reading = self._read(api, asked, asked.body(), reply.request_id)
         self._check(reading.request, tenant)
-        promise, newest = promised(tier, asked.headers), newest_of(asked, caller)
+        promise = promised(tenant.tier, asked.headers)
 
-        async def lead(reply: Reply) -> None:
-            carrier = self._carrier(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
-            carrier.priority = -tier.priority if api in WITH_PRIORITY else 0
-            # Asked of the carrier, which lets go of the body when the answer begins: a stream may last.
-            look = (lambda request: look_at(request, carrier.body)) if look_at is not None else None
-            await self._passage.lead(reading.request, carrier, caller=caller, promise=promise, trace=trace, look=look)
+        def begin(reply: Reply) -> None:
+            self._begin(endpoint, asked, reply, reading, promise)
 
         if tenant.coalesces and is_shareable(reading.request, reading.body):
-            self._start(reply, lambda reply: self._share(reading, endpoint.path, asked, reply, lead))
+            self._start(reply, lambda: self._share(reading, endpoint.path, asked, reply, begin))
         else:
-            self._start(reply, lead)
+            begin(reply)
         if newest is not None:
             self._latest.take(newest, reply)
+
+    def _begin(self, endpoint: Endpoint, asked: Asked, reply: Reply, reading: Reading, promise: Promise | None) -> None:
+        # The body is the carrier's, which lets go of it when the answer begins: a stream may last. So nothing that
+        # lasts as long may hold the reading.
+        carrier = self._carrier(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
+        request, caller, trace, look_at = reading.request, asked.caller, _trace(asked), self.look_at
+
+        def smaller(model: str) -> Request:
+            again = self._read(request.api, asked, carrier.body, request.id, model=model)
+            carrier.ask_instead(again.body, request.model)
+            return again.request
+
+        look = (lambda request: look_at(request, carrier.body)) if look_at is not None else None
+        others = smaller if caller.tenant.downgrades else None
+        self._start(
+            reply,
+            lambda: self._passage.lead(
+                request, carrier, caller=caller, promise=promise, trace=trace, look=look, smaller=others
+            ),
+        )
+
+    def _read(self, api: Api, asked: Asked, body: bytes, request_id: str, *, model: str | None = None) -> Reading:
+        tenant = asked.caller.tenant
+        return read_request(
+            api,
+            body,
+            request_id=request_id,
+            session=_session(asked),
+            terms=tenant,
+            priority=tenant.tier.priority,
+            model=model,
+        )
 
     def _check(self, request: Request, tenant: Tenant) -> None:
         """Raise `Refused` where a tenant may not ask for this."""
@@ -169,14 +191,14 @@ class Desk:
             # Its pod would go on with it, whoever asks.
             raise _unknown_response("previous_response_id")
 
-    async def _share(self, reading: Reading, path: str, asked: Asked, reply: Reply, lead: Lead) -> None:
+    async def _share(self, reading: Reading, path: str, asked: Asked, reply: Reply, begin: Begin) -> None:
         """Answer with others who ask the same, or for them. Who only shares an answer is charged nothing."""
         caller, deadlines = asked.caller, tuple(asked.headers.get(name) for name in sorted(DEADLINES))
         key = (caller.tenant.name, caller.tenant.tier.name, path, deadlines, reading.body)
         shared, started_s = self._crowds.whose(key), asyncio.get_running_loop().time()
         told: Told | Refused | None = None
         try:
-            told = await self._crowds.answer(key, asked, reply, lambda crowds: self._start(crowds, lead))
+            told = await self._crowds.answer(key, asked, reply, begin)
         finally:
             if shared is not None:
                 self._passage.note_shared(
@@ -193,7 +215,7 @@ class Desk:
         engine = self._engine_of(endpoint.name, asked.caller.tenant)
         request = Request(reply.request_id, Api.RESPONSES, model="")
         carrier = self._carrier(endpoint, asked, reply, asked.body(), usage_added=False)
-        self._start(reply, lambda _: self._run(Errand(request, engine), carrier))
+        self._start(reply, lambda: self._run(Errand(request, engine), carrier))
 
     async def _run(self, errand: Errand, carrier: HttpCarrier) -> None:
         by_s = asyncio.get_running_loop().time() + self._pool.timeouts.first_byte_s
@@ -232,14 +254,14 @@ class Desk:
         pod = self._router.fleet.pod(url)
         return pod is not None and pod.takes_priority
 
-    def _start(self, reply: Reply, lead: Lead) -> None:
+    def _start(self, reply: Reply, lead: Callable[[], Awaitable[None]]) -> None:
         reply.task = task = asyncio.get_running_loop().create_task(self._see_through(reply, lead))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _see_through(self, reply: Reply, lead: Lead) -> None:
+    async def _see_through(self, reply: Reply, lead: Callable[[], Awaitable[None]]) -> None:
         try:
-            await lead(reply)
+            await lead()
         except Exception as fault:  # noqa: BLE001 - whatever is wrong with us, the client gets an answer
             self._report(fault, reply)
         finally:

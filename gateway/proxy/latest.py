@@ -10,12 +10,11 @@ from collections.abc import Hashable
 from gateway.proxy.asked import Asked
 from gateway.proxy.reply import SANE_ID, Reply
 from routing.refusal import Reason, Refused
-from tenancy.tenants import Caller
 
 HEADER = b"x-hearth-supersedes"
 
 
-def key_of(asked: Asked, caller: Caller) -> Hashable | None:
+def key_of(asked: Asked) -> Hashable | None:
     """The key of a request, apart from what others call theirs; None where it has none. Raises `Refused`."""
     key = asked.headers.get(HEADER)
     if key is None:
@@ -23,7 +22,7 @@ def key_of(asked: Asked, caller: Caller) -> Hashable | None:
     if not SANE_ID.fullmatch(key):
         name = HEADER.decode()
         raise Refused(Reason.BAD_REQUEST, f"`{name}` must be 1 to 128 visible ASCII characters.", param=name)
-    return caller.tenant.name, caller.user, key
+    return asked.caller.tenant.name, asked.caller.user, key
 
 
 class Latest:

@@ -40,6 +40,7 @@ def read_request(
     request_id: str,
     session: str | None = None,
     terms: Terms = PLAIN,
+    priority: int = 0,
     model: str | None = None,
 ) -> Reading:
     """Read a client's body. `session` is its name for the conversation from a header, where it sent one.
@@ -68,6 +69,7 @@ def read_request(
         session=_bounded(named, owner) if (named := session or fields.session) else None,
         continues=owned(stored, owner) if (stored := fields.continued_response) else None,
         regions=terms.regions,
+        priority=priority,
     )
     is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
     changes = NO_CHANGES if is_plain else changes_of(fields, model, terms)

@@ -15,6 +15,7 @@ from gateway.outcome import Outcome
 from gateway.passage import Passage, Patience
 from gateway.proxy.front import Front, Identify
 from gateway.proxy.spoken import Networks
+from gateway.room import Room
 from routing.fleet import EngineShape, ModelCard, Pod, Standing
 from routing.refusal import Refused
 from routing.router import Router
@@ -340,6 +341,7 @@ async def a_rig(
     key: str | None = None,
     ranks: Sequence[int | None] = (None,),
     readiness: Callable[[], bool] = lambda: True,
+    make_room: Callable[[Router], Room] | None = None,
 ) -> AsyncIterator[Rig]:
     """A front over scripted pods. After the test nothing may be left over, and nothing of ours may have failed."""
     loop = asyncio.get_running_loop()
@@ -361,6 +363,7 @@ async def a_rig(
         wall_clock=lambda: 1.8e9,
         draw=lambda: 0.0,
         patience=patience or Patience(),
+        room=make_room(router) if make_room is not None else None,
     )
     front = Front(
         passage,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.proxy.front import Identify
-from routing.refusal import Reason
+from gateway.room import Room
+from routing.placement import Placement
+from routing.refusal import Reason, Refused
+from routing.request import Request
+from routing.router import Router
+from tenancy.promise import Promise
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Tier
+from tenancy.tier import Overload, Tier
 from tests.gateway.proxy.rig import CHAT_PATH, MODEL, Rig, a_chat, a_rig
 from tests.gateway.proxy.wire import answer_bytes, chat_answer
 
@@ -56,13 +62,16 @@ async def test_no_pod_is_told_what_it_may_refuse(tier: Tier) -> None:
         assert "priority" not in rig.pod.questions[0].json()
 
 
-async def test_anthropics_messages_have_no_priority() -> None:
-    """Engines have no field for it there."""
+async def test_anthropics_messages_have_their_priority_in_a_header() -> None:
+    """Engines have no field for it there; and the client's own header goes nowhere."""
     async with a_rig(identify=always(GOLD)) as rig:
         rig.pod.plays(GOOD)
         change(rig, rig.pod.url, takes_priority=True)
-        await rig.ask("/v1/messages", a_chat(max_tokens=5))
+        await rig.ask("/v1/messages", a_chat(max_tokens=5), x_vllm_priority="-1000")
         assert "priority" not in rig.pod.questions[0].json()
+        assert rig.pod.questions[0].headers["x-vllm-priority"] == "-10"
+        await rig.ask(CHAT_PATH, a_chat(), x_vllm_priority="-1000")
+        assert "x-vllm-priority" not in rig.pod.questions[1].headers
 
 
 async def test_a_body_says_what_its_tenant_may() -> None:
@@ -91,6 +100,67 @@ async def test_a_tenant_sees_its_own_regions_only() -> None:
         assert (await client.ask(CHAT_PATH, a_chat())).status == 200
         assert len((await client.ask("/v1/models")).json()["data"]) == 1
     assert rig.outcomes[0].reason is Reason.REGION_NOT_ALLOWED
+
+
+class FullRoom(Room):
+    """Takes in what asks for little enough."""
+
+    def __init__(self, router: Router, most_model: str = "", least_ttft_s: float = 0.0) -> None:
+        super().__init__(router, clock=asyncio.get_running_loop().time, draw=lambda: 0.0)
+        self._model, self._ttft_s = most_model, least_ttft_s
+
+    async def place(self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str]) -> Placement:
+        if request.model != self._model or promise.ttft_s < self._ttft_s:
+            raise Refused(Reason.OVERLOADED, "The promise cannot be kept.", retry_after_s=2.0)
+        return await super().place(request, caller, promise, avoid)
+
+
+SMALLER = Tenant("t", tier=GOLD.tier, on_overload=Overload.DOWNGRADE, downgrades={MODEL: "small"}, output_cap=9)
+
+
+@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/messages"])
+async def test_a_smaller_model_answers_under_overload(path: str) -> None:
+    """The pod is asked for it, under the tenant's terms still; the client's head, log and receipt say so."""
+    async with a_rig(identify=always(SMALLER), make_room=lambda router: FullRoom(router, "small")) as rig:
+        rig.pod.plays(GOOD)
+        change(rig, rig.pod.url, models=frozenset({MODEL, "small"}), takes_priority=True)
+        answer = await rig.ask(path, a_chat(max_tokens=99))
+        assert (answer.status, answer.headers["x-hearth-downgraded-from"]) == (200, MODEL)
+        sent = rig.pod.questions[0].json()
+        assert (sent["model"], sent["max_tokens"]) == ("small", 9)
+    request = rig.outcomes[0].request
+    assert (request.model, request.downgraded_from) == ("small", MODEL)
+
+
+async def test_a_smaller_model_is_asked_for_once() -> None:
+    """Where it is overloaded too, that is what the client hears, in words it retries on."""
+    async with a_rig(identify=always(SMALLER), make_room=FullRoom) as rig:
+        change(rig, rig.pod.url, models=frozenset({MODEL, "small"}))
+        answer = await rig.ask(CHAT_PATH, a_chat())
+        assert (answer.status, answer.code, answer.headers["retry-after"]) == (429, "slow_down", "2")
+        assert (await rig.ask("/v1/messages", a_chat(max_tokens=9))).status == 529
+        assert not rig.pod.questions
+
+
+BRONZE = Tier("bronze", priority=-10, ttft_s=15.0)
+
+
+@pytest.mark.parametrize(("headers", "status"), [({}, 200), ({"x_hearth_ttft_ms": "500"}, 429)])
+async def test_a_lower_tiers_promise_serves_under_overload(headers: dict[str, str], status: int) -> None:
+    """Where the tenant relaxes, with that tier's priority; what the request itself asked for still binds."""
+    tenant = Tenant("t", tier=Tier("gold", 10, ttft_s=1.0), on_overload=Overload.RELAX, relaxed=BRONZE)
+    async with a_rig(identify=always(tenant), make_room=lambda router: FullRoom(router, MODEL, 2.0)) as rig:
+        rig.pod.plays(GOOD)
+        change(rig, rig.pod.url, takes_priority=True)
+        assert (await rig.ask(CHAT_PATH, a_chat(), **headers)).status == status
+        assert [question.json()["priority"] for question in rig.pod.questions] == [10] * (status == 200)
+    assert rig.outcomes[0].tier == "bronze"
+
+
+async def test_who_wants_no_less_is_refused() -> None:
+    """A tenant that rejects hears of overload at once."""
+    async with a_rig(identify=always(GOLD), make_room=FullRoom) as rig:
+        assert (await rig.ask(CHAT_PATH, a_chat())).headers["x-hearth-reason"] == "overloaded"
 
 
 STORED = [answer_bytes({"id": "resp_1", "object": "response", "status": "completed", "output": []})]
