@@ -18,7 +18,7 @@ KEEP ?=
 ARGS ?=
 
 .PHONY: help python venv install lock demo test check format format-check lint types layers fuzz wheel \
-	bench-overhead bench-decide bench-index bench-routing \
+	bench-overhead bench-decide bench-index bench-routing bench-slo \
 	vllm-venv serve-vllm test-vllm clean
 
 help: ## List the verbs.
@@ -109,6 +109,10 @@ bench-index: $(READY) ## Memory and time of knowing who holds what, and a fleet 
 bench-routing: $(READY) ## Where requests go and what it does to first tokens, beside others (ARGS=--quick; 45 minutes).
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
 	@$(BIN)/python -m bench.routing --keep bench/routing/last.txt $(ARGS)
+
+bench-slo: $(READY) ## Whose promises are kept under overload, by tier and tenant (ARGS="--seeds 1"; 20 minutes).
+	@PYTHON="$(PYTHON)" sh bench/rivals.sh
+	@$(BIN)/python -m bench.slo --keep bench/slo/last.txt $(ARGS)
 
 # --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
 

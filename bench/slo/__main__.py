@@ -1,9 +1,12 @@
-"""Plays scenarios in virtual time, prints a table and one line for each thing that issue 5 wants.
+"""Plays scenarios, prints a table and one line for each thing that issue 5 wants.
 
-    python -m bench.slo [--scenario NAME ...] [--policy NAME ...] [--seeds N | --seed N] [--load X]
-                        [--jobs N] [--keep FILE]
+    python -m bench.slo [--scenario NAME ...] [--policy NAME ...] [--seeds N | --seed N] [--load X] [--jobs N]
+                        [--only virtual | live] [--keep FILE]
+    python -m bench.slo --url URL --load X [--scenario NAME] [--model NAME] [--key-of NAME=KEY ...]
+                        [--header-of NAME=HEADER:VALUE ...]
 
-Exit status 1 where something falls short, or was not measured.
+The second form plays over HTTP against a gateway that stands already. Exit status 1 where something falls short, or
+nothing was measured that could.
 """
 
 from __future__ import annotations
@@ -17,14 +20,18 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.slo.best import Best
+import uvloop
+
+from bench.slo.live import Address, headers_by_name
 from bench.slo.policies import POLICIES
 from bench.slo.reading import known_scenarios, load_scenario
 from bench.slo.rows import Block
-from bench.slo.runs import Runs
+from bench.slo.runs import Runs, play_virtual
 from bench.slo.scenario import Scenario
+from bench.slo.stand import play_and_sum, play_contenders
 from bench.slo.targets import targets_of
-from simulator.trace_formats import TraceFault
+from simulator.children import ChildFailed
+from simulator.stage import MODEL
 from tenancy.document import Invalid
 
 METHOD = """\
@@ -42,41 +49,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = range(options.seeds) if options.seed is None else [options.seed]
     try:
         scenarios = [load_scenario(name) for name in options.scenario]
-    except (OSError, Invalid) as fault:
+        blocks, live = _play(scenarios, seeds, options)
+    except (OSError, Invalid, ChildFailed) as fault:
         print(f"bench-slo: {fault}", file=sys.stderr)
         return 1
-    with ProcessPoolExecutor(options.jobs) as pool:
-        blocks = _play_all(Runs(pool, seeds), scenarios, options)
     targets = [target for block in blocks for target in targets_of(block)]
-    told = "\n\n".join([_head(seeds), METHOD, *map(str, blocks), "\n".join(map(str, targets))])
+    told = "\n\n".join([_head(seeds), METHOD, *map(str, [*blocks, *live]), "\n".join(map(str, targets))])
     print(told)
     if options.keep:
         options.keep.write_text(told + "\n")
     return 0 if targets and all(target.is_met for target in targets) else 1
 
 
-def _play_all(runs: Runs, scenarios: Sequence[Scenario], options: argparse.Namespace) -> list[Block]:
-    bests: dict[str, Best] = {}
-    blocks = []
-    for scenario in scenarios:
-        try:
-            best = None if options.load else _best(runs, scenario, bests)
-            load = best.load * scenario.load if best else options.load
-            figures = runs.measure(scenario, [POLICIES[name] for name in options.policy], load)
-        except TraceFault as fault:
-            print(f"{scenario.name} is left out: {fault}", file=sys.stderr)
-            continue
-        blocks.append(Block(scenario, load, best, figures))
-        print(f"{blocks[-1]}\n", file=sys.stderr, flush=True)
-    return blocks
-
-
-def _best(runs: Runs, scenario: Scenario, bests: dict[str, Best]) -> Best:
-    """Of the scenario that it is like: what comes on top of that is no reason to ask for less."""
-    if scenario.base not in bests:
-        bests[scenario.base] = found = runs.find_best(load_scenario(scenario.base))
-        print(f"{scenario.base}: best load {found.load:.2f}/s, met {found.met_per_s:.2f}/s\n", file=sys.stderr)
-    return bests[scenario.base]
+def _play(
+    scenarios: Sequence[Scenario], seeds: Sequence[int], options: argparse.Namespace
+) -> tuple[list[Block], list[Block]]:
+    """What is judged, and what is only shown."""
+    if options.url:
+        address = Address(options.url, headers_by_name(options.key_of, options.header_of), options.model)
+        one = scenarios[0]
+        return [], [
+            Block(
+                one, options.load, None, {options.url: uvloop.run(play_and_sum(address, one, options.load, seeds[0]))}
+            )
+        ]
+    blocks, live = [], []
+    if options.only != "live":
+        with ProcessPoolExecutor(options.jobs) as pool:
+            policies = [POLICIES[name] for name in options.policy]
+            blocks = play_virtual(Runs(pool, seeds), scenarios, policies, options.load)
+    if options.only != "virtual" and not options.load:
+        live = play_contenders(seeds[0])
+    return blocks, live
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -87,8 +91,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, metavar="N", help="only this one")
     parser.add_argument("--load", type=float, metavar="X", help="requests a second, instead of what the files say")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at once")
+    parser.add_argument("--only", choices=("virtual", "live"))
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write what is printed to this file too")
-    return parser.parse_args(arguments)
+    parser.add_argument("--url", help="play on this gateway, over HTTP")
+    parser.add_argument("--model", default=MODEL, help="which model it is asked for (default %(default)s)")
+    parser.add_argument("--key-of", nargs="+", default=[], metavar="NAME=KEY", help="of a tenant, or of a tier")
+    parser.add_argument("--header-of", nargs="+", default=[], metavar="NAME=HEADER:VALUE", help="the same")
+    options = parser.parse_args(arguments)
+    if options.url and (options.load is None or len(options.scenario) != 1):
+        parser.error("--url wants --load and one --scenario")
+    return options
 
 
 def _head(seeds: Sequence[int]) -> str:

@@ -58,6 +58,9 @@ def smg_plain() -> Contender:
     )
 
 
+CONTENDERS = (smg_plain, smg, hearth)
+
+
 def _smg_class(scenario: Scenario, tenant: Customer) -> dict[str, str]:
     ranked = sorted(scenario.tiers.values(), key=lambda tier: -tier.priority)
     from_top = [tier.name for tier in ranked].index(tenant.tier)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -19,6 +20,9 @@ from simulator.answer import ask
 from simulator.prompt_text import prompt_text
 from simulator.stage import MODEL
 
+LINGER_S = 30.0
+"""After the last request was asked nobody waits longer than this: no promise that is made here allows for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -29,16 +33,30 @@ class Address:
     model: str = MODEL
 
 
+def headers_by_name(keys: Sequence[str], headers: Sequence[str]) -> Callable[[Customer], Mapping[str, str]]:
+    """From `NAME=KEY` and `NAME=HEADER:VALUE`, where a name is a tenant's or, for all others of it, a tier's."""
+    by_name: dict[str, dict[str, str]] = {}
+    for word in keys:
+        name, _, key = word.partition("=")
+        by_name.setdefault(name, {})["authorization"] = f"Bearer {key}"
+    for word in headers:
+        name, _, header = word.partition("=")
+        field, _, value = header.partition(":")
+        by_name.setdefault(name, {})[field] = value.strip()
+    return lambda tenant: {**by_name.get(tenant.tier, {}), **by_name.get(tenant.name, {})}
+
+
 async def play_live(address: Address, traffic: Sequence[Offered], seed: int) -> list[Fate]:
-    """What became of all, when the last has ended."""
+    """What became of all."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
         player = _Player(address, client, seed)
-        async with asyncio.TaskGroup() as clients:
-            for number, offered in enumerate(traffic):
-                # Made before it is due, in time that would be spent waiting.
-                body = _body(address.model, offered, f"{seed} {number}")
-                await asyncio.sleep(offered.at_s - player.now_s())
-                clients.create_task(player.ask(offered, body))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(traffic[-1].at_s + LINGER_S), asyncio.TaskGroup() as clients:
+                for number, offered in enumerate(traffic):
+                    # Made before it is due, in time that would be spent waiting.
+                    body = _body(address.model, offered, f"{seed} {number}")
+                    await asyncio.sleep(offered.at_s - player.now_s())
+                    clients.create_task(player.ask(offered, body))
         return player.fates
 
 

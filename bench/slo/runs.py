@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -10,9 +11,12 @@ from statistics import fmean
 from bench.slo.best import Best, find_best
 from bench.slo.figures import Figures, middle_figures
 from bench.slo.policies import FCFS, Policy
+from bench.slo.reading import load_scenario
+from bench.slo.rows import Block
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import draw_traffic
 from bench.slo.virtual import Job, play
+from simulator.trace_formats import TraceFault
 
 FIRST_GUESS = 0.25
 """Of what the fleet could prefill if it did nothing else."""
@@ -41,3 +45,30 @@ class Runs:
         drawn = draw_traffic(scenario, 1.0, self.seeds[0])
         prefill_s = fmean(scenario.profile.prefill_s(0, one.prompt_tokens) for one in drawn)
         return find_best(measure, FIRST_GUESS * scenario.engines / prefill_s)
+
+
+def play_virtual(
+    runs: Runs, scenarios: Sequence[Scenario], policies: Sequence[Policy], load: float | None
+) -> list[Block]:
+    """Every scenario at its own times the best load of the scenario it is like, or all at one load."""
+    bests: dict[str, Best] = {}
+    blocks = []
+    for scenario in scenarios:
+        try:
+            best = None if load else _best(runs, scenario, bests)
+            at = best.load * scenario.load if best else load or 0.0
+            block = Block(scenario, at, best, runs.measure(scenario, policies, at))
+        except TraceFault as fault:
+            print(f"{scenario.name} is left out: {fault}", file=sys.stderr)
+            continue
+        print(f"{block}\n", file=sys.stderr, flush=True)
+        blocks.append(block)
+    return blocks
+
+
+def _best(runs: Runs, scenario: Scenario, bests: dict[str, Best]) -> Best:
+    """Of the scenario that it is like: what comes on top of that is no reason to ask for less."""
+    if scenario.base not in bests:
+        bests[scenario.base] = found = runs.find_best(load_scenario(scenario.base))
+        print(f"{scenario.base}: best load {found.load:.2f}/s, met {found.met_per_s:.2f}/s\n", file=sys.stderr)
+    return bests[scenario.base]

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import uvloop
 
 from bench.routing.venue import all_found, running_program
-from bench.slo.contenders import Contender
+from bench.slo.contenders import CONTENDERS, Contender
 from bench.slo.figures import Figures, figures_of
 from bench.slo.live import Address, play_live
+from bench.slo.reading import load_scenario
+from bench.slo.rows import Block
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import draw_traffic
 from simulator.stage import make_folder, start_pods
+
+LIVE: Mapping[str, float] = {"steady": 13.0, "overload-2": 32.0}
+"""What is played live, and how fast: about what its load comes to on so few engines."""
+
+LIVE_ENGINES = 2
+LIVE_REQUESTS = 120
+"""Of the tier that is counted: one machine plays clients, gateway and engines, in real time."""
+
+
+def play_contenders(seed: int) -> list[Block]:
+    """Everybody who is at hand, one after the other. Raises ChildFailed."""
+    blocks = []
+    for name, load in LIVE.items():
+        whole = load_scenario(name)
+        scenario = replace(whole, name=f"{name}, live", engines=LIVE_ENGINES, until=(whole.until[0], LIVE_REQUESTS))
+        figures = {}
+        for contender in (make() for make in CONTENDERS):
+            if contender.lacks:
+                print(f"{contender.name} is left out: {contender.lacks}", file=sys.stderr)
+                continue
+            with TemporaryDirectory() as folder:
+                figures[contender.name] = uvloop.run(stand_and_play(contender, scenario, load, seed, Path(folder)))
+        blocks.append(Block(scenario, load, None, figures))
+        print(f"{blocks[-1]}\n", file=sys.stderr, flush=True)
+    return blocks
 
 
 async def stand_and_play(contender: Contender, scenario: Scenario, load: float, seed: int, folder: Path) -> Figures:

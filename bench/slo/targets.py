@@ -43,6 +43,8 @@ def targets_of(block: Block) -> list[Target]:
 def _targets(block: Block, ours: Figures) -> Iterator[Target]:
     scenario = block.scenario
     for key, bound in scenario.wanted.items():
+        if key == OF_BEST and block.best is None:
+            continue
         if key == OF_BEST:
             yield Target(f"{scenario.name}, goodput by the best", bound, block.of_best(ours), at_least=True)
         elif key == REFUSED:
