@@ -135,8 +135,9 @@ class Asked:
 
     def drop_body(self, budget: Budget) -> None:
         """Give back what the body took. Safe to call again."""
-        budget.give(sum(map(len, self._parts)))
-        self._parts.clear()
+        if self._parts:
+            budget.give(sum(map(len, self._parts)))
+            self._parts.clear()
 
     @property
     def expects_continue(self) -> bool:

@@ -101,6 +101,7 @@ class HttpCarrier:
             self._reply,
             placement,
             self._path,
+            loop=self._pool.loop,
             withholds_usage=self._usage_added,
             kept_bytes=self._kept_bytes,
             begun=self._begun,

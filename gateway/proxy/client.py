@@ -114,6 +114,9 @@ class ClientConnection(asyncio.Protocol):
             self._linger()
         elif self._unread:
             self._unread += data
+        elif len(data) <= SLICE_BYTES and not self._waiting:
+            self._reader.feed(data)
+            self._advance()
         else:
             self._read(data)
 
@@ -222,7 +225,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.is_idle:
             self._await(Wait.REQUEST)
-        if not self._is_advancing:
+        if not self._is_advancing and (self._waiting or self._unread):
             self._go_on()
 
     def _go_on(self) -> None:

@@ -36,6 +36,8 @@ Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
 LookAt = Callable[[Request, bytes], Awaitable[Request]]
 """`Look` with the request's body."""
 
+JSON = b"application/json"
+
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
 LONGEST_SESSION = 256
 
@@ -255,7 +257,7 @@ class Desk:
         return pod is not None and pod.takes_priority
 
     def _start(self, reply: Reply, lead: Callable[[], Awaitable[None]]) -> None:
-        reply.task = task = asyncio.get_running_loop().create_task(self._see_through(reply, lead))
+        reply.task = task = self._pool.loop.create_task(self._see_through(reply, lead))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -299,8 +301,8 @@ def _key(asked: Asked) -> str | None:
 
 
 def _check_media_type(asked: Asked) -> None:
-    kind = asked.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
+    kind = asked.headers.get(b"content-type", b"")
+    if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
         raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body as `Content-Type: application/json`.")
     if asked.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         # Engines would take the compressed bytes for the body.

@@ -87,7 +87,8 @@ class Pool:
 
     def give_back(self, line: Line) -> None:
         idle = self._idle.setdefault(line.url, [])
-        if len(idle) < IDLE_LINES and line.is_open and self.knows(line.url):
+        # The pod may be gone from the fleet: then nobody is sent there, and the patrol closes it.
+        if len(idle) < IDLE_LINES and line.is_open:
             idle.append(line)
         else:
             line.abort()
@@ -137,6 +138,11 @@ class Pool:
             raise
         self._patrol.watch(line)
         return line
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that all of this runs in. To ask for the running one is a system call, so it is asked for once."""
+        return asyncio.get_running_loop()
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:

@@ -89,11 +89,12 @@ class Relay:
         placement: Placed,
         path: str,
         *,
+        loop: asyncio.AbstractEventLoop,
         withholds_usage: bool,
         kept_bytes: int,
         begun: Callable[[], None],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._begun = begun
         self.withholds_usage = withholds_usage
         self.reply = reply
@@ -102,7 +103,7 @@ class Relay:
         self.path = path
         self.kept = Kept(kept_bytes)
         self.is_stream = False
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
         self.end = LegEnd.ANSWERED
         self.status = 0
         self.detail = ""

@@ -114,7 +114,13 @@ class Scene:
         self.reply.is_anthropic = api is Api.MESSAGES
         self.placement = FakePlacement(Request("r-1", api, "tiny", stream=True))
         self.relay = Relay(
-            self.reply, self.placement, "/v1/x", withholds_usage=withholds_usage, kept_bytes=kept, begun=lambda: None
+            self.reply,
+            self.placement,
+            "/v1/x",
+            loop=asyncio.get_running_loop(),
+            withholds_usage=withholds_usage,
+            kept_bytes=kept,
+            begun=lambda: None,
         )
         self.line = Line(self.owner, "http://pod")
         self.line.connection_made(cast("asyncio.Transport", self.socket))
