@@ -24,7 +24,8 @@ def find_best(play: Callable[[float], Best], first_per_s: float) -> Best:
     while (high := play(2 * middle.load)).met_per_s > middle.met_per_s:
         low, middle = middle, high
     if low is middle:
-        low = play(0.5 * middle.load)
+        while (low := play(0.5 * middle.load)).met_per_s > middle.met_per_s:
+            middle, high = low, middle
     while high.load > low.load * NEAR**2:
         # The wider side of the best that was seen is narrowed.
         if high.load / middle.load > middle.load / low.load:

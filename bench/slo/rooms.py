@@ -41,7 +41,9 @@ class StrictPriority(Room):
         self._came = 0
         self._look_again: asyncio.TimerHandle | None = None
 
-    async def place(self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str]) -> Placement:
+    async def place(
+        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], came_s: float = 0.0
+    ) -> Placement:
         granted: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         self._came += 1
         heappush(self._waiting, (-promise.tier.priority, self._came, request, avoid, granted))
@@ -77,9 +79,11 @@ class StaticCaps(Room):
 
     def __init__(self, router: Router, clock: Clock, draw: Callable[[], float]) -> None:
         super().__init__(router, clock=clock, draw=draw)
-        self._router, self._now = router, clock
+        self._router, self._now, self._luck = router, clock, draw
 
-    async def place(self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str]) -> Placement:
+    async def place(
+        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], came_s: float = 0.0
+    ) -> Placement:
         most = RUNNING.get(promise.tier.name)
         if most is not None:
             roster, ledger = self._router.fleet.roster(request.model), self._router.ledger
@@ -92,4 +96,4 @@ class StaticCaps(Room):
             if len(full) == len(roster.engines) > 0:
                 raise Refused(Reason.OVERLOADED, "All engines are as full as this tier may make them.")
             avoid |= full
-        return await super().place(request, caller, promise, avoid)
+        return self._router.place(request, avoid=avoid, now_s=self._now(), draw=self._luck())

@@ -1,0 +1,52 @@
+"""Runs in virtual time: the same every time, and what overload and loss must show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bench.slo.figures import Figures
+from bench.slo.policies import CAPS, FCFS, STRICT, Policy
+from bench.slo.scenario import Loss, Scenario
+from bench.slo.virtual import Job, play
+from tests.bench.slo.small import GOLD, SMALL
+
+
+def run(policy: Policy, load: float, scenario: Scenario = SMALL) -> Figures:
+    """The figures of one run."""
+    return play(Job(scenario, policy, load, seed=3))
+
+
+def test_a_seed_gives_the_same_figures() -> None:
+    """To the last digit, refusals and retries included."""
+    assert run(CAPS, 80.0) == run(CAPS, 80.0)
+
+
+def test_little_load_keeps_all_promises() -> None:
+    """Whoever comes first: nothing is refused and nothing is wasted."""
+    told = run(FCFS, 4.0)
+    assert [tier.attainment for tier in told.tiers.values()] == [1.0, 1.0]
+    assert (told.reasons, told.wasted) == ({}, 0.0)
+
+
+def test_strict_priority_serves_gold_first() -> None:
+    """Its first tokens come in time where coming first breaks all promises; how fast it then goes is not looked at."""
+    tiers = {**SMALL.tiers, "gold": replace(GOLD, tpot_s=1.0)}
+    overload = replace(SMALL, until=("gold", 400), tiers=tiers)
+    strict, fcfs = (run(policy, 30.0, overload).tiers["gold"].attainment for policy in (STRICT, FCFS))
+    assert (strict > 0.9, fcfs < 0.2) == (True, True)
+
+
+def test_capped_tiers_are_refused_and_ask_again() -> None:
+    """At once, and three times each."""
+    told = run(CAPS, 80.0)
+    assert told.tiers["gold"].refused == 0.0 < told.tiers["bronze"].refused
+    assert told.reasons["overloaded"] > told.tiers["bronze"].refused
+    assert told.refusal_p99_s == 0.0
+
+
+def test_a_lost_engine_loses_what_is_on_it() -> None:
+    """What had begun there is lost and wasted, what had not goes on elsewhere."""
+    told = run(FCFS, 12.0, replace(SMALL, until=("gold", 200), loss=Loss(engine=0, at=0.3, back=0.6)))
+    assert set(told.reasons) == {"pod_lost"}
+    assert 0.0 < told.tiers["bronze"].refused < 0.1
+    assert told.wasted > 0.0
