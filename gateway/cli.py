@@ -31,7 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == "config":
         from gateway.commands import check
 
-        return check.run(arguments.file, os.environ.copy())
+        return check.run(arguments, os.environ.copy())
+    if arguments.command == "policy":
+        from gateway.commands import policy
+
+        return policy.run(arguments, os.environ.copy())
+    if arguments.command == "keys":
+        from gateway.commands import keys
+
+        return keys.run(arguments, os.environ.copy())
     parser.print_help()
     return 0
 
@@ -56,6 +64,17 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser("check", help="name every fault of a configuration at once, with its path")
     check.add_argument("file", metavar="FILE")
+    actions.add_parser("schema", help="print the JSON Schema of a configuration, for editors")
+    policy = commands.add_parser("policy", help="what a policy says, and what another would change")
+    if "policy" in words:
+        from gateway.commands.policy import add_flags
+
+        add_flags(policy)
+    keys = commands.add_parser("keys", help="make, rotate, revoke and list the keys of tenants")
+    if "keys" in words:
+        from gateway.commands.keys import add_flags
+
+        add_flags(keys)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
     return parser
 

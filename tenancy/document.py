@@ -51,6 +51,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         seen: set[object] = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
             key = key_node.value
             if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(None, None, f"`{key}` stands twice", key_node.start_mark)
@@ -64,11 +66,19 @@ def read_document(text: str, variables: Mapping[str, str]) -> Table:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
     except yaml.MarkedYAMLError as error:
         raise Invalid([Fault(_place(error), error.problem or "not YAML")]) from None
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise Invalid([Fault("", DEEP)]) from None
+    except Exception as error:  # noqa: BLE001 - a date, number or tag that makes no value raises whatever it raises
         raise Invalid([Fault("", f"not YAML: {error}")]) from None
     faults: list[Fault] = []
-    document = _substituted({} if document is None else document, "", variables, faults)
+    try:
+        document = _substituted({} if document is None else document, "", variables, faults)
+    except RecursionError:
+        raise Invalid([Fault("", DEEP)]) from None
     return Table(document, "", faults)
+
+
+DEEP = "nested too deeply, or within itself"
 
 
 def _place(error: yaml.MarkedYAMLError) -> str:
@@ -215,7 +225,7 @@ def number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise Wrong(f"must be a number, not {_kind(value)}")
     try:
-        found = float(value)
+        found = float("" if isinstance(value, str) and "_" in value else value)
     except (ValueError, OverflowError):
         raise Wrong(f"must be a number, not {value!r}") from None
     if not isfinite(found):

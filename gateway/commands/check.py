@@ -1,21 +1,27 @@
-"""`hearth config check FILE`: every fault of a configuration at once, each with its path."""
+"""`hearth config check FILE`: every fault of a configuration at once, each with its path. `schema`: its JSON Schema."""
 
 from __future__ import annotations
 
+import json
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.config.schema import config_schema
 from gateway.config.sources import check_file
 from gateway.identity.load import load_policy
 from gateway.tls import check_certificate
 from tenancy.document import Fault, Invalid
 
 
-def run(config: str, variables: Mapping[str, str]) -> int:
+def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     """The exit status: 0 where a gateway would start with it, 1 where it would not."""
-    faults = find_faults(Path(config), variables)
-    sys.stdout.write("".join(f"{fault}\n" for fault in faults) or f"{config}: ok\n")
+    if arguments.action == "schema":
+        sys.stdout.write(json.dumps(config_schema(), indent=2) + "\n")
+        return 0
+    faults = find_faults(Path(arguments.file), variables)
+    sys.stdout.write("".join(f"{fault}\n" for fault in faults) or f"{arguments.file}: ok\n")
     return 1 if faults else 0
 
 

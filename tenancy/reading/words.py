@@ -40,9 +40,14 @@ VARIABLE = r"\$\{\w+(:-[^}]*)?\}"
 LONGEST_NAME = 128
 
 
+def _text(pattern: str, **bounds: object) -> Schema:
+    """A text of this form, or a variable that may be."""
+    return {"type": "string", "pattern": f"^({pattern}|{VARIABLE})$", **bounds}
+
+
 def _numeric(digits: str, **bounds: object) -> Schema:
     """A number, or a text that is one, as `2e-7` and variables are."""
-    return {"anyOf": [bounds, {"type": "string", "pattern": f"^({digits}|{VARIABLE})$"}]}
+    return {"anyOf": [bounds, _text(digits)]}
 
 
 def _or_off(kind: Kind) -> Kind:
@@ -154,11 +159,12 @@ def headers(value: object) -> tuple[str, ...]:
 def url(value: object) -> str:
     """An https URL; http only to this machine: who can change keys on their way can make tokens."""
     words = text(value)
-    if re.fullmatch(r"https://[^\s/?#@]+(/[^\s?#]*)?(\?[^\s#]*)?", words) is None and (
-        re.fullmatch(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?(/[^\s?#]*)?(\?[^\s#]*)?", words) is None
-    ):
+    if re.fullmatch(_URL, words) is None:
         raise Wrong("must be a URL beginning with https://")
     return words
+
+
+_URL = r"(https://[^\s/?#@]+|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?)(/[^\s?#]*)?(\?[^\s#]*)?"
 
 
 def secret(value: object) -> str:
@@ -191,36 +197,29 @@ def leeway(value: object) -> float:
     return found
 
 
-_WHOLE, _ANY = r"0*[1-9][0-9]*", r"[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?"
+_WHOLE, _ANY = r"0*[1-9][0-9]*(\.0*)?", r"[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?"
+_ABOVE_ZERO = rf"(?=[0.]*[1-9]){_ANY}"
 
 TEXT = Kind(text, {"type": "string", "minLength": 1})
-NAME = Kind(name, {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME, "pattern": r"^[^/\s]([^/]*[^/\s])?$"})
+NAME = Kind(name, _text(r"[^/\s]([^/]*[^/\s])?", maxLength=LONGEST_NAME))
 FLAG = Kind(flag, {"type": "boolean"})
 COUNT = Kind(positive(whole), _numeric(_WHOLE, type="integer", minimum=1))
 AMOUNT = Kind(not_negative, _numeric(_ANY, type="number", minimum=0))
-ABOVE_ZERO = Kind(positive(number), _numeric(_ANY, type="number", exclusiveMinimum=0))
-FRACTION = Kind(fraction, _numeric(_ANY, type="number", minimum=0, maximum=1))
-PRIORITY = Kind(priority, _numeric(r"-?[0-9]+", type="integer", minimum=-1_000_000, maximum=1_000_000))
+ABOVE_ZERO = Kind(positive(number), _numeric(_ABOVE_ZERO, type="number", exclusiveMinimum=0))
+FRACTION = Kind(fraction, _numeric(r"0|1|0?\.[0-9]+|[0-9]e-[0-9]+", type="number", minimum=0, maximum=1))
+PRIORITY = Kind(priority, _numeric(r"-?[0-9]{1,6}(\.0*)?", type="integer", minimum=-1_000_000, maximum=1_000_000))
 MILLISECONDS = Kind(lambda value: positive(number)(value) / 1000, ABOVE_ZERO.schema)
 WAIT = Kind(lambda value: not_negative(value) / 1000, AMOUNT.schema)
-LEEWAY = Kind(leeway, _numeric(_ANY, type="number", minimum=0, maximum=300))
+LEEWAY = Kind(leeway, _numeric(r"[0-2]?[0-9]{1,2}(\.[0-9]+)?|300|[0-9]e-[0-9]+", type="number", minimum=0, maximum=300))
 OVERLOAD = Kind(lambda value: Overload(one_of(tuple(Overload))(value)), {"enum": [word.value for word in Overload]})
-DURATION = Kind(duration, {"type": "string", "pattern": "^[1-9][0-9]{0,5}[smhdw]$"})
-MOMENT = Kind(moment, {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}"})
+DURATION = Kind(duration, _text("[1-9][0-9]{0,5}[smhdw]"))
+MOMENT = Kind(moment, _text("[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].+)?"))
 NAMES = Kind(names, {"type": "array", "items": TEXT.schema})
 SOME_NAMES = Kind(some_names, {"type": "array", "items": TEXT.schema, "minItems": 1})
 RENAMINGS = Kind(renamings, {"type": "object", "additionalProperties": TEXT.schema, "propertyNames": {"minLength": 1}})
-DIGEST = Kind(digest, {"type": "string", "pattern": f"^{_DIGEST.pattern}$"})
-HEADER_NAMES = Kind(
-    headers,
-    {
-        "anyOf": [
-            {"type": "string", "pattern": "^[A-Za-z0-9-]+$"},
-            {"type": "array", "items": {"type": "string", "pattern": "^[A-Za-z0-9-]+$"}},
-        ]
-    },
-)
-URL = Kind(url, {"type": "string", "pattern": "^https?://"})
+DIGEST = Kind(digest, _text(_DIGEST.pattern))
+HEADER_NAMES = Kind(headers, {"anyOf": [_text("[A-Za-z0-9-]+"), {"type": "array", "items": _text("[A-Za-z0-9-]+")}]})
+URL = Kind(url, _text(_URL))
 SECRET = Kind(secret, {"type": "string", "minLength": 16})
 CHOSEN_ALGORITHMS = Kind(algorithms, {"type": "array", "items": {"enum": list(ALGORITHMS)}, "minItems": 1})
 

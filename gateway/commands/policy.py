@@ -1,0 +1,126 @@
+"""`hearth policy check|explain|diff|schema`: what a policy says, what another would change, before it is in force."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from gateway.config.sources import check_file
+from gateway.config.values import ModelEntry
+from gateway.identity.load import read_file
+from gateway.past import read_past
+from tenancy.document import Fault, Invalid, Wrong
+from tenancy.limits.use import FREE, Rates
+from tenancy.policy import Policy
+from tenancy.telling.difference import differences
+from tenancy.telling.explain import explain
+from tenancy.telling.schema import policy_schema
+from tenancy.telling.trial import Fate, Past, try_on
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    """What the command line may say."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    config = ArgumentParser(add_help=False)
+    config.add_argument("--config", metavar="FILE", help="where the prices are (default $HEARTH_CONFIG)")
+    check = actions.add_parser("check", parents=[config], help="name every fault of a policy at once, with its path")
+    check.add_argument("file", metavar="FILE", nargs="?", help="the policy (default $HEARTH_POLICY, or the config's)")
+    told = actions.add_parser("explain", parents=[config], help="what a tenant gets, and which line says so")
+    told.add_argument("tenant", metavar="TENANT")
+    told.add_argument("file", metavar="FILE", nargs="?", help="the policy (default $HEARTH_POLICY, or the config's)")
+    diff = actions.add_parser("diff", parents=[config], help="what changes for whom")
+    diff.add_argument("old", metavar="OLD")
+    diff.add_argument("new", metavar="NEW")
+    diff.add_argument("--trace", metavar="FILE", help="a usage log: how many of its requests each would have refused")
+    actions.add_parser("schema", help="print the JSON Schema of a policy, for editors")
+
+
+def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
+    """The exit status: 0 well, 1 there are faults."""
+    try:
+        match arguments.action:
+            case "schema":
+                sys.stdout.write(json.dumps(policy_schema(), indent=2) + "\n")
+            case "check":
+                path, _ = _policy(arguments, variables)
+                sys.stdout.write(f"{path}: ok\n")
+            case "explain":
+                path, policy = _policy(arguments, variables)
+                _explain(path, policy, arguments.tenant)
+            case _:
+                _diff(arguments, variables)
+    except Invalid as invalid:
+        sys.stdout.write("".join(f"{fault}\n" for fault in invalid.faults))
+        return 1
+    except (Wrong, OSError) as trouble:
+        sys.stderr.write(f"hearth: {trouble}\n")
+        return 1
+    return 0
+
+
+def _policy(arguments: Namespace, variables: Mapping[str, str]) -> tuple[Path, Policy]:
+    config = _config(arguments, variables)
+    settings = check_file(config, variables) if config is not None else None
+    path = arguments.file or variables.get("HEARTH_POLICY") or (settings and settings.policy)
+    if not path:
+        raise Wrong("which policy? Say FILE, --config FILE or HEARTH_POLICY")
+    return Path(path), read_file(Path(path), variables, None if settings is None else settings.model_table)
+
+
+def _config(arguments: Namespace, variables: Mapping[str, str]) -> Path | None:
+    named = arguments.config or variables.get("HEARTH_CONFIG")
+    return Path(named) if named else None
+
+
+def _explain(path: Path, policy: Policy, name: str) -> None:
+    if name not in policy.tenants:
+        raise Invalid([Fault(str(path), f"`{name}` is no tenant; there are {', '.join(policy.tenants) or 'none'}")])
+    rows = [(told.word, told.value, told.source) for told in explain(path.read_text(encoding="utf-8"), policy, name)]
+    keys = [key.caller.key_id or "" for key in policy.keys.values() if key.caller.tenant.name == name]
+    rows.append(("keys", ", ".join(keys) or "none", ""))
+    _write(rows)
+
+
+def _diff(arguments: Namespace, variables: Mapping[str, str]) -> None:
+    config = _config(arguments, variables)
+    prices = check_file(config, variables).model_table if config is not None else None
+    old, new = (read_file(Path(file), variables, prices) for file in (arguments.old, arguments.new))
+    changes = [
+        (change.whose or "everybody", change.word, f"{change.before} -> {change.after}")
+        for change in differences(old, new)
+    ]
+    _write(changes or [("nothing changes",)])
+    if arguments.trace:
+        past = read_past(Path(arguments.trace))
+        rates = _rates(prices or {})
+        sys.stdout.write(f"\n{len(past)} requests of {arguments.trace}\n")
+        before, after = (try_on(policy, past, lambda model: rates.get(model, FREE)) for policy in (old, new))
+        _write(_fates(before, after, past))
+
+
+def _rates(prices: Mapping[str, ModelEntry]) -> dict[str, Rates]:
+    return {
+        name: Rates(entry.input_cost(1, 0) or 0.0, entry.input_cost(1, 1) or 0.0, entry.output_cost(1) or 0.0)
+        for name, entry in prices.items()
+    }
+
+
+def _fates(old: Mapping[str, Fate], new: Mapping[str, Fate], past: Sequence[Past]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("TENANT", "REQUESTS", "REFUSED BY OLD", "BY NEW", "WHY")]
+    for name in dict.fromkeys(held.tenant or "" for held in past):
+        before, after = old[name], new[name]
+        why = ", ".join(f"{reason} {times}" for reason, times in after.refused.most_common())
+        refused = (str(fate.refused.total()) for fate in (before, after))
+        rows.append((name or "(none)", str(before.requests), *refused, why or "-"))
+    return rows
+
+
+def _write(rows: Iterable[tuple[str, ...]]) -> None:
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write(line.rstrip() + "\n")

@@ -1,0 +1,119 @@
+"""The folder of keys as operators change it: `<tenant>/<key id>`, a digest each. A key itself is never written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from gateway.identity.shelf import Files
+from tenancy.document import Wrong
+from tenancy.policy import KeyFile
+from tenancy.reading.auth import read_key_file
+from tenancy.reading.words import KEY, name
+
+PREFIX = "sk-hearth-"
+"""By which scanners for leaked secrets know a key."""
+
+RANDOM_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of the folder. `fault` says what is wrong with its file."""
+
+    tenant: str
+    key_id: str
+    user: str | None = None
+    group: str | None = None
+    until_s: float = inf
+    fault: str = ""
+
+
+class KeyFolder:
+    """One folder. Files and folders that it makes can be read by their owner only."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def entries(self) -> Iterator[Entry]:
+        """All keys. Raises `Wrong` where there is no folder."""
+        for file in Files().key_files(str(self._root)):
+            yield _entry(file)
+
+    def find(self, tenant: str, key_id: str) -> Entry:
+        """One of them. Raises `Wrong` where it is not there."""
+        path = self._place(tenant, key_id)
+        if not path.is_file():
+            raise Wrong(f"there is no key `{tenant}/{key_id}` in `{self._root}`")
+        return _entry(KeyFile(tenant, key_id, Files().text(str(path))))
+
+    def add(self, tenant: str, key_id: str | None = None, **said: Any) -> tuple[str, str]:
+        """A new key's id, and the key. `said`: user, group, until_s. Raises `Wrong`."""
+        key_id = key_id or f"k{secrets.token_hex(4)}"
+        path = self._place(tenant, key_id)
+        key = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+        content = _content(sha256(key.encode()).hexdigest(), **said)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = _draft(path, content)
+        try:
+            os.link(draft, path)  # appears whole, and never over another key
+        except FileExistsError:
+            raise Wrong(f"there is a key `{tenant}/{key_id}` already") from None
+        finally:
+            draft.unlink()
+        return key_id, key
+
+    def end(self, tenant: str, key_id: str, until_s: float) -> float:
+        """Let a key end then, or when it would have ended before; that time. Raises `Wrong`."""
+        entry = self.find(tenant, key_id)
+        path = self._place(tenant, key_id)
+        digest, _ = read_key_file(Files().text(str(path)))
+        ends_s = min(until_s, entry.until_s)
+        _draft(path, _content(digest, user=entry.user, group=entry.group, until_s=ends_s)).replace(path)
+        return ends_s
+
+    def remove(self, tenant: str, key_id: str) -> None:
+        """Raises `Wrong` where it is not there."""
+        self.find(tenant, key_id)
+        self._place(tenant, key_id).unlink()
+
+    def _place(self, tenant: str, key_id: str) -> Path:
+        for given in (tenant, key_id):
+            if name(given).startswith("."):
+                raise Wrong(f"`{given}` must not begin with a dot")
+        return self._root / tenant / key_id
+
+
+def _entry(file: KeyFile) -> Entry:
+    try:
+        _, said = read_key_file(file.content)
+    except Wrong as wrong:
+        return Entry(file.tenant, file.key_id, fault=str(wrong))
+    return Entry(file.tenant, file.key_id, said.get("user"), said.get("group"), said.get("until", inf))
+
+
+def _content(digest: str, *, user: str | None = None, group: str | None = None, until_s: float = inf) -> str:
+    words = [digest]
+    for word, value in (("group", group), ("user", user)):
+        if value is not None:
+            if value.split() != [KEY[word].kind.parse(value)]:
+                raise Wrong(f"{word} `{value}` must hold no spaces")
+            words.append(f"{word}={value}")
+    if until_s < inf:
+        words.append(f"until={datetime.fromtimestamp(int(until_s), UTC):%Y-%m-%dT%H:%M:%SZ}")
+    return " ".join(words) + "\n"
+
+
+def _draft(path: Path, content: str) -> Path:
+    """The content in a file beside, that no reader looks at."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(content)
+    return draft

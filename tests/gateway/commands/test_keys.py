@@ -1,0 +1,91 @@
+"""`hearth keys`: a key is shown once, alone on standard output; the rest is said beside."""
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.identity.key_folder import PREFIX
+
+
+@pytest.fixture
+def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A policy that the environment names, with a folder of keys."""
+    path = tmp_path / "policy.yaml"
+    (tmp_path / "keys").mkdir()
+    path.write_text(f"auth: {{keys_dir: {tmp_path}/keys}}\ntenants: {{legal: {{}}}}\n")
+    monkeypatch.setenv("HEARTH_POLICY", str(path))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = main(["keys", *words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_a_life_of_keys(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Made, listed, rotated, revoked."""
+    status, key, said = run(capsys, "new", "legal", "--id", "k1", "--user", "ann")
+    assert (status, key.count("\n")) == (0, 1)
+    assert key.startswith(PREFIX)
+    assert "legal/k1" in said
+    assert key.strip() not in said
+    file = policy.parent / "keys" / "legal" / "k1"
+    assert file.read_text() == f"{sha256(key.strip().encode()).hexdigest()} user=ann\n"
+
+    status, rotated, said = run(capsys, "rotate", "legal", "k1", "--keep", "7d")
+    assert (status, rotated != key) == (0, True)
+    assert "legal/k1 is good until 2" in said
+
+    status, listed, _ = run(capsys, "list")
+    rows = [line.split() for line in listed.splitlines()]
+    assert rows[0] == ["TENANT", "ID", "GROUP", "USER", "UNTIL"]
+    assert sorted(row[3] for row in rows[1:]) == ["ann", "ann"]
+    assert sorted(row[4][:1] for row in rows[1:]) == ["2", "r"]
+    assert key.strip() not in listed
+
+    assert run(capsys, "revoke", "legal", "k1")[0] == 0
+    assert not file.exists()
+    assert run(capsys, "list", "search")[1].count("\n") == 1
+
+
+def test_an_old_key_stays_until_it_is_revoked(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless it is said for how long."""
+    run(capsys, "new", "legal", "--id", "k1")
+    assert "stays good until: hearth keys revoke legal k1" in run(capsys, "rotate", "legal", "k1")[2]
+    assert "until=" not in (policy.parent / "keys" / "legal" / "k1").read_text()
+
+
+def test_a_key_may_be_made_for_a_while(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It then ends by itself."""
+    assert run(capsys, "new", "legal", "--id", "k1", "--for", "90d")[0] == 0
+    assert " until=2" in (policy.parent / "keys" / "legal" / "k1").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("revoke", "legal", "k9"), "there is no key `legal/k9`"),
+        (("rotate", "legal", "k9"), "there is no key `legal/k9`"),
+        (("new", "../x"), "must be at most 128 printable characters without `/`"),
+        (("new", "legal", "--for", "soon"), "must be a number of s, m, h, d or w"),
+        (("new", "stranger"), "`stranger` is no tenant of"),
+        (("list", "--dir", "/nowhere"), "there is no folder `/nowhere`"),
+        (("list", "--policy", "/nowhere"), "No such file"),
+    ],
+)
+def test_what_cannot_be_done_is_told(
+    policy: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    """With status 1, and no key shown."""
+    status, out, err = run(capsys, *words)
+    assert (status, out) == (1, "")
+    assert told in err
+
+
+def test_it_must_know_which_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said by flag or by the policy of the environment."""
+    monkeypatch.delenv("HEARTH_POLICY", raising=False)
+    assert "which folder?" in run(capsys, "list")[2]

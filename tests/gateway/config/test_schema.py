@@ -1,0 +1,111 @@
+"""The schema of hearth.yaml knows the words that the reader knows, where it knows them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from gateway.config.file import read_settings
+from gateway.config.schema import config_schema
+from scorers.registry import SCORERS
+from tenancy.document import Table
+
+SCHEMA = config_schema()
+
+
+def words(schema: Any, path: str = "") -> Iterator[str]:
+    """Every path that a schema knows; a list's entries are those of its first."""
+    for choice in schema.get("anyOf", ()):
+        yield from words(choice, path)
+    if "items" in schema:
+        yield from words(schema["items"], f"{path}[0]")
+    for key, held in schema.get("properties", {}).items():
+        below = f"{path}.{key}" if path else key
+        yield below
+        yield from words(held, below)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name in ("policy.yaml", "cert", "key", "pods", "secret"):
+        (tmp_path / name).write_text("x")
+    return tmp_path
+
+
+def full(folder: Path) -> dict[str, Any]:
+    """A configuration that opens every table."""
+    return {
+        "model_list": [{"model_name": "a"}],
+        "discovery": {"static": {"pods": [{"url": "http://a:1"}]}, "file": {"path": f"{folder}/pods"}},
+        "routing": {"scorers": {"session": {}, "interference": {}, "lora": {}, "slow_start": {}}},
+        "kv_events": {"load_us_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
+        "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key"},
+        "log": {},
+        "limits": {},
+        "timeouts": {},
+    }
+
+
+def test_the_schema_is_one() -> None:
+    """By the rules of schemas."""
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a word may stand; those of later versions are known to neither."""
+    asked: set[str] = set()
+    close = Table.close
+
+    def closing(table: Table) -> None:
+        refused = {fault.path for fault in table.faults if "not supported" in fault.words}
+        known = {f"{table.path}.{key}" if table.path else key for key in table._asked}
+        asked.update(known - refused)
+        close(table)
+
+    monkeypatch.setattr(Table, "close", closing)
+    later = dict.fromkeys(("ladders", "extproc", "telemetry"), 1)
+    document = full(files)
+    document["model_list"][0] |= dict.fromkeys(
+        (*("ladder", "calibration", "hold_back", "shadow_fraction", "kv_connector", "inference_pool", "aliases"),), 1
+    ) | {"litellm_params": 1}
+    document["discovery"] |= dict.fromkeys(("kubernetes", "dns", "redis"), 1)
+    read_settings(yaml.safe_dump(document | later), {})
+    known = set(words(SCHEMA))
+    # A pod's own words, and the names of scorers, are not read by way of a table.
+    known -= {word for word in known if ".pods[0]." in word}
+    assert known == asked | {f"routing.scorers.{scorer.name}" for scorer in SCORERS}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"listen": "[::1]:8000", "metrics": False, "admin": "off", "processes": 4},
+        {"routing": "least-loaded", "kv_events": True, "log": None},
+        {"routing": {"scorers": {"session": False, "lora": {"load_s": "2e-1"}}}},
+        {"limits": {"max_body_bytes": 5}, "timeouts": {"drain_s": 0.5}},
+        {"trusted_proxies": ["10.0.0.0/8"], "redis": "redis://h"},
+        {"model_list": [{"model_name": "a", "input_cost_per_token": "2e-7", "pods": ["http://a:1"]}]},
+        {"listen": 8000},
+        {"processes": 0},
+        {"routing": "warn"},
+        {"kv_events": "yes"},
+        {"limits": {"max_body_bytes": 0}},
+        {"timeouts": {"drain": 5}},
+        {"model_list": [{}]},
+        {"model_list": [{"model_name": "a", "input_cost_per_token": -1}]},
+        {"model_list": [{"model_name": "a", "pods": []}]},
+        {"log": {"level": "loud"}},
+        {"lisen": "a:1"},
+        {"discovery": {"static": {"pods": [{"url": "http://a:1", "zone": "x"}]}}},
+    ],
+)
+def test_schema_and_reader_agree(files: Path, change: dict[str, Any]) -> None:
+    """What one refuses the other does too."""
+    document = full(files) | change
+    _, root = read_settings(yaml.safe_dump(document), {})
+    errors = [error.message for error in Draft202012Validator(SCHEMA).iter_errors(document)]
+    assert bool(root.faults) == bool(errors), (root.faults, errors)
