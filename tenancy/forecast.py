@@ -1,0 +1,111 @@
+"""How long answers will be: any quantile of what a tenant's requests to a model have got, learned as they end.
+
+Lengths stand in buckets that grow by a quarter of a doubling. While little is seen of a tenant it leans on what all
+tenants of the model show, and that on a guess. Knows no queue and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from math import log2
+from typing import TypeVar
+
+from routing.request import USUAL_OUTPUT_TOKENS
+
+BUCKETS_PER_DOUBLING = 4
+BUCKETS = 20 * BUCKETS_PER_DOUBLING
+"""Up to a million tokens."""
+
+MEMORY = 1_000.0
+"""Answers that a table remembers: the shortest in a hundred wants some hundreds."""
+
+FADING = 0.9
+"""What is left of a full table before it goes on."""
+
+DOUBT = 30.0
+"""What others show counts as so many answers of one's own."""
+
+REMEMBERED = 4_096
+"""Tenants and models with a table of their own."""
+
+STALE = 0.02
+"""A quantile is reckoned anew when so much more has been seen."""
+
+Key = tuple[str | None, str]
+K = TypeVar("K")
+
+
+class Lengths:
+    """A histogram that forgets."""
+
+    __slots__ = ("_counts", "mean", "seen")
+
+    def __init__(self) -> None:
+        self._counts = [0.0] * BUCKETS
+        self.seen = 0.0
+        self.mean = float(USUAL_OUTPUT_TOKENS)
+
+    def observe(self, tokens: float) -> None:
+        """An answer has ended after so many tokens."""
+        if self.seen >= MEMORY:
+            self._counts = [count * FADING for count in self._counts]
+            self.seen *= FADING
+        self._counts[min(int(log2(max(tokens, 1.0)) * BUCKETS_PER_DOUBLING), BUCKETS - 1)] += 1.0
+        self.seen += 1.0
+        self.mean += (tokens - self.mean) / self.seen
+
+    def quantile(self, part: float) -> float:
+        """Tokens that all but this part have: the lower edge of the bucket in which it is reached."""
+        sought = part * self.seen
+        for at, count in enumerate(self._counts):
+            sought -= count
+            if sought < 0:
+                return float(2.0 ** (at / BUCKETS_PER_DOUBLING))
+        return 0.0
+
+
+class Forecast:
+    """Tables by tenant and model, and by model."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[Key, Lengths] = OrderedDict()
+        self._of_model: OrderedDict[str, Lengths] = OrderedDict()
+        self._told: dict[tuple[Key, float], tuple[float, float]] = {}
+
+    def observe(self, tenant: str | None, model: str, tokens: int) -> None:
+        """An answer has ended after so many tokens."""
+        for lengths in (_put(self._of_model, model), _put(self._tables, (tenant, model))):
+            lengths.observe(tokens)
+
+    def mean(self, tenant: str | None, model: str) -> float:
+        """Tokens of an answer, on average."""
+        return self._lean((tenant, model), lambda lengths: lengths.mean, float(USUAL_OUTPUT_TOKENS))
+
+    def tokens(self, tenant: str | None, model: str, part: float) -> float:
+        """Tokens that all answers but this part have."""
+        key, of_model = (tenant, model), self._of_model.get(model)
+        seen = of_model.seen if of_model else 0.0
+        told = self._told.get((key, part))
+        if told is None or abs(seen - told[0]) > STALE * told[0] + 1:
+            if len(self._told) > 4 * REMEMBERED:
+                self._told.clear()
+            guess = part * USUAL_OUTPUT_TOKENS
+            told = self._told[key, part] = seen, self._lean(key, lambda lengths: lengths.quantile(part), guess)
+        return told[1]
+
+    def _lean(self, key: Key, read: Callable[[Lengths], float], guess: float) -> float:
+        value = guess
+        for lengths in (self._of_model.get(key[1]), self._tables.get(key)):
+            if lengths is not None:
+                value = (lengths.seen * read(lengths) + DOUBT * value) / (lengths.seen + DOUBT)
+        return value
+
+
+def _put(tables: OrderedDict[K, Lengths], key: K) -> Lengths:
+    lengths = tables.get(key)
+    if lengths is None:
+        if len(tables) >= REMEMBERED:
+            tables.popitem(last=False)
+        lengths = tables[key] = Lengths()
+    return lengths
