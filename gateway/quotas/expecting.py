@@ -7,8 +7,9 @@ has told what it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
+from typing import Protocol
 
 from gateway.config.values import ModelEntry
 from routing.placement import Usage
@@ -26,16 +27,22 @@ STREAMED, WHOLE = 0.9, 0.99
 FIRST_ERROR, ERRORS, MEMORY = 0.15, 2.0, 200.0
 """How far prompts were counted wrong is learned, and so many times that is added."""
 
-Forecast = Callable[[str | None, str, float], float]
-"""Tokens of an answer: tenant, model, quantile."""
+
+class Lengths(Protocol):
+    """How long answers of a tenant and model have been."""
+
+    def observe(self, tenant: str | None, model: str, tokens: int) -> None: ...
+    def tokens(self, tenant: str | None, model: str, part: float) -> float:
+        """So long or shorter is this part of them."""
+        ...
 
 
 class Expecting:
     """One per gateway process."""
 
-    def __init__(self, router: Router, forecast: Forecast, prices: Mapping[str, ModelEntry]) -> None:
+    def __init__(self, router: Router, lengths: Lengths, prices: Mapping[str, ModelEntry]) -> None:
         self._router = router
-        self._forecast = forecast
+        self._lengths = lengths
         self._prices = prices
         self._errors: dict[str, Ratio] = {}
 
@@ -61,8 +68,10 @@ class Expecting:
         cached = entry.cache_read_input_token_cost
         return Rates(price, price if cached is None else cached, entry.output_cost_per_token or 0.0)
 
-    def learn(self, request: Request, usage: Usage) -> None:
-        """An engine has counted a prompt."""
+    def learn(self, request: Request, tenant: str | None, usage: Usage) -> None:
+        """An engine has counted a prompt and its answer."""
+        if request.api.generates:
+            self._lengths.observe(tenant, request.model, usage.completion_tokens // request.sequences)
         counted = self._router.counter(request.model).tokens(request.prompt.size)
         if counted and usage.prompt_tokens:
             error = abs(usage.prompt_tokens / counted - 1.0)
@@ -86,7 +95,8 @@ class Expecting:
         most = request.max_tokens
         if not request.stream and most is not None:
             return self._within(most * request.sequences, books)
-        expected = ceil(self._forecast(caller.tenant.name, request.model, STREAMED if request.stream else WHOLE))
+        part = STREAMED if request.stream else WHOLE
+        expected = ceil(self._lengths.tokens(caller.tenant.name, request.model, part))
         return max(1, expected if most is None else min(most, expected)) * request.sequences
 
     @staticmethod

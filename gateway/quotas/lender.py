@@ -15,6 +15,9 @@ class LenderAway(Exception):  # noqa: N818 - a state, not an error
 class Lender(Protocol):
     """Redis, or the warmth process of the host."""
 
+    @property
+    def is_connected(self) -> bool: ...
+
     async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
         """Slices of the limits of one account, as `Slices.ask` gives them. Raises `LenderAway`."""
         ...

@@ -60,7 +60,7 @@ class Quotas:
         if not isinstance(found, Reservation) and self.keeper is not None:
             found = await self._try_again(self.keeper, request, caller, books, found)
         if isinstance(found, Reservation):
-            return Tab(self, request, found)
+            return Tab(self, request, caller.tenant.name, found)
         fields = fields_of(books, self.now_s(), anthropic=request.api.is_anthropic)
         refusal = OverLimit(found, fields, self._draw())
         self.refused[tenant_of(refusal.lack.path), refusal.lack.kind] += 1
@@ -108,8 +108,11 @@ class Quotas:
     async def _ask_for(keeper: Keeper, books: Iterable[Book], lacks: Iterable[Lack]) -> bool:
         return await keeper.relieve(books, lacks)
 
-    def learn(self, request: Request, usage: Usage, events: int) -> None:
-        self._expecting.learn(request, usage)
+    def note_cut(self, lack: Lack) -> None:
+        self.cut[tenant_of(lack.path), lack.kind] += 1
+
+    def learn(self, request: Request, tenant: str | None, usage: Usage, events: int) -> None:
+        self._expecting.learn(request, tenant, usage)
         if events and usage.completion_tokens:
             known = self._per_event.setdefault(request.model, Ratio(MEMORY, seen=1.0))
             known.observe(usage.completion_tokens / events, min(1.0, events / 50))

@@ -36,22 +36,26 @@ class Cashier(Protocol):
         """A stream will soon need what is not there: perhaps others have it."""
         ...
 
-    def learn(self, request: Request, usage: Usage, events: int) -> None: ...
+    def learn(self, request: Request, tenant: str | None, usage: Usage, events: int) -> None: ...
+    def note_cut(self, lack: Lack) -> None:
+        """A stream has to end for lack of this."""
+        ...
 
 
 class Tab:
     """One request. Whatever is said, and in whatever order, nothing is charged twice and nothing stays held."""
 
     __slots__ = (
-        *("_cashier", "_events", "_heed_at", "_most", "_per_event", "_reservation", "_settled"),
+        *("_cashier", "_events", "_heed_at", "_most", "_per_event", "_reservation", "_settled", "_tenant"),
         *("is_watched", "request"),
     )
 
-    def __init__(self, cashier: Cashier, request: Request, reservation: Reservation) -> None:
+    def __init__(self, cashier: Cashier, request: Request, tenant: str | None, reservation: Reservation) -> None:
         self._cashier = cashier
         self._reservation = reservation
         self._events = 0
         self._settled = False
+        self._tenant = tenant
         self.request = request
         books = reservation.books
         self.is_watched = request.stream and any(kind.counts_output for book in books for kind in book.meters)
@@ -94,7 +98,7 @@ class Tab:
             rates=self._cashier.rates(model),
         )
         self._reservation.settle(used, self._cashier.now_s())
-        self._cashier.learn(self.request, usage, self._events)
+        self._cashier.learn(self.request, self._tenant, usage, self._events)
 
     def close(self, *, was_carried: bool, was_served: bool) -> None:
         """It has ended. What was really used stays charged: the request if a pod had it, tokens if they were made."""
@@ -109,21 +113,30 @@ class Tab:
         reservation.close(now_s)
 
     def _heed(self) -> Reason | None:
+        reservation = self._reservation
+        while not (lacks := self._top_up()):
+            self._heed_at = self._next_heed()
+            if self._heed_at > self._events:
+                return None
+        if self.tokens >= reservation.held.output_tokens:
+            self._cashier.note_cut(lacks[0])
+            return REASONS[lacks[0].kind]
+        self._heed_at = max(self._events + 1, int(reservation.held.output_tokens / self._per_event))
+        self._cashier.want_more(reservation, lacks)
+        return None
+
+    def _top_up(self) -> tuple[Lack, ...]:
+        """Take as much as there is room for, of the steps; where there is none at all, say for lack of what."""
         reservation, cashier = self._reservation, self._cashier
         lacks: tuple[Lack, ...] = ()
         for step in STEPS:
             more = min(step, self._most - reservation.held.output_tokens)
             lacks = reservation.top_up(more, cashier.now_s(), under_load=cashier.is_under_load())
             if not lacks:
-                self._heed_at = self._next_heed()
-                return None
-        if self.tokens >= reservation.held.output_tokens:
-            return REASONS[lacks[0].kind]
-        self._heed_at = max(self._events + 1, int(reservation.held.output_tokens / self._per_event))
-        cashier.want_more(reservation, lacks)
-        return None
+                break
+        return lacks
 
     def _next_heed(self) -> int:
         """At which event to ask for more; an answer as long as the client lets it be needs no more."""
         held = self._reservation.held.output_tokens
-        return maxsize if held >= self._most else max(self._events + 1, int((held - AHEAD) / self._per_event))
+        return maxsize if held >= self._most else max(1, int((held - AHEAD) / self._per_event))

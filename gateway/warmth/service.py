@@ -19,12 +19,13 @@ from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import Settings
 from gateway.log import EventLog
 from gateway.metrics.exchange import ExchangeExposition
+from gateway.quotas.host_lender import HostSlices
 from gateway.warmth.exposition import ExactExposition
 from gateway.warmth.hub import Hub
 from gateway.warmth.line import Line
 from gateway.warmth.redis_bridge import RedisBridge
 from gateway.warmth.sights import Sights
-from gateway.warmth.wire import Batch, FleetTold, Hello, Message, Missed, Recall, SightAsked, SightMoved
+from gateway.warmth.wire import Batch, FleetTold, Hello, Message, Missed, Recall, SightAsked, SightMoved, SlicesAsked
 
 
 class Warmth:
@@ -41,6 +42,7 @@ class Warmth:
             Batch: self.hub.take,
             Missed: self.hub.take,
             Recall: self.hub.take,
+            SlicesAsked: HostSlices(time.monotonic).take,
         }
         """Who gets which message of a worker; whoever answers does so with `line.send`."""
         self.sights = Sights(settings, say) if settings.kv_events is not None else None

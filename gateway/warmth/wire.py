@@ -12,6 +12,8 @@ from enum import IntEnum
 import msgspec
 from msgspec import Struct
 
+from tenancy.limits.slices import Ask, Granted
+
 LENGTH_BYTES = 4
 
 MOST_FRAME_BYTES = 96 << 20
@@ -133,6 +135,23 @@ class EnginesFollowed(Struct, frozen=True, array_like=True, tag=20):
     doubts: dict[str, str]
 
 
+class SlicesAsked(Struct, frozen=True, array_like=True, tag=24):
+    """From a worker: its slices of the limits of one account, anew; or that it gives them up."""
+
+    ticket: int
+    path: str
+    who: str
+    asks: tuple[Ask, ...]
+    leaves: bool = False
+
+
+class SlicesGranted(Struct, frozen=True, array_like=True, tag=25):
+    """The answer, in the order of the asks."""
+
+    ticket: int
+    grants: tuple[Granted, ...]
+
+
 Message = (
     Hello
     | Batch
@@ -145,6 +164,8 @@ Message = (
     | SightGiven
     | SightMoved
     | EnginesFollowed
+    | SlicesAsked
+    | SlicesGranted
 )
 """Whoever adds a message gives it a tag that was never used before."""
 

@@ -15,6 +15,7 @@ from gateway.outcome import Outcome
 from gateway.passage import Passage, Patience
 from gateway.proxy.front import Front, Identify
 from gateway.proxy.spoken import Networks
+from gateway.quotas.quotas import Quotas
 from gateway.room import Room
 from routing.fleet import EngineShape, ModelCard, Pod, Standing
 from routing.refusal import Refused
@@ -342,6 +343,7 @@ async def a_rig(
     ranks: Sequence[int | None] = (None,),
     readiness: Callable[[], bool] = lambda: True,
     make_room: Callable[[Router], Room] | None = None,
+    make_quotas: Callable[[Router], Quotas] | None = None,
 ) -> AsyncIterator[Rig]:
     """A front over scripted pods. After the test nothing may be left over, and nothing of ours may have failed."""
     loop = asyncio.get_running_loop()
@@ -364,6 +366,7 @@ async def a_rig(
         draw=lambda: 0.0,
         patience=patience or Patience(),
         room=make_room(router) if make_room is not None else None,
+        reserve=make_quotas(router).reserve if make_quotas is not None else None,
     )
     front = Front(
         passage,
