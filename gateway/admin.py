@@ -18,6 +18,8 @@ from gateway.config.words import pod_url
 from gateway.fleet_view import show_fleet
 from gateway.others import ByEngine, own_load
 from gateway.ports import answer_json
+from gateway.quotas.quotas import Quotas
+from gateway.quotas.view import show_accounts
 from gateway.receipts import Receipts, Wanted
 from gateway.watcher import Watcher
 from routing.router import Router
@@ -39,6 +41,7 @@ class Admin:
     token: Secret | None = None
     theirs: Callable[[], ByEngine] = dict
     """What others have on our engines."""
+    quotas: Quotas | None = None
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,6 +60,7 @@ def admin_app(admin: Admin) -> web.Application:
             web.post("/pods/undrain", _bound(admin, _undrain)),
             web.post("/reload", _bound(admin, _reload)),
             web.get("/config", _bound(admin, _config)),
+            web.get("/limits", _bound(admin, _limits)),
         ]
     )
     return app
@@ -159,6 +163,15 @@ async def _set_drained(admin: Admin, request: web.Request, *, drained: bool) -> 
     theirs, ledger = admin.theirs(), admin.router.ledger
     running = sum(own_load(ledger, engine.slot, theirs).running for engine in known.engines) if known else 0
     return answer_json({"pod": url, "standing": known.standing if known else None, "running": running})
+
+
+async def _limits(admin: Admin, request: web.Request) -> web.Response:
+    if unknown := set(request.query) - {"tenant", "limit"}:
+        raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
+    most = _whole(request.query.get("limit"), "limit")
+    most = 100 if most is None else min(most, MOST_SHOWN)
+    quotas = admin.quotas
+    return answer_json({"accounts": show_accounts(quotas, request.query.get("tenant"), most) if quotas else []})
 
 
 async def _reload(admin: Admin, _: web.Request) -> web.Response:

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 from prometheus_client import CollectorRegistry
 
+from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import ModelEntry, Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.static import Static
@@ -32,6 +33,13 @@ from gateway.others import Others
 from gateway.passage import Passage, Patience
 from gateway.probe import Prober, probe_session
 from gateway.proxy.front import Front
+from gateway.quotas.expecting import Expecting
+from gateway.quotas.exposition import LimitsExposition
+from gateway.quotas.host_lender import HostLender
+from gateway.quotas.keeper import Keeper
+from gateway.quotas.lender import Lender
+from gateway.quotas.quotas import Quotas
+from gateway.quotas.redis_lender import RedisLender
 from gateway.receipts import Receipts
 from gateway.recording import RouteRecorder, shared_key
 from gateway.tls import listener_tls
@@ -43,6 +51,7 @@ from gateway.watcher import Watcher
 from routing.router import Router
 from routing.warmth import WarmIndex
 from tenancy.document import Fault, Invalid
+from tenancy.forecast import Forecast
 from tenancy.policy import Policy
 
 FROZEN_S = 5.0
@@ -90,6 +99,7 @@ class Gateway:
     pod_file: WatchedFile | None
     watcher: Watcher
     passage: Passage
+    quotas: Quotas
     front: Front
     registry: CollectorRegistry
     others: Others
@@ -135,6 +145,8 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         models=prices,
         gone=lambda url: front.cut_silent(url, FROZEN_S),
     )
+    seconds_to_epoch = time.time() - clock()
+    quotas = Quotas(Expecting(router, Forecast(), prices), clock=lambda: clock() + seconds_to_epoch, draw=draw)
     passage = Passage(
         router,
         health=watcher.take_end,
@@ -143,6 +155,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         wall_clock=time.time,
         draw=draw,
         patience=Patience(deadline_s=settings.timeouts.first_byte_s),
+        reserve=quotas.reserve,
     )
     front = Front(
         passage,
@@ -159,8 +172,9 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     others = Others()
     registry = _make_registry(tallies, router, watcher, front, logs, others)
     registry.register(calibration)
-    parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, front, registry, others)
-    gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts)
+    registry.register(LimitsExposition(quotas))
+    parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, quotas)
+    gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, registry, others)
     gateway.background.append(issuer.run)
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
@@ -181,12 +195,34 @@ def _connect(gateway: Gateway, client: WarmthClient) -> None:
     gateway.others.hearing = sharing.hearing
     gateway.background.append(sharing.run)
     gateway.registry.register(SharingExposition(sharing))
+    _share_limits(gateway, client)
     words = gateway.settings.kv_events
     if words is not None:
         asking = gateway.asking = Asking(client, gateway.router, wait_s=words.wait_ms / 1000)
         gateway.front.look_with(asking.look)
         gateway.background.append(asking.run)
         gateway.registry.register(AskingExposition(asking.ends))
+
+
+def _share_limits(gateway: Gateway, client: WarmthClient) -> None:
+    """With the gateways of all hosts by way of Redis, or with the other workers by way of the warmth process."""
+    settings, draw = gateway.settings, random.Random().random  # noqa: S311 - spreads reconnects, keeps no secret
+    lender: Lender
+    if settings.redis is not None:
+        lender = RedisLender(parse_redis_url(settings.redis.value), say=gateway.say, draw=draw)
+    elif settings.processes > 1:
+        lender = HostLender(client)
+    else:
+        return
+    keeper = gateway.quotas.keeper = Keeper(
+        lender,
+        who=secrets.token_hex(8),
+        processes=settings.processes,
+        books=lambda: gateway.quotas.books,
+        clock=gateway.quotas.now_s,
+        say=gateway.say,
+    )
+    gateway.background.append(keeper.run)
 
 
 def _open_logs(

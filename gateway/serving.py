@@ -118,6 +118,7 @@ def small_apps(gateway: Gateway, reload: Reload, token: Secret | None) -> tuple[
         clock=asyncio.get_running_loop().time,
         token=token,
         theirs=gateway.others.load,
+        quotas=gateway.quotas,
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 

@@ -15,8 +15,11 @@ from gateway.ports import answer_json
 from gateway.processes.child import Answer
 from gateway.processes.team import Team
 from gateway.processes.views import merge_drained, merge_fleets, merge_receipts
+from gateway.quotas.view import merge_accounts
 
 USUALLY_SHOWN = 20
+
+MOST_ACCOUNTS = 100
 
 Reload = Callable[[], Awaitable[dict[str, object]]]
 
@@ -40,6 +43,7 @@ class TeamAdmin:
                 web.post("/pods/undrain", self._drain),
                 web.post("/reload", self._take_reload),
                 web.get("/config", self._config),
+                web.get("/limits", self._limits),
             ]
         )
         return app
@@ -68,6 +72,13 @@ class TeamAdmin:
             for seat in self._team.seats
         ]
         return answer_json({**merge_fleets(fleets), "processes": children})
+
+    async def _limits(self, request: web.Request) -> web.Response:
+        answers = await self._ask(request)
+        if refused := _refusal(answers):
+            return refused
+        lists = [_json(answer)["accounts"] for answer in answers.values()]
+        return answer_json({"accounts": merge_accounts(lists, int(request.query.get("limit", MOST_ACCOUNTS)))})
 
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)

@@ -25,7 +25,7 @@ FACT_LABELS = frozenset(("pod", "engine", "standing"))
 
 SUMMED_FACTS = frozenset(("hearth_engine_running", "hearth_engine_prefill_tokens", "hearth_engine_kv_tokens"))
 
-FACTS = frozenset(("hearth_build_info", "hearth_news_origins"))
+FACTS = frozenset(("hearth_build_info", "hearth_news_origins", "hearth_limit_replicas"))
 
 CUMULATIVE = frozenset(("counter", "histogram"))
 
