@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from bench.slo.best import Best, find_best
@@ -36,15 +36,16 @@ class Runs:
         return {policy.name: middle_figures(played[at * each : (at + 1) * each]) for at, policy in enumerate(policies)}
 
     def find_best(self, scenario: Scenario) -> Best:
-        """The best load of a scenario on its own fleet."""
+        """The best load of a scenario on its own fleet: where it is by the first seed, what it brings by all."""
 
-        def measure(load: float) -> Best:
-            one = self.measure(scenario, [FCFS], load)[FCFS.name]
+        def measure(load: float, seeds: Sequence[int]) -> Best:
+            one = replace(self, seeds=seeds).measure(scenario, [FCFS], load)[FCFS.name]
             return Best(load, one.met_per_s, one.met_tokens_per_s)
 
         drawn = draw_traffic(scenario, 1.0, self.seeds[0])
         prefill_s = fmean(scenario.profile.prefill_s(0, one.prompt_tokens) for one in drawn)
-        return find_best(measure, FIRST_GUESS * scenario.engines / prefill_s)
+        found = find_best(lambda load: measure(load, self.seeds[:1]), FIRST_GUESS * scenario.engines / prefill_s)
+        return measure(found.load, self.seeds)
 
 
 def play_virtual(
