@@ -124,6 +124,10 @@ class RequestLine(msgspec.Struct):
     cached_tokens: int | None
     output_tokens: int | None
     receipt: str
+    tier: str
+    key_id: str | None
+    queued_ms: float
+    promise_met: bool | None
 
 
 class UsageLine(msgspec.Struct):
@@ -140,6 +144,13 @@ class UsageLine(msgspec.Struct):
     output_tokens: int | None
     input_cost: float | None
     output_cost: float | None
+    tier: str
+    key_id: str | None
+    user: str | None
+    group: str | None
+    duration_ms: float
+    shared: str | None
+    """The request whose answer it was given as well: it took nothing itself."""
 
 
 _as_json = msgspec.json.Encoder().encode
@@ -168,6 +179,10 @@ def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
         cached_tokens=usage.cached_tokens if usage else None,
         output_tokens=usage.completion_tokens if usage else None,
         receipt=request.id,
+        tier=outcome.tier,
+        key_id=outcome.key_id,
+        queued_ms=round(outcome.queued_s * 1000, 3),
+        promise_met=outcome.promise_met,
     )
     return _as_json(line) + b"\n"
 
@@ -208,5 +223,11 @@ def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
         output_tokens=usage.completion_tokens if usage else None,
         input_cost=entry.input_cost(usage.prompt_tokens, usage.cached_tokens) if usage else None,
         output_cost=entry.output_cost(usage.completion_tokens) if usage else None,
+        tier=outcome.tier,
+        key_id=outcome.key_id,
+        user=outcome.user,
+        group=outcome.group,
+        duration_ms=round(outcome.duration_s * 1000, 3),
+        shared=outcome.shared,
     )
     return _as_json(line) + b"\n"

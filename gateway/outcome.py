@@ -44,6 +44,9 @@ class Outcome(Struct, frozen=True, gc=False):
     user: str | None = None
     queued_s: float = 0.0
     """How long it waited here for an engine that might take it."""
+    promise_met: bool | None = None
+    """Whether it got what its tier promises; None where nothing was promised, or it was not for us to keep."""
+    group: str | None = None
     shared: str | None = None
     """The id of the request whose answer it was given as well."""
 

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from gateway.carrier import Carrier, Leg, LegEnd
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome, Witness
 from gateway.quotas.tab import Tab
-from gateway.refusals import status_of
+from gateway.refusals import SAYINGS, status_of
 from gateway.room import Room
 from routing.placement import Placement
 from routing.reading import owned
 from routing.receipt import Attempt, show_attempt
-from routing.refusal import Reason, Refused
+from routing.refusal import Fault, Reason, Refused
 from routing.request import Request
 from routing.router import Router
 from tenancy.promise import Promise, promise_of, relaxed
@@ -114,7 +114,24 @@ class Journey(Struct):
             key_id=self.caller.key_id,
             user=self.caller.user,
             queued_s=self.queued_s,
+            promise_met=self._promise_met(now_s),
+            group=self.caller.group,
             shared=self.shared,
+        )
+
+    def _promise_met(self, now_s: float) -> bool | None:
+        """Whether it got what was promised; None where nothing was, or the client was to blame or did not wait."""
+        promise, leg, last = self.promise, self.leg, self.last
+        if not promise.is_bound or self.shared is not None:
+            return None
+        if self.refusal is not None:
+            return None if SAYINGS[self.refusal.reason].fault is Fault.CLIENT else False
+        if leg is None or last is None or leg.status >= 400:
+            return None
+        first_s = None if last.first_token_s is None else last.first_token_s - self.started_s
+        tokens = leg.usage.completion_tokens // self.request.sequences if leg.usage is not None else 0
+        return promise.is_kept(
+            own_s=last.predicted.own_s, first_token_s=first_s, took_s=now_s - self.started_s, tokens=tokens
         )
 
     def _status(self) -> int:
@@ -228,6 +245,7 @@ class Passage:
                 raise _refusal_for(leg)
 
     async def _place(self, journey: Journey, avoid: frozenset[str]) -> Placement:
+        asked_s = self._clock()
         try:
             return await self._room.place(journey.request, journey.caller, journey.promise, avoid)
         except Refused as refusal:
@@ -236,6 +254,8 @@ class Passage:
                 raise _refusal_for(journey.leg) from None
             if refusal.reason not in OVERLOAD or not _ask_for_less(journey):
                 raise
+        finally:
+            journey.queued_s += self._clock() - asked_s
         return await self._place(journey, avoid)
 
     async def _carry(self, journey: Journey, placement: Placement, carrier: Carrier) -> Leg:

@@ -42,6 +42,14 @@ class Receipt(msgspec.Struct, frozen=True):
     ttft_s: float | None
     duration_s: float
     attempts: tuple[Attempt, ...]
+    tier: str
+    key_id: str | None
+    user: str | None
+    queued_s: float
+    promise_met: bool | None
+    downgraded_from: str | None
+    shared: str | None
+    """The request whose answer it was given as well."""
 
     @property
     def engine(self) -> str | None:
@@ -69,6 +77,13 @@ def make_receipt(outcome: Outcome) -> Receipt:
         ttft_s=outcome.ttft_s,
         duration_s=outcome.duration_s,
         attempts=outcome.attempts,
+        tier=outcome.tier,
+        key_id=outcome.key_id,
+        user=outcome.user,
+        queued_s=outcome.queued_s,
+        promise_met=outcome.promise_met,
+        downgraded_from=request.downgraded_from,
+        shared=outcome.shared,
     )
 
 
@@ -135,6 +150,7 @@ def _written_out(receipt: Receipt) -> Receipt:
         at_s=round(receipt.at_s, 3),
         ttft_s=_rounded(receipt.ttft_s),
         duration_s=round(receipt.duration_s, 6),
+        queued_s=round(receipt.queued_s, 6),
         attempts=tuple(
             replace(
                 attempt,

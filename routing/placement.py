@@ -43,6 +43,8 @@ class Prediction(Struct, frozen=True, gc=False):
     running: float
     is_alone: bool = False
     """Whether next to nothing was queued before it."""
+    own_s: float = 0.0
+    """What the request's own prefill takes the engine, were it idle."""
 
 
 class Learner(Protocol):
@@ -109,6 +111,7 @@ class Placement:
             work_tokens=work,
             running=candidates.running[at],
             is_alone=ahead_s <= ALONE * own_s,
+            own_s=own_s,
         )
 
     def __repr__(self) -> str:

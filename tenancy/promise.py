@@ -11,6 +11,9 @@ from msgspec import Struct
 
 from tenancy.tier import USUAL, Tier
 
+ROUNDING = 1e-9
+"""Of sums of seconds."""
+
 
 class Promise(Struct, frozen=True, gc=False):
     """First token within `ttft_s + ttft_per_cold x cold seconds` of the arrival, then a token every `tpot_s`."""
@@ -27,6 +30,19 @@ class Promise(Struct, frozen=True, gc=False):
     def first_token_within_s(self, cold_s: float) -> float:
         """Seconds from arrival to the first token of a prompt that takes an idle engine `cold_s`."""
         return self.ttft_s + self.ttft_per_cold * cold_s
+
+    def is_kept(self, *, own_s: float, first_token_s: float | None, took_s: float, tokens: int) -> bool:
+        """Whether a request got what was promised, in seconds from its arrival, for an answer of so many tokens.
+
+        `first_token_s` is None where nobody saw one, as in an answer that comes whole: all of it together must then
+        have come in time.
+        """
+        begun_by_s, after_first = self.first_token_within_s(own_s), max(0, tokens - 1)
+        if first_token_s is None:
+            first_token_s = max(0.0, took_s - after_first * self.tpot_s) if after_first else took_s
+        if first_token_s > begun_by_s:
+            return False
+        return not after_first or (took_s - first_token_s) / after_first <= self.tpot_s * (1 + ROUNDING)
 
 
 NO_PROMISE = Promise()

@@ -41,6 +41,10 @@ def test_a_request_is_one_line_of_known_fields() -> None:
         ("cached_tokens", 96),
         ("output_tokens", 11),
         ("receipt", "r-1"),
+        ("tier", "usual"),
+        ("key_id", None),
+        ("queued_ms", 0.0),
+        ("promise_met", None),
     ]
 
 
@@ -81,6 +85,7 @@ def test_a_usage_record_is_priced() -> None:
     assert shown["output_cost"] == pytest.approx(1.1e-4)
     assert (shown["input_tokens"], shown["cached_tokens"], shown["output_tokens"]) == (100, 96, 11)
     assert (shown["tenant"], shown["model"], shown["api"], shown["request_id"]) == ("legal", "tiny", "chat", "r-1")
+    assert (shown["tier"], shown["user"], shown["duration_ms"], shown["shared"]) == ("usual", None, 1250.0, None)
     cheaper = json.loads(usage_line(an_outcome(), {"tiny": ModelEntry("tiny", 2e-6, 1e-5, 1e-6)}))
     assert cheaper["input_cost"] == pytest.approx(4 * 2e-6 + 96 * 1e-6)
     unpriced = json.loads(usage_line(an_outcome(), {}))
