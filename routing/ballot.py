@@ -36,7 +36,8 @@ class Few(Struct, frozen=True, gc=False):
     terms: tuple[Sequence[float], ...]
     totals: Sequence[float]
     warm_tokens: Sequence[float]
-    ahead_tokens: Sequence[float]
+    ahead_s: Sequence[float]
+    seconds_per_token: Sequence[float]
     running: Sequence[float]
 
     def __iter__(self) -> Iterator[CandidateShown]:
@@ -48,7 +49,7 @@ class Few(Struct, frozen=True, gc=False):
                 total_s=round(self.totals[at], 6),
                 seconds={name: round(term[at], 6) for name, term in zip(self.names, self.terms, strict=True)},
                 warm_tokens=round(self.warm_tokens[at]),
-                ahead_tokens=round(self.ahead_tokens[at]),
+                ahead_tokens=round(self.ahead_s[at] / self.seconds_per_token[at]),
                 running=round(self.running[at]),
             )
 
@@ -79,7 +80,8 @@ class Ballot(Struct, frozen=True, gc=False):
                 scored.terms,
                 scored.totals,
                 seen.warm_tokens,
-                seen.ahead_tokens,
+                seen.ahead_s,
+                seen.seconds_per_token,
                 seen.running,
             )
         best = nsmallest(SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
@@ -93,6 +95,7 @@ class Ballot(Struct, frozen=True, gc=False):
             tuple(map(pick, scored.terms)),
             pick(scored.totals),
             pick(seen.warm_tokens),
-            [ahead / pace for ahead, pace in zip(pick(seen.ahead_s), pick(seen.seconds_per_token), strict=True)],
+            pick(seen.ahead_s),
+            pick(seen.seconds_per_token),
             pick(seen.running),
         )

@@ -196,7 +196,7 @@ class Router:
     def _candidates(self, request: Request, roster: Roster, now_s: float) -> Candidates:
         ledger, costs = self.ledger, self.costs
         arrivals_per_s, busy_share = ledger.flow.rates(roster.pick, now_s)
-        walked = list(self.index.walk(request.prompt, roster.mask))
+        walked = self.index.walk(request.prompt, roster.mask)
         engines_in_all = len(roster.engines)
         if engines_in_all > SCORED_WHOLE and self._may_shorten(request, roster, now_s):
             queue_rank, session_at = roster.pick(ledger.queue_rank), self._session_at(request, roster)
