@@ -13,6 +13,7 @@ from gateway.build import Gateway
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
 from gateway.identity.load import load_policy
+from gateway.policy_watch import watch_policy
 from gateway.tls import check_certificate, load_certificate
 from tenancy.document import Fault, Invalid
 from tenancy.policy import Policy
@@ -55,6 +56,17 @@ class Reloader:
         gateway.say("info", "reloaded", needs_restart=restart)
         return {"reloaded": True, "needs_restart": restart}
 
+    async def watch(self) -> None:
+        """Take up a policy that has changed, until cancelled."""
+        gateway = self._gateway
+
+        async def renew(policy: Policy | None) -> list[str]:
+            put_policy(gateway, policy)
+            return []
+
+        keyring = gateway.keyring
+        await watch_policy(lambda: gateway.settings, lambda: keyring.policy, renew, self._variables, say=gateway.say)
+
 
 def read_anew(old: Settings, reread: Reread, variables: Mapping[str, str]) -> Fresh:
     """Settings that may take the place of the old ones. Raises `Invalid` where they may not."""
@@ -72,14 +84,19 @@ def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
     new = fresh.settings
     if new.tls and gateway.tls:
         load_certificate(gateway.tls, new.tls)
-    gateway.keyring.policy = fresh.policy
-    gateway.front.heed_headers(fresh.policy.headers.names if fresh.policy is not None else ())
+    put_policy(gateway, fresh.policy)
     gateway.pod_keys.key = new.pod_api_key.value if new.pod_api_key else None
     gateway.say.level = new.log_level
     gateway.prices.clear()
     gateway.prices.update(new.model_table)
     _replace_pods(gateway, new)
     gateway.settings = new
+
+
+def put_policy(gateway: Gateway, policy: Policy | None) -> None:
+    """Have a gateway go by a policy; who is being served keeps what it came under."""
+    gateway.keyring.policy = policy
+    gateway.front.heed_headers(policy.headers.names if policy is not None else ())
 
 
 def reopen_logs(gateway: Gateway) -> None:

@@ -52,6 +52,7 @@ async def serve(settings: Settings, reread: Callable[[], Settings], variables: M
     """Run a gateway until a signal ends it. Raises `Invalid` and `CannotListen` before it has begun."""
     gateway = build(settings, load_policy(settings, variables))
     reloader = Reloader(gateway, reread, variables)
+    gateway.background.append(reloader.watch)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(furnished(gateway))
         servers = await stack.enter_async_context(taking_traffic(gateway, None))

@@ -89,6 +89,8 @@ class Policy:
     hmac_secret: str | None = field(default=None, repr=False)
     jwt: TokenRules | None = None
     headers: HeaderRules = field(default_factory=HeaderRules)
+    files: tuple[str, ...] = ()
+    """Files and folders that it names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,14 @@ class Files:
 
     def key_files(self, folder: str) -> Iterator[KeyFile]:
         """The files `<tenant>/<key id>` of a folder. Names that begin with a dot are Kubernetes' own, and skipped."""
-        root = Path(folder)
-        if not root.is_dir():
+        if not Path(folder).is_dir():
             raise Wrong(f"there is no folder `{folder}`")
+        try:
+            yield from self._listed(Path(folder))
+        except OSError as error:
+            raise Wrong(f"cannot read `{error.filename}`: {error.strerror}") from None
+
+    def _listed(self, root: Path) -> Iterator[KeyFile]:
         for tenant in sorted(root.iterdir()):
             if tenant.name.startswith(".") or not tenant.is_dir():
                 continue

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from gateway.config.values import Settings
 from gateway.identity.load import load_policy
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog
+from gateway.policy_watch import watch_policy
 from gateway.ports import addresses_of, bindings_of, open_port, reserve_port
 from gateway.processes.admin import TeamAdmin
 from gateway.processes.child import CannotStart
@@ -25,6 +27,7 @@ from gateway.processes.team import Team
 from gateway.reload import Fresh, Reread, needs_restart, read_anew
 from gateway.serving import Signals, bridged, taking_signals, warn_of_idle_settings
 from tenancy.document import Invalid
+from tenancy.policy import Policy
 
 LONGEST_FOLDER = 70
 """Bytes of the run folder's path: a unix socket's must stay below 108."""
@@ -56,6 +59,7 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
                 runner, listening[name] = await open_port(name, app, where)
                 stack.push_async_callback(runner.cleanup)
         await stack.enter_async_context(team.kept())
+        await stack.enter_async_context(_beside(reloader.watch, signals))
         if await _begun(team, signals):
             say("info", "listening", version=version("hearth-gateway"), **listening, processes=settings.processes)
             warn_of_idle_settings(settings, say)
@@ -97,6 +101,32 @@ class TeamReloader:
             restart = needs_restart(old, fresh.settings)
             self._say("info", "reloaded", needs_restart=restart, processes=sorted(found))
             return {"reloaded": True, "needs_restart": restart, "processes": sorted(found)}
+
+    async def watch(self) -> None:
+        """Have all take up a policy that has changed, until cancelled."""
+        team = self._team
+
+        async def renew(policy: Policy | None) -> list[str]:
+            async with self._turn:
+                found = await team.renew(Fresh(team.fresh.settings, policy))
+            return [f"{name}: {fault}" for name, held in found.items() for fault in held]
+
+        await watch_policy(
+            lambda: team.fresh.settings, lambda: team.fresh.policy, renew, self._variables, say=self._say
+        )
+
+
+@asynccontextmanager
+async def _beside(run: Callable[[], Coroutine[Any, Any, None]], signals: Signals) -> AsyncIterator[None]:
+    """What runs beside the team. Should it ever end by itself, all stop: an old policy must not go on unnoticed."""
+    task = asyncio.create_task(run(), name="watch policy")
+    task.add_done_callback(lambda _: signals.stop.set())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 @contextmanager

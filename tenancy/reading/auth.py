@@ -30,6 +30,8 @@ class Auth:
     hmac_secret: str | None = field(default=None, repr=False)
     jwt: TokenRules | None = None
     default_tenant: str | None = None
+    files: tuple[str, ...] = ()
+    """Those that it names."""
 
 
 def read_auth(root: Table, shelf: Shelf) -> Auth:
@@ -45,12 +47,25 @@ def read_auth(root: Table, shelf: Shelf) -> Auth:
         hmac_secret=_hmac_secret(table, shelf),
         jwt=_token_rules(table.table("jwt"), shelf),
         default_tenant=table.get("default_tenant", NAME.parse, None),
+        files=tuple(_named_files(table)),
     )
     for key in auth.keys:
         if key.digest.startswith(HMAC) and auth.hmac_secret is None:
             table.faults.append(Fault(key.path, "is an HMAC, and auth has no hmac_secret"))
     table.close()
     return auth
+
+
+def _named_files(table: Table) -> Iterator[str]:
+    jwt = table.table("jwt")
+    places = [(table, "keys_dir"), (table, "hmac_secret_file"), (jwt, "jwks_file")]
+    for place, key in places:
+        if place is not None and isinstance(path := place.get(key, _anything, None), str):
+            yield path
+
+
+def _anything(value: object) -> object:
+    return value
 
 
 def _inline_keys(keys: Table | None) -> Iterator[Shown]:

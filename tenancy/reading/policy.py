@@ -36,6 +36,7 @@ def read_policy(source: str, variables: Mapping[str, str], shelf: Shelf) -> Poli
         hmac_secret=auth.hmac_secret,
         jwt=auth.jwt,
         headers=_headers(root.table("headers")),
+        files=auth.files,
     )
     maker.close()
     root.close()

@@ -192,6 +192,21 @@ async def test_sighup_reloads_keys_and_pods(client: aiohttp.ClientSession, pod: 
         assert await status_with(client, gateway, "sk-2") == 200
 
 
+async def test_a_policy_is_taken_up_by_itself(client: aiohttp.ClientSession, pod: SimulatedPod, tmp_path: Path) -> None:
+    """Without a signal; who is being served under the old one is served to the end."""
+    policy = tmp_path / "policy.yaml"
+    write_policy(policy, legal="sk-1")
+    async with serving("--pod", pod.url, "--policy", str(policy)) as gateway:
+        await gateway.until("pod ready")
+        headers = {"authorization": "Bearer sk-1"}
+        async with client.post(gateway.at("traffic", CHAT), json=asked(2_000), headers=headers) as answer:
+            await answer.content.readany()
+            write_policy(policy, legal="sk-2")
+            await gateway.until("policy renewed")
+            assert [await status_with(client, gateway, key) for key in ("sk-1", "sk-2")] == [401, 200]
+            assert (await answer.text()).rstrip().endswith("data: [DONE]")
+
+
 async def test_a_reload_by_hand_says_what_wants_a_restart(
     client: aiohttp.ClientSession, pod: SimulatedPod, tmp_path: Path
 ) -> None:

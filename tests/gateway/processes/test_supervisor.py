@@ -163,6 +163,9 @@ async def test_they_are_asked_and_told_as_one(client: aiohttp.ClientSession, pod
         async with client.post(gateway.at("admin", "/pods/undrain"), json={"pod": pod.url}) as answer:
             assert answer.status == 200
         assert await statuses(gateway, "sk-2") == {200}
+        write_policy(policy, legal="sk-3")
+        await gateway.until("policy renewed")
+        assert (await statuses(gateway, "sk-2"), await statuses(gateway, "sk-3")) == ({401}, {200})
         assert "standings" not in (await shown(client, gateway.at("admin", "/fleet")))["pods"][0]
 
 
