@@ -12,7 +12,7 @@ from gateway.warmth.line import Line
 from gateway.warmth.wire import SlicesAsked, SlicesGranted
 from tenancy.limits.slices import Ask, Granted, Slices
 
-ANSWER_S = 0.5
+ANSWER_S = 0.2
 """A warmth process that has not answered by then is busy with something else."""
 
 SWEPT_AFTER = 1_000

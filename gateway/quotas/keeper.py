@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from gateway.log import EventLog
 from gateway.quotas.lender import Lender, LenderAway
-from tenancy.limits.apart import GRACE_S, cap_apart, stretch
+from tenancy.limits.apart import GRACE_S, cap_apart, float_of, stretch
 from tenancy.limits.book import Book, Lack, Meter, Needs
 from tenancy.limits.shares import DEAD_S, asks_of, farewell_of, take_grants
 from tenancy.limits.slices import Ask
@@ -151,7 +151,7 @@ class Keeper:
     def _is_due(self, book: Book, now_s: float) -> bool:
         if now_s - self._told_s.get(book.path, 0.0) >= DUE_S:
             return any(meter.lent is not None and (meter.lent.slice or meter.memory.used) for meter in _meters(book))
-        return any(meter.demand or meter.unmet for meter in _meters(book))
+        return any(meter.demand or meter.unmet or _has_spare(meter, self.replicas) for meter in _meters(book))
 
     async def _come_together(self, books: list[Book]) -> bool:
         """The lender may be back. First all say what they hold, then who is here: who is counted has said it."""
@@ -224,6 +224,11 @@ class Keeper:
                     if ends:
                         await self._lender.leave(book.path, self._who, ends)
                 await self._lender.leave(ROLL, self._who, HERE)
+
+
+def _has_spare(meter: Meter, replicas: int) -> bool:
+    """Whether it holds so much more than is used that others should have it."""
+    return meter.lent is not None and meter.cap - meter.memory.used >= float_of(meter, replicas) / 2
 
 
 def _meters(book: Book) -> tuple[Meter, ...]:

@@ -19,8 +19,9 @@ from tenancy.limits.reservation import Reservation, reserve
 from tenancy.limits.use import Kind, Rates
 from tenancy.tenants import Caller
 
-WAIT_S = 0.25
-"""So long a request waits for others' leave where its own gateway runs short; usually a millisecond."""
+WAIT_S = 1.0
+"""So long a request waits for others' leave where its own gateway runs short; usually a millisecond, and no longer than
+a lender takes to be found away."""
 
 MOST_ASKS = 200
 

@@ -7,7 +7,7 @@ and while no connection stands nobody waits at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha1
 from typing import Any, cast
 
@@ -22,8 +22,8 @@ from tenancy.limits.slices import Ask, Granted
 
 KEY = "hearth:quota:"
 
-ANSWER_S = 0.5
-"""A Redis that has not answered by then hangs."""
+ANSWER_S = 0.2
+"""A Redis that has not answered by then is as good as away: requests wait for it."""
 
 PING_S = 1.0
 
@@ -106,8 +106,11 @@ SHA = sha1(SCRIPT.encode()).hexdigest()  # noqa: S324 - how Redis names scripts
 class RedisLender:
     """One per worker that has a Redis."""
 
-    def __init__(self, place: RedisPlace, *, say: EventLog, draw: Callable[[], float]) -> None:
+    def __init__(
+        self, place: RedisPlace, *, say: EventLog, draw: Callable[[], float], answer_s: float = ANSWER_S
+    ) -> None:
         self._place = place
+        self._answer_s = answer_s
         self._say = say
         self._draw = draw
         self._client: Client | None = None
@@ -131,7 +134,7 @@ class RedisLender:
         wait_s, is_away = FIRST_WAIT_S, False
         while True:
             try:
-                async with connected(self._place, answer_s=ANSWER_S) as client:
+                async with connected(self._place, answer_s=self._answer_s) as client:
                     await self._stay(client)
             except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
                 heed_cancel()
@@ -146,7 +149,8 @@ class RedisLender:
 
     async def _stay(self, client: Client) -> None:
         """Lend as long as it answers. Returns when it has stopped to, raises where it never began."""
-        await _within(client.ping())
+        async with asyncio.timeout(self._answer_s):
+            await client.ping()
         self._lost.clear()
         self._client = client
         try:
@@ -168,7 +172,7 @@ class RedisLender:
             numbers = (ask.limit, ask.held, ask.wanted, ask.least, ask.keeps_s, ask.gone)
             words += [ask.name, *(f"{number:.17g}" for number in numbers), int(ask.lasts)]
         try:
-            async with asyncio.timeout(ANSWER_S), self._turns:
+            async with asyncio.timeout(self._answer_s), self._turns:
                 try:
                     return await client.evalsha(SHA, 1, *words)
                 except NoScriptError:
@@ -178,8 +182,3 @@ class RedisLender:
             self._client = None
             self._lost.set()
             raise LenderAway from error
-
-
-async def _within(answer: Awaitable[object]) -> None:
-    async with asyncio.timeout(ANSWER_S):
-        await answer

@@ -19,6 +19,7 @@ LEAST_STEP = 0.25
 DEAD_S = 15.0
 """Who has asked for nothing for so long is dead, and so are its requests."""
 
+
 def asks_of(book: Book, now_s: float, *, replicas: int, is_gathering: bool, needs: Needs) -> list[Ask]:
     """What to ask for. From here on the book goes by the less where that is wanted.
 
@@ -43,7 +44,7 @@ def _ask(meter: Meter, now_s: float, replicas: int, need: float, is_gathering: b
         meter.limit,
         held=max(meter.cap, used),
         wanted=max(wanted, used),
-        least=used + need if need else 0.0,
+        least=need if not used else 0.0,
         keeps_s=_keeps_s(meter, now_s),
         gone=meter.lent.gone if meter.lent is not None else 0.0,
         lasts=meter.kind is Kind.BUDGET,

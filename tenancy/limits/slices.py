@@ -26,7 +26,7 @@ class Ask(Struct, frozen=True, array_like=True):
     held: float
     wanted: float
     least: float
-    """What it wants at once, so as to be able to serve a request: granted where there is room, fair or not."""
+    """What it needs to serve one request, where it has used nothing: granted where there is room, fair or not."""
     keeps_s: float
     """For so long its slice stands if nothing more is heard of it."""
     gone: float = 0.0

@@ -52,3 +52,6 @@ def quotas_of(
 
 def caller_of(quota: Quota, name: str = "search") -> Caller:
     return Caller(Tenant(name, quota=quota), accounts=(Account(name, quota),))
+
+
+PRICES = {"tiny": ModelEntry("tiny", input_cost_per_token=0.0, output_cost_per_token=1.0)}
