@@ -1,0 +1,36 @@
+"""Policies in few words, and what is wrong with them."""
+
+from hashlib import sha256
+
+import pytest
+
+from tenancy.document import Invalid
+from tenancy.policy import Bare, KeyFile, Policy
+from tenancy.reading.policy import read_policy
+from tenancy.tenants import Tenant
+
+A, B = sha256(b"key-a").hexdigest(), sha256(b"key-b").hexdigest()
+
+KEYED = f"auth: {{keys: {{a: [{A}], b: [{B}]}}}}\n"
+
+TIERS = """
+tiers:
+  gold: {priority: 10, ttft_ms: 800, tpot_ms: 40, weight: 8, reserve: 0.4, max_queue_ms: 500, on_overload: reject}
+  silver: {priority: 0, ttft_ms: 2000, ttft_cold_factor: 3, weight: 3, reserve: 0.2, on_overload: relax}
+  bronze: {priority: -10, reserve: 0.02, max_queue_ms: 20000}
+  batch: {priority: -20, batch: true}
+"""
+
+
+def policy(source: str, *files: KeyFile) -> Policy:
+    return read_policy(source, {}, Bare(*files))
+
+
+def faults(source: str, *files: KeyFile) -> list[str]:
+    with pytest.raises(Invalid) as refused:
+        policy(source, *files)
+    return [str(fault) for fault in refused.value.faults]
+
+
+def whose(found: Policy) -> dict[str, Tenant]:
+    return {digest: key.caller.tenant for digest, key in found.keys.items()}
