@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,157 +22,13 @@ from routing.refusal import Refused
 from routing.router import Router
 from scorers.registry import routings
 from tenancy.tenants import NOBODY
-
-PATIENCE_S = 40.0
-"""Until a test that waits for something gives up."""
+from tests.gateway.proxy.scripted import PATIENCE_S, ScriptedPod, read_head, until
 
 UNHURRIED = Timeouts(connect_s=PATIENCE_S)
 """The usual ones, on a machine that may be busy with something else."""
 
 QUICK = Timeouts(header_s=0.2, body_s=0.2, idle_s=0.2, connect_s=PATIENCE_S, stall_s=0.2, client_stall_s=0.2)
 """For tests of what is late."""
-
-
-async def until(happens: Callable[[], object]) -> None:
-    """Let everything else run until something is true."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not happens():  # noqa: ASYNC110 - anything at all may make it happen
-            await asyncio.sleep(0)
-
-
-# -- pods ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Question:
-    """A request as a pod saw it."""
-
-    line: str
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def path(self) -> str:
-        return self.line.split(" ")[1]
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-Step = bytes | asyncio.Event | Callable[[asyncio.StreamWriter], Any]
-
-
-def cut(writer: asyncio.StreamWriter) -> None:
-    """A step that ends the connection in the middle."""
-    writer.transport.abort()
-
-
-def close(writer: asyncio.StreamWriter) -> None:
-    """A step that ends the connection after what was written."""
-    writer.close()
-
-
-class ScriptedPod:
-    """Plays one script per request, the last one again and again."""
-
-    def __init__(self) -> None:
-        self.scripts: list[Sequence[Step]] = []
-        self.questions: list[Question] = []
-        self.writers: set[asyncio.StreamWriter] = set()
-        self.connections = 0
-        """Accepted so far."""
-        self._server: asyncio.Server
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
-
-    @property
-    def url(self) -> str:
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"http://{host}:{port}"
-
-    def plays(self, *scripts: Sequence[Step]) -> None:
-        self.scripts = list(scripts)
-
-    def close_listener(self) -> None:
-        self._server.close()
-
-    async def stop(self) -> None:
-        self._server.close()
-        for writer in tuple(self.writers):
-            writer.transport.abort()
-        await until(lambda: not self.writers)
-
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writers.add(writer)
-        self.connections += 1
-        try:
-            while question := await read_question(reader):
-                self.questions.append(question)
-                script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
-                gone = (
-                    asyncio.create_task(_is_gone(reader)) if any(isinstance(s, asyncio.Event) for s in script) else None
-                )
-                await self._play(script, writer, gone)
-                if writer.is_closing() or gone:
-                    break
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            self.writers.discard(writer)
-            writer.close()
-
-    async def _play(
-        self, script: Sequence[Step], writer: asyncio.StreamWriter, gone: asyncio.Task[None] | None
-    ) -> None:
-        for step in script:
-            if isinstance(step, bytes):
-                writer.write(step)
-                await writer.drain()
-            elif isinstance(step, asyncio.Event):
-                assert gone is not None
-                await first_of(step.wait(), gone)
-                if gone.done():
-                    return
-            else:
-                step(writer)
-        if gone is not None:
-            gone.cancel()
-
-
-async def _is_gone(reader: asyncio.StreamReader) -> None:
-    with suppress(ConnectionError):
-        await reader.read(1)
-
-
-async def first_of(one: Awaitable[Any], other: asyncio.Task[None]) -> None:
-    task = asyncio.create_task(_awaited(one))
-    try:
-        await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        task.cancel()
-
-
-async def _awaited(one: Awaitable[Any]) -> Any:
-    return await one
-
-
-async def read_question(reader: asyncio.StreamReader) -> Question | None:
-    head = await read_head(reader)
-    if head is None:
-        return None
-    line, headers = head
-    return Question(line, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
-
-
-async def read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]] | None:
-    try:
-        raw = await reader.readuntil(b"\r\n\r\n")
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-    line, *fields = raw.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
-    pairs = (entry.split(": ", 1) for entry in fields)
-    return line, {name.lower(): value for name, value in pairs}
 
 
 # -- clients -------------------------------------------------------------------------------------------------------
@@ -330,6 +186,27 @@ class Rig:
         await until(lambda: self.front.pool.open_count == self.front.pool.idle_count)
 
 
+def a_passage(
+    router: Router,
+    outcomes: list[Outcome],
+    ends: list[tuple[str, LegEnd]],
+    patience: Patience | None,
+    make_room: Callable[[Router], Room] | None,
+    make_quotas: Callable[[Router], Quotas] | None,
+) -> Passage:
+    return Passage(
+        router,
+        health=lambda url, end: ends.append((url, end)),
+        witnesses=[outcomes.append],
+        clock=asyncio.get_running_loop().time,
+        wall_clock=lambda: 1.8e9,
+        draw=lambda: 0.0,
+        patience=patience or Patience(),
+        room=make_room(router) if make_room is not None else None,
+        reserve=make_quotas(router).reserve if make_quotas is not None else None,
+    )
+
+
 @asynccontextmanager
 async def a_rig(
     pods: int = 1,
@@ -357,17 +234,7 @@ async def a_rig(
     outcomes: list[Outcome] = []
     ends: list[tuple[str, LegEnd]] = []
     refusals: list[Refused] = []
-    passage = Passage(
-        router,
-        health=lambda url, end: ends.append((url, end)),
-        witnesses=[outcomes.append],
-        clock=loop.time,
-        wall_clock=lambda: 1.8e9,
-        draw=lambda: 0.0,
-        patience=patience or Patience(),
-        room=make_room(router) if make_room is not None else None,
-        reserve=make_quotas(router).reserve if make_quotas is not None else None,
-    )
+    passage = a_passage(router, outcomes, ends, patience, make_room, make_quotas)
     front = Front(
         passage,
         router,

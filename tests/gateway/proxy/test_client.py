@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 
 import pytest
 
 from gateway.limits import Limits, Timeouts
-from gateway.proxy.client import ClientConnection
 from routing.refusal import Reason
-from tests.gateway.proxy.rig import CHAT_PATH, QUICK, Step, a_chat, a_rig, request_bytes, until
+from tests.gateway.proxy.rig import CHAT_PATH, QUICK, a_chat, a_rig, request_bytes
+from tests.gateway.proxy.scripted import Step, until
 from tests.gateway.proxy.wire import (
     DONE,
     LAST_CHUNK,
@@ -385,20 +384,3 @@ async def test_a_body_is_dropped_when_the_answer_has_begun() -> None:
         go_on.set()
         while await client.chunk():
             pass
-
-
-async def test_a_connection_that_has_ended_leaves_nothing_to_collect() -> None:
-    """Nothing of it goes round in a circle: collections are rare, and memory would grow until the next."""
-    gc.collect()
-    gc.disable()
-    try:
-        async with a_rig() as rig:
-            rig.pod.plays(GOOD)
-            client = await rig.client()
-            assert (await client.ask(CHAT_PATH, a_chat())).status == 200
-            client.leave()
-            await until(lambda: not rig.front.open_connections)
-            await asyncio.sleep(0)
-            assert not any(isinstance(each, ClientConnection) for each in gc.get_objects())
-    finally:
-        gc.enable()

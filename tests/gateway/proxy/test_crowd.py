@@ -10,7 +10,8 @@ import pytest
 from gateway.proxy.front import Identify
 from routing.refusal import Reason
 from tenancy.tenants import Caller, Tenant
-from tests.gateway.proxy.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes, until
+from tests.gateway.proxy.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
+from tests.gateway.proxy.scripted import until
 from tests.gateway.proxy.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunked
 
 GOOD = answer_bytes(chat_answer())

@@ -9,7 +9,8 @@ import pytest
 
 from routing.fleet import ModelCard, Pod, Standing
 from routing.request import Api
-from tests.gateway.proxy.rig import MODEL, a_chat, a_rig, put_pod, request_bytes, until
+from tests.gateway.proxy.rig import MODEL, a_chat, a_rig, put_pod, request_bytes
+from tests.gateway.proxy.scripted import until
 from tests.gateway.proxy.wire import STREAM_HEAD, answer_bytes, chat_answer, chunked, error_answer, event
 
 TEXT = {"model": MODEL, "input": "hello"}

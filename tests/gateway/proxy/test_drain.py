@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from gateway.proxy.front import Front
-from tests.gateway.proxy.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes, until
+from tests.gateway.proxy.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
+from tests.gateway.proxy.scripted import until
 from tests.gateway.proxy.wire import DONE, LAST_CHUNK, STREAM_HEAD, answer_bytes, chat_answer, chat_event, chunk
 
 GOOD = [answer_bytes(chat_answer())]

@@ -9,7 +9,8 @@ import pytest
 from gateway.carrier import LegEnd
 from gateway.limits import Timeouts
 from gateway.passage import Patience
-from tests.gateway.proxy.rig import CHAT_PATH, QUICK, Rig, Step, a_chat, a_rig, close, cut, request_bytes, until
+from tests.gateway.proxy.rig import CHAT_PATH, QUICK, Rig, a_chat, a_rig, request_bytes
+from tests.gateway.proxy.scripted import Step, close, cut, until
 from tests.gateway.proxy.wire import (
     DONE,
     LAST_CHUNK,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
+from gateway.proxy.client import ClientConnection
 from routing.placement import Usage
 from tests.gateway.proxy.rig import CHAT_PATH, MODEL, a_chat, a_rig
+from tests.gateway.proxy.scripted import until
 from tests.gateway.proxy.wire import DONE, STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunk, chunked
 
 
@@ -74,3 +79,20 @@ async def test_no_two_ids_are_the_same() -> None:
     assert len(set(ids)) == 200
     assert {len(one) for one in ids} == {32}
     assert ids[0][:24] != ids[100][:24]
+
+
+async def test_a_connection_that_has_ended_leaves_nothing_to_collect() -> None:
+    """Nothing of it goes round in a circle: collections are rare, and memory would grow until the next."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with a_rig() as rig:
+            rig.pod.plays([answer_bytes(chat_answer())])
+            client = await rig.client()
+            assert (await client.ask(CHAT_PATH, a_chat())).status == 200
+            client.leave()
+            await until(lambda: not rig.front.open_connections)
+            await asyncio.sleep(0)
+            assert not any(isinstance(each, ClientConnection) for each in gc.get_objects())
+    finally:
+        gc.enable()

@@ -11,7 +11,8 @@ from httptools import HttpResponseParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.gateway.proxy.rig import CHAT_PATH, a_chat, a_rig, request_bytes, until
+from tests.gateway.proxy.rig import CHAT_PATH, a_chat, a_rig, request_bytes
+from tests.gateway.proxy.scripted import until
 from tests.gateway.proxy.test_scanner import split
 from tests.gateway.proxy.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunk, chunked
 

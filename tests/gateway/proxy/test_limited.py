@@ -15,7 +15,8 @@ from gateway.quotas.quotas import Quotas
 from routing.request import Api
 from tenancy.limits.use import Kind
 from tenancy.quota import Quota
-from tests.gateway.proxy.rig import CHAT_PATH, MODEL, Answer, Rig, a_chat, a_rig, until
+from tests.gateway.proxy.rig import CHAT_PATH, MODEL, Answer, Rig, a_chat, a_rig
+from tests.gateway.proxy.scripted import until
 from tests.gateway.proxy.wire import (
     STREAM_HEAD,
     answer_bytes,

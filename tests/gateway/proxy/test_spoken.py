@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from ipaddress import ip_network
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,16 +20,8 @@ GOOD = [answer_bytes(chat_answer())]
 GOLD = Tier("gold", ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05)
 
 
-class FakeTransport:
-    def __init__(self, peer: Any) -> None:
-        self.peer = peer
-
-    def get_extra_info(self, name: str) -> Any:
-        return self.peer if name == "peername" else None
-
-
 def lets(peer: Any, *networks: str) -> bool:
-    return Trusted(map(ip_network, networks))(cast("asyncio.BaseTransport", FakeTransport(peer)))
+    return Trusted(map(ip_network, networks))(asyncio.Transport({"peername": peer}))
 
 
 @pytest.mark.parametrize(
