@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 
 from tenancy.limits.book import Book, Meter
 from tenancy.limits.use import TOKEN_KINDS, Kind
 
 Fields = tuple[tuple[str, str], ...]
 
-OPENAI: tuple[tuple[str, frozenset[Kind]], ...] = (
-    ("requests", frozenset({Kind.REQUESTS})),
-    ("tokens", TOKEN_KINDS),
-)
+Words = tuple[tuple[tuple[str, str, str], frozenset[Kind]], ...]
+"""The headers of a limit, of what remains of it and of its reset; and which limits they tell of."""
 
-ANTHROPIC: tuple[tuple[str, frozenset[Kind]], ...] = (
-    ("requests", frozenset({Kind.REQUESTS})),
-    ("input-tokens", frozenset({Kind.TOKENS, Kind.INPUT, Kind.UNCACHED})),
-    ("output-tokens", frozenset({Kind.TOKENS, Kind.OUTPUT})),
+
+def _words(name: str, **kinds: frozenset[Kind]) -> Words:
+    told = ((word.replace("_", "-"), meant) for word, meant in kinds.items())
+    return tuple(
+        ((name.format("limit", word), name.format("remaining", word), name.format("reset", word)), meant)
+        for word, meant in told
+    )
+
+
+OPENAI = _words("x-ratelimit-{0}-{1}", requests=frozenset({Kind.REQUESTS}), tokens=TOKEN_KINDS)
+
+ANTHROPIC = _words(
+    "anthropic-ratelimit-{1}-{0}",
+    requests=frozenset({Kind.REQUESTS}),
+    input_tokens=frozenset({Kind.TOKENS, Kind.INPUT, Kind.UNCACHED}),
+    output_tokens=frozenset({Kind.TOKENS, Kind.OUTPUT}),
 )
 
 
@@ -28,26 +39,18 @@ def fields_of(books: Iterable[Book], now_s: float, *, anthropic: bool) -> Fields
     for meter in meters:
         meter.memory.advance(now_s)
     if anthropic:
-        return _fields(meters, ANTHROPIC, "anthropic-ratelimit-{1}-{0}", lambda s: show_moment(now_s + s), now_s)
-    return _fields(meters, OPENAI, "x-ratelimit-{0}-{1}", show_span, now_s)
+        return _fields(meters, ANTHROPIC, lambda seconds: show_moment(now_s + seconds), now_s)
+    return _fields(meters, OPENAI, show_span, now_s)
 
 
-def _fields(
-    meters: Sequence[Meter],
-    words: Iterable[tuple[str, frozenset[Kind]]],
-    name: str,
-    show: Callable[[float], str],
-    now_s: float,
-) -> Fields:
+def _fields(meters: Sequence[Meter], words: Words, show: Callable[[float], str], now_s: float) -> Fields:
     fields: list[tuple[str, str]] = []
-    for word, kinds in words:
+    for (limit, remaining, reset), kinds in words:
         counted = [meter for meter in meters if meter.kind in kinds]
         if counted:
-            tightest = min(counted, key=lambda meter: meter.remaining)
-            reset_s = tightest.memory.frees_in_s(tightest.memory.used, now_s)
-            fields.append((name.format("limit", word), f"{tightest.limit:.0f}"))
-            fields.append((name.format("remaining", word), f"{int(tightest.remaining)}"))
-            fields.append((name.format("reset", word), show(reset_s)))
+            left, tightest = min([(meter.remaining, meter) for meter in counted], key=itemgetter(0))
+            resets_in_s = tightest.memory.frees_in_s(tightest.memory.used, now_s)
+            fields += (limit, f"{tightest.limit:.0f}"), (remaining, f"{int(left)}"), (reset, show(resets_in_s))
     return tuple(fields)
 
 

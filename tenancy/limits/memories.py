@@ -75,11 +75,18 @@ class Window:
     def frees_in_s(self, amount: float, now_s: float) -> float:
         if amount <= 0:
             return 0.0
+        if amount == self.used and self._slots:
+            # All of it, as every answer's headers say, goes with the newest: there is no need to add up.
+            return _gone_in_s(self._slots[-1][0], now_s)
         for slot, held in self._slots:
             amount -= held
             if amount <= 0:
-                return max(0.0, (slot + 1) * SLOT_S + SPAN_S - now_s)
+                return _gone_in_s(slot, now_s)
         return SPAN_S
+
+
+def _gone_in_s(slot: int, now_s: float) -> float:
+    return max(0.0, (slot + 1) * SLOT_S + SPAN_S - now_s)
 
 
 USUAL_STAY_S = 5.0

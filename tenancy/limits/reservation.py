@@ -97,18 +97,24 @@ class _Grant:
 
     def put(self, total: float, now_s: float) -> None:
         """Hold so much in all."""
-        more, self._total = total - self._total, total
+        more, meter = total - self._total, self.meter
+        self._total = total
         if more > 0:
-            self.meter.memory.advance(now_s)
-            self.meter.demand += more
-            self._amounts.append((self.meter.memory.add(more, now_s), more))
-        while more < 0:
+            meter.memory.advance(now_s)
+            meter.demand += more
+            self._amounts.append((meter.memory.add(more, now_s), more))
+        elif more < 0:
+            self._take_back(-more)
+
+    def _take_back(self, less: float) -> None:
+        """Of what was granted last first."""
+        while less > 0 and self._amounts:
             slot, amount = self._amounts.pop()
-            kept = max(0.0, amount + more)
-            self.meter.memory.take_back(amount - kept, slot)
-            if kept:
-                self._amounts.append((slot, kept))
-            more = min(0.0, amount + more) if self._amounts else 0.0
+            taken = min(amount, less)
+            self.meter.memory.take_back(taken, slot)
+            if taken < amount:
+                self._amounts.append((slot, amount - taken))
+            less -= taken
 
     def end(self, stay_s: float) -> None:
         memory = self.meter.memory
