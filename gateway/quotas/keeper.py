@@ -21,6 +21,9 @@ from tenancy.limits.use import Kind
 
 BEAT_S = 1.0
 
+FIRST_BEAT_S = 0.05
+"""Until the lender was heard for the first time."""
+
 DUE_S = 4.0
 """An account that nobody used since the last ask is told of this often, well within `DEAD_S`."""
 
@@ -61,7 +64,8 @@ class Keeper:
         self._books = books
         self._clock = clock
         self._say = say
-        self._heard_s: float | None = None
+        self._heard_s = clock()
+        self._has_heard = False
         self._gathers_until_s = 0.0
         self._told_s: dict[str, float] = {}
         self._denied_s: dict[str, float] = {}
@@ -74,7 +78,7 @@ class Keeper:
             try:
                 while True:
                     await self._beat()
-                    await asyncio.sleep(BEAT_S)
+                    await asyncio.sleep(BEAT_S if self._has_heard else FIRST_BEAT_S)
             finally:
                 await self._say_farewell()
 
@@ -122,7 +126,7 @@ class Keeper:
         except LenderAway:
             self._go_apart()
             return True
-        self._heard_s = now_s
+        self._heard_s, self._has_heard = now_s, True
         if take_grants(book, asks, grants) and not is_gathering:
             self._gather("the limits' counts were lost and are being told again")
         has_grown = any(meter.cap > cap for meter, cap in zip(book.meters.values(), caps, strict=False))
@@ -158,7 +162,7 @@ class Keeper:
         even = 1.0 / self.replicas
         keeps_slices = self._silent_s < GRACE_S
         caps = {meter: meter.cap for book in books for meter in _meters(book)}
-        self._gathers_until_s = self._clock() + DEAD_S if self._heard_s is not None else 0.0
+        self._gathers_until_s = self._clock() + DEAD_S if self._has_heard else 0.0
         self.is_apart = False
         for meter in caps:
             held = meter.lent.slice if meter.lent is not None else 0.0
@@ -185,8 +189,8 @@ class Keeper:
     async def _call_roll(self) -> None:
         (told,) = await self._lender.ask(ROLL, self._who, HERE)
         present = 1 + int(told.elsewhere)
-        is_first = self._heard_s is None
-        self._heard_s = now_s = self._clock()
+        is_first = not self._has_heard
+        self._heard_s, self._has_heard = (now_s := self._clock()), True
         if not told.was_known and not is_first and now_s >= self._gathers_until_s:
             self._gather("the limits' lender has been emptied: all say again what they hold")
         elif present >= self.replicas or now_s >= self._gathers_until_s:
@@ -202,8 +206,8 @@ class Keeper:
 
     @property
     def _silent_s(self) -> float:
-        """How long nothing was heard; a gateway that never heard of others goes by its even share."""
-        return self._clock() - self._heard_s if self._heard_s is not None else float("inf")
+        """How long nothing was heard, or since the start: others may have used everything just before."""
+        return self._clock() - self._heard_s
 
     def _go_apart(self) -> None:
         self.is_apart = True

@@ -42,8 +42,8 @@ def cap_apart(meter: Meter, replicas: int, silent_s: float) -> float:
     even, extra = meter.limit / replicas, float_of(meter, replicas)
     lent = meter.lent
     held = lent.slice if lent is not None else 0.0
-    if meter.kind is Kind.BUDGET:
-        rest = meter.limit - held - lent.elsewhere - lent.gone if lent is not None else 0.0
+    if meter.kind is Kind.BUDGET and lent is not None:
+        rest = meter.limit - held - lent.elsewhere - lent.gone
         return min(meter.limit, held + extra + max(0.0, rest) / replicas)
     if silent_s < GRACE_S:
         cap = held + extra

@@ -1,0 +1,128 @@
+"""Limits over real HTTP, with gateways in processes of their own and simulated pods behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import aiohttp
+
+from simulator.options import Options
+from simulator.pod import SimulatedPod
+from simulator.profile import Profile
+from tests.gateway.running import Running, serving
+from tests.gateway.warmth.redis_servers import redis_server
+
+CHAT = "/v1/chat/completions"
+
+FAST = Profile(step_base_s=0.004)
+
+PROMPT = "Tell me of the hearth, and of those who sit around it when the nights are long. " * 12
+
+
+@dataclass
+class Served:
+    """One stream as its client saw it."""
+
+    status: int
+    events: int = 0
+    tokens: int = 0
+    """As the pod told, 0 where it could not any more."""
+    finish_reason: str | None = None
+
+
+def write_policy(path: Path, limits: Mapping[str, object]) -> Path:
+    digest = sha256(b"sk-team").hexdigest()
+    path.write_text(json.dumps({"auth": {"keys": {"team": [digest]}}, "tenants": {"team": limits}}))
+    return path
+
+
+async def stream(client: aiohttp.ClientSession, gateway: Running, number: int) -> Served:
+    body = {
+        "model": "tiny",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "messages": [{"role": "user", "content": f"{number}: {PROMPT}"}],
+    }
+    headers = {"authorization": "Bearer sk-team"}
+    async with client.post(gateway.at("traffic", CHAT), json=body, headers=headers) as answer:
+        served = Served(answer.status)
+        async for line in answer.content:
+            if not line.startswith(b"data: {"):
+                continue
+            told = json.loads(line[5:])
+            if usage := told.get("usage"):
+                served.tokens = usage["total_tokens"]
+            for choice in told.get("choices", ()):
+                served.events += bool(choice["delta"].get("content"))
+                served.finish_reason = choice["finish_reason"] or served.finish_reason
+        return served
+
+
+async def storm(gateway: Running, count: int) -> list[Served]:
+    """So many at once, each by a connection of its own."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as client:
+        return list(await asyncio.gather(*(stream(client, gateway, number) for number in range(count))))
+
+
+def pod(**words: object) -> SimulatedPod:
+    options = {"models": ("tiny",), "shortest_answer": 40, "longest_answer": 160, "profile": FAST} | words
+    return SimulatedPod(Options(**options))  # type: ignore[arg-type]
+
+
+async def test_two_hundred_streams_of_one_key_keep_to_its_tokens(tmp_path: Path) -> None:
+    """Twice two hundred at once: what all of them took is less than one request's reserve above the limit."""
+    limit = 20_000
+    policy = write_policy(tmp_path / "policy.yaml", {"tpm": limit})
+    async with pod() as engine, serving("--pod", engine.url, "--policy", str(policy)) as gateway:
+        await gateway.until("pod ready")
+        served = [*await storm(gateway, 200), *await storm(gateway, 200)]
+        answered = [each for each in served if each.status == 200]
+        assert {each.status for each in served} == {200, 429}
+        reserve = 256 + max(each.tokens for each in answered)
+        assert limit * 0.6 < sum(each.tokens for each in answered) < limit + reserve
+        async with aiohttp.ClientSession() as client, client.get(gateway.at("admin", "/limits")) as answer:
+            [account] = (await answer.json())["accounts"]
+        assert account["account"] == "team"
+        assert account["open"] == 0
+        assert account["limits"]["tokens"]["used"] == sum(each.tokens for each in answered)
+
+
+async def test_long_streams_are_ended_where_the_limit_is(tmp_path: Path) -> None:
+    """Answers far longer than anybody expected: they end well formed, and what they took is within the limit."""
+    limit = 3_000
+    policy = write_policy(tmp_path / "policy.yaml", {"output_tpm": limit})
+    async with (
+        pod(shortest_answer=900, longest_answer=900) as engine,
+        serving("--pod", engine.url, "--policy", str(policy)) as gateway,
+    ):
+        await gateway.until("pod ready")
+        answered = [each for each in await storm(gateway, 40) if each.status == 200]
+        assert len(answered) > 3
+        assert "length" in {each.finish_reason for each in answered}
+        assert all(each.finish_reason in {"length", "stop"} for each in answered)
+        assert limit * 0.8 < sum(each.events for each in answered) <= limit + len(answered)
+
+
+async def test_workers_of_one_host_share_a_limit(tmp_path: Path) -> None:
+    """Three processes without Redis: all of the limit, and no more, whoever the connections land on."""
+    policy = write_policy(tmp_path / "policy.yaml", {"rpm": 30})
+    async with pod() as engine, serving("--pod", engine.url, "--policy", str(policy), "--processes", "3") as gateway:
+        served = [await storm(gateway, 40) for _ in range(4)]
+        granted = sum(each.status == 200 for wave in served for each in wave)
+        assert 24 <= granted <= 30
+
+
+async def test_gateways_of_two_hosts_share_a_limit_by_redis(tmp_path: Path) -> None:
+    """Each is told in headers how little is left."""
+    policy = write_policy(tmp_path / "policy.yaml", {"rpm": 30, "max_parallel_requests": 100})
+    async with redis_server(tmp_path) as redis, pod() as engine:
+        flags = ("--pod", engine.url, "--policy", str(policy), "--redis", redis.url)
+        async with serving(*flags) as one, serving(*flags) as other:
+            waves = [await asyncio.gather(storm(one, 20), storm(other, 20)) for _ in range(4)]
+            granted = sum(each.status == 200 for wave in waves for each in [*wave[0], *wave[1]])
+            assert 24 <= granted <= 30
