@@ -103,7 +103,7 @@ class Exposition(Collector):
             family = HistogramMetricFamily(name, words, labels=("model_name",))
             for model, tally in self._tallies.models.items():
                 histogram = histogram_of(tally)
-                family.add_metric((model,), _cumulated(histogram), histogram.total)
+                family.add_metric((model,), cumulated(histogram), histogram.total)
             yield family
 
     def _model_counters(self) -> Iterator[Family]:
@@ -204,7 +204,7 @@ class Exposition(Collector):
             yield family
 
 
-def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:
+def cumulated(histogram: Histogram) -> list[tuple[str, float]]:
     """Buckets as Prometheus wants them: each counts all that is not above its bound."""
     seen = 0
     buckets: list[tuple[str, float]] = []

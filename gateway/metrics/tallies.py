@@ -50,6 +50,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add(self, other: Histogram) -> None:
+        """Count what another of the same bounds has counted."""
+        self.counts = [own + its for own, its in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
 
 @dataclass(slots=True)
 class ModelTally:
