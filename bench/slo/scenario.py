@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.slo.lengths import Lengths
 from simulator.profile import Profile
@@ -69,3 +69,7 @@ class Scenario:
     """Lengths are drawn from this recording instead of the stated ones: a file in the folder that TRACES names."""
     wanted: Mapping[str, float] = field(default_factory=dict)
     """What is expected of a gateway here: attainment by tier, `of_best` the goodput, `refused` at most."""
+
+    def lasting(self, requests: int | None) -> Scenario:
+        """The same until so many of the counted tier have come."""
+        return self if requests is None else replace(self, until=(self.until[0], requests))

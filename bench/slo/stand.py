@@ -34,7 +34,7 @@ def play_contenders(seed: int) -> list[Block]:
     blocks = []
     for name, load in LIVE.items():
         whole = load_scenario(name)
-        scenario = replace(whole, name=f"{name}, live", engines=LIVE_ENGINES, until=(whole.until[0], LIVE_REQUESTS))
+        scenario = replace(whole.lasting(LIVE_REQUESTS), name=f"{name}, live", engines=LIVE_ENGINES)
         figures = {}
         for contender in (make() for make in CONTENDERS):
             if contender.lacks:
