@@ -58,6 +58,8 @@ def show_span(seconds: float) -> str:
     """Seconds as OpenAI writes them: `6ms`, `1.5s`, `1m0.052s`, `2h3m0s`."""
     if seconds < 1.0:
         return f"{round(seconds * 1000)}ms"
+    if seconds < 59.999:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
     minutes, rest = divmod(round(seconds, 3), 60)
     hours, minutes = divmod(int(minutes), 60)
     shown = f"{rest:.3f}".rstrip("0").rstrip(".")

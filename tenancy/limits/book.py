@@ -20,10 +20,12 @@ ROUNDING = 1e-9
 class Meter:
     """One limit of one account."""
 
-    __slots__ = ("cap", "demand", "kind", "lent", "limit", "memory", "unmet")
+    __slots__ = ("amount", "cap", "demand", "kind", "lent", "limit", "memory", "unmet")
 
     def __init__(self, kind: Kind, limit: float, memory: Memory) -> None:
         self.kind = kind
+        self.amount = AMOUNT[kind]
+        """How much of it a use takes."""
         self.limit = limit
         self.cap = limit
         """What may be used here. Less than the limit where several gateways share it."""
@@ -117,7 +119,7 @@ class Book:
         """The limits that have no room for what `more` takes beyond what is `held` already."""
         rests = self.quota.binds_only_under_load and not under_load
         for kind, meter in self.meters.items():
-            amount = AMOUNT[kind](more) - AMOUNT[kind](held)
+            amount = meter.amount(more) - meter.amount(held)
             if amount <= 0 or (rests and kind is not Kind.PARALLEL and kind is not Kind.BUDGET):
                 continue
             meter.memory.advance(now_s)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tenancy.limits.book import Book, Lack, Meter
 from tenancy.limits.memories import Gauge
-from tenancy.limits.use import AMOUNT, NOTHING, Kind, Use
+from tenancy.limits.use import NOTHING, Kind, Use
 
 
 def reserve(
@@ -82,7 +82,7 @@ class Reservation:
     def _charge(self, used: Use, now_s: float) -> None:
         self.held = used
         for grant in self._grants:
-            grant.put(AMOUNT[grant.meter.kind](used), now_s)
+            grant.put(grant.meter.amount(used), now_s)
 
 
 class _Grant:
@@ -100,7 +100,6 @@ class _Grant:
         more, meter = total - self._total, self.meter
         self._total = total
         if more > 0:
-            meter.memory.advance(now_s)
             meter.demand += more
             self._amounts.append((meter.memory.add(more, now_s), more))
         elif more < 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -70,13 +71,13 @@ class Use(Struct, frozen=True, gc=False):
 NOTHING = Use(requests=0)
 
 AMOUNT: Mapping[Kind, Callable[[Use], float]] = {
-    Kind.REQUESTS: lambda use: use.requests,
+    Kind.REQUESTS: attrgetter("requests"),
     Kind.TOKENS: lambda use: use.input_tokens + use.output_tokens,
-    Kind.INPUT: lambda use: use.input_tokens,
-    Kind.OUTPUT: lambda use: use.output_tokens,
+    Kind.INPUT: attrgetter("input_tokens"),
+    Kind.OUTPUT: attrgetter("output_tokens"),
     Kind.UNCACHED: lambda use: use.input_tokens - use.cached_tokens,
-    Kind.PARALLEL: lambda use: use.requests,
-    Kind.BUDGET: lambda use: use.cost,
+    Kind.PARALLEL: attrgetter("requests"),
+    Kind.BUDGET: attrgetter("cost"),
 }
 """How much of each limit a use takes."""
 
