@@ -68,12 +68,8 @@ def _play(
     """What is judged, and what is only shown."""
     if options.url:
         address = Address(options.url, headers_by_name(options.key_of, options.header_of), options.model)
-        one = scenarios[0]
-        return [], [
-            Block(
-                one, options.load, None, {options.url: uvloop.run(play_and_sum(address, one, options.load, seeds[0]))}
-            )
-        ]
+        figures = uvloop.run(play_and_sum(address, scenarios[0], options.load, seeds[0]))
+        return [], [Block(scenarios[0], options.load, None, {options.url: figures})]
     blocks, live = [], []
     if options.only != "live":
         with ProcessPoolExecutor(options.jobs) as pool:
