@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import ModelEntry, Settings
 from gateway.discovery.file import WatchedFile
+from gateway.discovery.source import Source
 from gateway.discovery.static import Static
 from gateway.host import Host
 from gateway.identity.issuer import Issuer
@@ -29,6 +30,7 @@ from gateway.metrics.calibration import Calibration
 from gateway.metrics.exposition import Gauges, make_registry
 from gateway.metrics.sharing import SharingExposition
 from gateway.metrics.tallies import Tallies
+from gateway.metrics.tiers import TierExposition, TierTallies
 from gateway.others import Others
 from gateway.passage import Passage, Patience
 from gateway.probe import Prober, probe_session
@@ -130,27 +132,22 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     receipts = Receipts()
     calibration = Calibration(lambda: {pod.url for pod in router.fleet.pods}, say)
     tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices, judge=calibration.judge)
+    tiers = TierTallies(router.fleet)
     probes = probe_session()
     issuer = Issuer(probes, say=say, clock=clock)
     keyring = Keyring(policy, issuer, time.time)
     static = Static(settings.static_pods)
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
-    watcher = Watcher(
-        router,
-        [static, *([pod_file] if pod_file else [])],
-        Prober(probes, pod_keys),
-        say=say,
-        clock=clock,
-        draw=draw,
-        models=prices,
-        gone=lambda url: front.cut_silent(url, FROZEN_S),
-    )
+    prober = Prober(probes, pod_keys)
+    sources: list[Source] = [static, *([pod_file] if pod_file else [])]
+    gone = partial(_cut_silent, lambda: front)
+    watcher = Watcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, gone=gone)
     seconds_to_epoch = time.time() - clock()
     quotas = Quotas(Expecting(router, Forecast(), prices), clock=lambda: clock() + seconds_to_epoch, draw=draw)
     passage = Passage(
         router,
         health=watcher.take_end,
-        witnesses=[tallies.witness, receipts.witness, *(log.witness for log in logs.values())],
+        witnesses=[tallies.witness, tiers.witness, receipts.witness, *(log.witness for log in logs.values())],
         clock=clock,
         wall_clock=time.time,
         draw=draw,
@@ -171,14 +168,19 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     front.heed_headers(policy.headers.names if policy is not None else ())
     others = Others()
     registry = _make_registry(tallies, router, watcher, front, logs, others)
-    registry.register(calibration)
-    registry.register(LimitsExposition(quotas))
+    for shown in (calibration, LimitsExposition(quotas), TierExposition(tiers, router.fleet, lambda: ())):
+        registry.register(shown)
     parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, quotas)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, registry, others)
     gateway.background.append(issuer.run)
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
     return gateway
+
+
+def _cut_silent(front: Callable[[], Front], url: str) -> None:
+    """A pod is gone; the front, made after the watcher that says so, gives up what it has there."""
+    front().cut_silent(url, FROZEN_S)
 
 
 def _connect(gateway: Gateway, client: WarmthClient) -> None:
