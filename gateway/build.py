@@ -140,7 +140,10 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
     prober = Prober(probes, pod_keys)
     sources: list[Source] = [static, *([pod_file] if pod_file else [])]
-    gone = partial(_cut_silent, lambda: front)
+
+    def gone(url: str) -> None:
+        front.cut_silent(url, FROZEN_S)
+
     watcher = Watcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, gone=gone)
     seconds_to_epoch = time.time() - clock()
     quotas = Quotas(Expecting(router, Forecast(), prices), clock=lambda: clock() + seconds_to_epoch, draw=draw)
@@ -176,11 +179,6 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
     return gateway
-
-
-def _cut_silent(front: Callable[[], Front], url: str) -> None:
-    """A pod is gone; the front, made after the watcher that says so, gives up what it has there."""
-    front().cut_silent(url, FROZEN_S)
 
 
 def _connect(gateway: Gateway, client: WarmthClient) -> None:
