@@ -6,6 +6,7 @@ Reading and putting in force are two steps: a supervisor reads once, and all its
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
@@ -39,22 +40,25 @@ class Reloader:
         self._gateway = gateway
         self._reread = reread
         self._variables = variables
+        self._turn = asyncio.Lock()
 
     async def reload(self) -> dict[str, object]:
         """What became of it, as JSON values."""
         gateway = self._gateway
-        reopen_logs(gateway)
-        try:
-            old = gateway.settings
-            fresh = read_anew(old, self._reread, self._variables)
-            put_in_force(gateway, fresh)
-        except Invalid as invalid:
-            faults = [str(fault) for fault in invalid.faults]
-            gateway.say("error", "reload refused, the old settings stay", faults=faults)
-            return {"reloaded": False, "faults": faults}
-        restart = needs_restart(old, fresh.settings)
-        gateway.say("info", "reloaded", needs_restart=restart)
-        return {"reloaded": True, "needs_restart": restart}
+        async with self._turn:
+            reopen_logs(gateway)
+            try:
+                old = gateway.settings
+                # Ten thousand tenants take seconds to read, and streams must flow meanwhile.
+                fresh = await asyncio.to_thread(read_anew, old, self._reread, self._variables)
+                put_in_force(gateway, fresh)
+            except Invalid as invalid:
+                faults = [str(fault) for fault in invalid.faults]
+                gateway.say("error", "reload refused, the old settings stay", faults=faults)
+                return {"reloaded": False, "faults": faults}
+            restart = needs_restart(old, fresh.settings)
+            gateway.say("info", "reloaded", needs_restart=restart)
+            return {"reloaded": True, "needs_restart": restart}
 
     async def watch(self) -> None:
         """Take up a policy that has changed, until cancelled."""

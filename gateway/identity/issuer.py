@@ -40,6 +40,7 @@ class Issuer:
         self._changed: Callable[[], None] = lambda: None
         self._wake = asyncio.Event()
         self._fetched_s: float | None = None
+        self._text = ""
         self.keys: KeySet | None = None
         """None until they are known."""
 
@@ -49,9 +50,10 @@ class Issuer:
         if rules is None:
             self.keys = None
         elif rules.jwks is not None:
-            self.keys = read_keys(rules.jwks)
+            self.keys, self._text = read_keys(rules.jwks), ""
         elif before is None or (before.issuer, before.jwks_url) != (rules.issuer, rules.jwks_url):
             self.keys = self._fetched_s = None
+            self._text = ""
         self._wake.set()
 
     def look_again(self) -> bool:
@@ -79,16 +81,17 @@ class Issuer:
     async def _refresh(self, rules: TokenRules) -> bool:
         try:
             where = rules.jwks_url or await self._discovered(rules.issuer)
-            keys = read_keys(await self._read(where))
+            text = await self._read(where)
+            keys = read_keys(text)
         except (aiohttp.ClientError, TimeoutError, Wrong, UnicodeDecodeError) as error:
             self._say("error", "the token issuer's keys cannot be had", issuer=rules.issuer, error=_words(error))
             return False
         finally:
             if self._rules is rules:
                 self._fetched_s = self._clock()
-        if self._rules is rules and keys != self.keys:
+        if self._rules is rules and text != self._text:
             self._say("info", "the token issuer's keys are known", issuer=rules.issuer, keys=len(keys))
-            self.keys = keys
+            self.keys, self._text = keys, text
             self._changed()
         return True
 

@@ -59,7 +59,7 @@ class Keyring:
         policy, callers = self._policy, self._callers
         if policy is None or callers is None:
             return NOBODY
-        if spoken is None or not policy.headers.names:
+        if spoken is None:
             return self._shown(policy, key)
         names = policy.headers
         tenant, group, user, objective, priority = (

@@ -1,15 +1,18 @@
 """An issuer's keys are fetched beside the traffic, follow its rotations, and outlive its absence."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
+import jwt
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gateway.identity import issuer as module
 from gateway.identity.issuer import LEAST_S, Issuer
@@ -17,7 +20,8 @@ from gateway.identity.keyring import MOST_TOKENS, Keyring
 from routing.refusal import Reason, Refused
 from tenancy.policy import Bare, Policy
 from tenancy.reading.policy import read_policy
-from tests.gateway.identity.test_tokens import ALL, NOW_S, jwk, jwks, token
+from tenancy.tenants import Tenant
+from tests.gateway.identity.test_tokens import ALL, GOOD, NOW_S, jwk, jwks, token
 
 
 class Clock:
@@ -163,7 +167,7 @@ async def test_a_false_discovery_document_leads_nowhere(
     [
         lambda: web.Response(status=302, headers={"location": "/keys"}),
         lambda: web.Response(status=404),
-        lambda: web.Response(body=b"x" * (module.LONGEST_ANSWER + 1)),
+        lambda: web.Response(text=ALL + " " * module.LONGEST_ANSWER),
         lambda: web.Response(body=b"\xff\xfe"),
         lambda: web.Response(text="{}"),
     ],
@@ -202,6 +206,20 @@ async def test_a_key_that_is_gone_signs_no_more(provider: Provider, scene: Scene
     assert scene.issuer.look_again()
     await scene.said.until("keys are known")
     assert "key that is not the issuer's" in refusal(scene.keyring, token()).message
+
+
+async def test_another_key_of_the_same_name_counts(provider: Provider, scene: Scene) -> None:
+    """A careless issuer's rotation; the old key then signs no more."""
+    scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
+    await scene.said.until("keys are known")
+    other = rsa.generate_private_key(65537, 2048)
+    shown = {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(other.public_key())), "kid": "RSA"}
+    provider.answers["/keys"] = jwks(shown)
+    scene.clock.now_s += LEAST_S
+    assert scene.issuer.look_again()
+    await scene.said.until("keys are known")
+    assert "signature" in refusal(scene.keyring, token()).message
+    assert scene.keyring.identify(jwt.encode(GOOD, other, "RS256", headers={"kid": "RSA"})).tenant.name == "legal"
 
 
 async def test_known_keys_outlive_the_issuers_absence(provider: Provider, scene: Scene) -> None:
@@ -257,5 +275,8 @@ async def test_a_verified_token_is_good_until_it_expires(provider: Provider, sce
     now_s += 91
     assert "expired" in refusal(keyring, token()).message
     now_s = NOW_S
+    assert keyring.identify(token()).accounts
+    keyring.policy = replace(held := keyring.policy, tenants={**held.tenants, "legal": Tenant("legal")})
+    assert not keyring.identify(token()).accounts
     keyring.policy = read_policy("auth: {default_tenant: a}", {}, Bare())
     assert "not known here" in refusal(keyring, token()).message

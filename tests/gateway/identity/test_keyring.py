@@ -60,6 +60,11 @@ def test_any_other_key_is_refused(key: str | None) -> None:
     assert not key or key not in refused.message
 
 
+def test_what_is_far_too_long_is_not_hashed() -> None:
+    """Megabytes of headers are somebody's try, not a key."""
+    assert "too long" in refusal(Keyring(legal()), "x" * 20_000).message
+
+
 def test_a_key_ends_when_it_was_said_to() -> None:
     """Its last second is good, its end is not."""
     now_s = 1_796_083_199.0
