@@ -247,7 +247,8 @@ class Passage:
     async def _place(self, journey: Journey, avoid: frozenset[str]) -> Placement:
         asked_s = self._clock()
         try:
-            return await self._room.place(journey.request, journey.caller, journey.promise, avoid)
+            came_s = journey.started_s
+            return await self._room.place(journey.request, journey.caller, journey.promise, avoid, came_s)
         except Refused as refusal:
             if journey.leg is not None:
                 # Nobody else may serve it: what the last pod said tells the client more than "no pod is ready".
@@ -273,6 +274,8 @@ class Passage:
         if leg is not None and leg.end is LegEnd.ANSWERED:
             stored = owned(leg.response_id, journey.caller.tenant.name) if leg.response_id else None
             placement.settle(leg.usage, now_s, answer=leg.answer, response_id=stored)
+        if journey.promise.is_bound:
+            self._room.settle(placement, leg.usage if leg else None)
         placement.release(now_s)
         journey.leg = leg
         journey.attempts.append(show_attempt(placement, leg.end if leg else "client_gone", leg.usage if leg else None))

@@ -117,6 +117,11 @@ class Placement:
     def __repr__(self) -> str:
         return f"<Placement of {self.request.id} on {self.engine.name}>"
 
+    @property
+    def charge(self) -> Charge:
+        """What stands in the ledger for it."""
+        return self._charge
+
     def few(self) -> Few:
         """The candidates that a receipt shows. All others are let go: a stream may last, and engines are many."""
         if self._few is None:

@@ -70,6 +70,8 @@ class Request(Struct, frozen=True, gc=False):
     """Who goes first within an engine that heeds it: higher is better."""
     downgraded_from: str | None = None
     """The larger model that was asked for, where `model` answers in its place."""
+    retried: int = 0
+    """How often its client says that it has asked before."""
     sight: Sight | None = None
     """What exact warmth has seen of it, where that was asked and answered in time."""
 

@@ -1,0 +1,256 @@
+"""Whether a request may be placed now, has to wait, or cannot be served as promised. Time and chance are arguments.
+
+First token: overhead + queued before it + own prefill, of the very candidates that routing looks at, must fit what is
+left of its promise. Tokens: an engine takes only so much prefill as those who decode there can bear (`stall.py`).
+Higher tiers find as many engines open as they are expected to need. Who could not start in time behind all that waits
+at or above its rank is refused as it comes, as in Mooncake's early rejection (Qin et al., FAST '25), but by what will
+be free when its turn has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from math import inf
+
+from routing.candidates import Candidates
+from routing.cost import prefill_work
+from routing.ledger import Charge, Pledge
+from routing.placement import Placement, Usage
+from routing.refusal import Reason, Refused
+from routing.request import Request
+from routing.router import Router
+from tenancy.forecast import Forecast
+from tenancy.promise import Promise
+from tenancy.queue import Line, Queue, Waiter
+from tenancy.returning import Returning, face_of
+from tenancy.service import price
+from tenancy.stall import Stalls
+from tenancy.tenants import Caller
+
+SURE = 0.01
+"""Answers that are shorter than a request is counted on to be."""
+
+USUAL_PREFILL_SHARE = 0.5
+"""Of an engine's time, where nothing has been seen of what a tier gets."""
+
+MOST_WAITING = 4_096
+MOST_WAITING_SIZE = 512 << 20
+"""Of prompts, in bytes: who waits has its body kept."""
+
+SOONEST_S, LATEST_S = 1.0, 60.0
+"""Bounds of what is told who is to come again."""
+
+JITTER = 0.5
+"""Whoever is refused at once comes again within half as long more: not all together."""
+
+
+class NotNow(Exception):  # noqa: N818 - not an error
+    """No engine may take it now; later one may."""
+
+
+class Gate:
+    """Who of the candidates may take one request now."""
+
+    def __init__(self, admission: Admission, waiter: Waiter, queue: Queue, now_s: float) -> None:
+        self._admission = admission
+        self._waiter = waiter
+        self._queue = queue
+        self._now_s = now_s
+        promise = waiter.promise
+        sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, SURE)
+        self.pledge: Pledge | None = Pledge(promise.tpot_s, sure, promise.tier.priority)
+
+    def __call__(self, request: Request, candidates: Candidates, totals: Sequence[float]) -> Sequence[float]:
+        """Infinite for who may not. Raises `NotNow` where nobody may."""
+        stalls = self._admission.stalls
+        bars = self._bars(candidates)
+        slots = [engine.slot for engine in candidates.engines]
+        rooms = [stalls.room_s[slot] for slot in slots]
+        allowed = _allowed(totals, candidates.own_s, rooms, bars)
+        if min(allowed) == inf or (bars[totals.index(min(totals))] is False and min(allowed) != min(totals)):
+            # What was told at the last event can only have become more: look again before somebody is sent elsewhere.
+            rooms = [stalls.room_now_s(slot, self._now_s) for slot in slots]
+            allowed = _allowed(totals, candidates.own_s, rooms, bars)
+        if min(allowed) == inf:
+            raise NotNow
+        return allowed
+
+    def _bars(self, candidates: Candidates) -> list[bool]:
+        """Who is out of the question, whatever those who decode there can bear."""
+        waiter, promise = self._waiter, self._waiter.promise
+        left_s, per_cold = waiter.arrived_s + promise.ttft_s - self._now_s, promise.ttft_per_cold
+        if left_s < 0:
+            left_s = inf  # It is late whatever happens: now or never.
+        bars = [
+            overhead_s + ahead_s + own_s * (1 - per_cold) > left_s
+            for overhead_s, ahead_s, own_s in zip(
+                candidates.prefill_overhead_s, candidates.ahead_s, candidates.own_s, strict=True
+            )
+        ]
+        needed = candidates.prompt_tokens + request_tokens(self._admission.forecast, waiter)
+        if max(candidates.kv_tokens) + needed > candidates.least_kv_capacity:
+            for at, (held, most) in enumerate(zip(candidates.kv_tokens, candidates.kv_capacity, strict=True)):
+                bars[at] = bars[at] or (held > 0 and held + needed > most)
+        for within_s, engines in self._claims(len(bars)):
+            is_open = [ahead_s <= within_s for ahead_s in candidates.ahead_s]
+            if sum(is_open) <= engines:
+                for at, own_s in enumerate(candidates.own_s):
+                    bars[at] = bars[at] or (is_open[at] and candidates.ahead_s[at] + own_s > within_s)
+        return bars
+
+    def _claims(self, engines: int) -> list[tuple[float, int]]:
+        """(Seconds that may stand before them, engines) that higher tiers want to find open: never all there are.
+
+        Whoever is owed of its floor need not heed them.
+        """
+        tier, lines = self._waiter.promise.tier, self._queue.lines
+        is_late = self._waiter.start_by_s < self._now_s
+        if lines[tier.name].credit_s > 0 and not is_late:
+            return []
+        return [
+            (line.tier.ttft_s, min(wanted, max(1, round(line.tier.reserve * engines)), engines - 1))
+            for line in lines.values()
+            if (is_late or line.tier.priority > tier.priority) and (wanted := line.demand.wanted(self._now_s))
+        ]
+
+
+def _allowed(
+    totals: Sequence[float], own_s: Sequence[float], rooms: Sequence[float], bars: Sequence[bool]
+) -> list[float]:
+    return [
+        inf if bar or own > room else total for total, own, room, bar in zip(totals, own_s, rooms, bars, strict=True)
+    ]
+
+
+def request_tokens(forecast: Forecast, waiter: Waiter) -> float:
+    """How long its answers will be on average, all together."""
+    request = waiter.request
+    mean = forecast.mean(waiter.tenant, request.model)
+    return request.sequences * (mean if request.max_tokens is None else min(mean, request.max_tokens))
+
+
+class Admission:
+    """One per router, whose ledger it watches."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self.forecast = Forecast()
+        self.stalls = Stalls(router.ledger, router.costs)
+        self.queues: dict[str, Queue] = {}
+        """By group of engines, which is named by the first of the models that they serve."""
+        self.relief: Callable[[], None] = lambda: None
+        """Told when somebody might go."""
+        self._returning = Returning()
+        self._numbers = count()
+        self._groups: dict[str, str] = {}
+        self._fleet_version = -1
+        router.ledger.watch = self
+
+    # -- the ledger's watch ------------------------------------------------------------------------------------------
+
+    def charged(self, charge: Charge, now_s: float) -> None:
+        self.stalls.charged(charge, now_s)
+
+    def begun(self, charge: Charge, now_s: float) -> None:
+        self.stalls.begun(charge, now_s)
+        self.relief()
+
+    def ended(self, charge: Charge, now_s: float) -> None:
+        self.stalls.ended(charge, now_s)
+        self.relief()
+
+    # -- one request -------------------------------------------------------------------------------------------------
+
+    def arrive(
+        self, request: Request, caller: Caller, promise: Promise, *, came_s: float, now_s: float, draw: float
+    ) -> Waiter:
+        """One that asks to be placed. Raises `Refused` where it could not be served in time."""
+        self.stalls.reach(self._router.fleet.slot_count)
+        waiter = self._waiter(request, caller, promise, came_s, now_s)
+        queue, line = self.queue_of(waiter), self.line_of(waiter, now_s)
+        line.demand.ask(waiter.own_s, now_s)
+        self._check(waiter, queue, line, now_s, draw)
+        line.service.enter(waiter.tenant)
+        return waiter
+
+    def place(self, waiter: Waiter, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
+        """Put it on an engine. Raises `NotNow`, or `Refused` as the router does."""
+        queue, line = self.queue_of(waiter), self.line_of(waiter, now_s)
+        gate = Gate(self, waiter, queue, now_s)
+        placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
+        queue.serve(line, waiter, now_s)
+        line.service.serve(waiter.tenant, self._expected(waiter, placement), waiter.weight)
+        self._returning.served(face_of(waiter.request, waiter.tenant))
+        return placement
+
+    def settle(self, waiter: Waiter, placement: Placement, usage: Usage | None, now_s: float) -> None:
+        """It is about to be released. `usage` is None where the engine has not answered in full."""
+        line, expected = self.line_of(waiter, now_s), self._expected(waiter, placement)
+        if usage is None:
+            was_served = placement.first_token_s is not None
+            line.service.serve(waiter.tenant, 0.0 if was_served else -expected, waiter.weight)
+            return
+        real = price(usage.prompt_tokens - (usage.cached_tokens or 0), usage.completion_tokens)
+        line.service.serve(waiter.tenant, real - expected, waiter.weight)
+        each = usage.completion_tokens // waiter.request.sequences
+        self.forecast.observe(waiter.tenant, waiter.request.model, each)
+        running = (placement.predicted.running + self._router.ledger.running[placement.engine.slot]) / 2
+        self.stalls.learn(placement.charge, running, each, now_s)
+
+    def leave(self, waiter: Waiter, now_s: float) -> None:
+        """It has ended, or has gone."""
+        self.line_of(waiter, now_s).service.leave(waiter.tenant)
+
+    def overloaded(self, waiter: Waiter, now_s: float, late_s: float, draw: float) -> Refused:
+        """That its promise cannot be kept, and when it might be."""
+        self._returning.refused(face_of(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
+        after_s = min(max(late_s, SOONEST_S), LATEST_S) * (1 + JITTER * draw)
+        words = f"What tier `{waiter.promise.tier.name}` promises cannot be kept now: too much is asked of the fleet."
+        return Refused(Reason.OVERLOADED, words, retry_after_s=after_s)
+
+    def queue_of(self, waiter: Waiter) -> Queue:
+        return self.queues.setdefault(self._group(waiter.request.model), Queue())
+
+    def line_of(self, waiter: Waiter, now_s: float) -> Line:
+        engines = len(self._router.fleet.roster(waiter.request.model).engines)
+        return self.queue_of(waiter).line(waiter.promise.tier, USUAL_PREFILL_SHARE * engines, now_s)
+
+    def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
+        late_s = now_s + line.wait_s(waiter, now_s) - waiter.start_by_s
+        if len(queue) and late_s > 0:
+            raise self.overloaded(waiter, now_s, late_s, draw)
+        size = waiter.request.prompt.size
+        if len(queue) >= MOST_WAITING or (len(queue) and queue.size + size > MOST_WAITING_SIZE):
+            raise Refused(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=SOONEST_S * (1 + JITTER * draw))
+
+    def _waiter(self, request: Request, caller: Caller, promise: Promise, came_s: float, now_s: float) -> Waiter:
+        router, tenant = self._router, caller.tenant.name
+        costs, pick = router.costs, router.fleet.roster(request.model).pick
+        tokens = request.prompt.size / router.counter(request.model).size_per_token
+        pace = min(pick(costs.seconds_per_token), default=0.0)
+        own_s = prefill_work(tokens, tokens, costs.growth.per_token) * pace
+        overhead_s = min(pick(costs.prefill_overhead_s), default=0.0)
+        if request.retried:
+            came_s = self._returning.first_s(face_of(request, tenant), came_s)
+        within_s = promise.first_token_within_s(own_s) - own_s - overhead_s
+        start_by_s = min(came_s + within_s, now_s + promise.longest_wait_s)
+        waiter = Waiter(next(self._numbers), request, caller, promise, came_s, own_s, 0.0, start_by_s)
+        waiter.cost_s = price(tokens, request_tokens(self.forecast, waiter)) * pace
+        return waiter
+
+    def _expected(self, waiter: Waiter, placement: Placement) -> float:
+        seen = placement.predicted
+        return price(seen.prompt_tokens - seen.warm_tokens, request_tokens(self.forecast, waiter))
+
+    def _group(self, model: str) -> str:
+        """Models that are served by the same engines, adapters say, wait in the same queue."""
+        fleet = self._router.fleet
+        if fleet.version != self._fleet_version:
+            self._groups.clear()
+            self._fleet_version = fleet.version
+        group = self._groups.get(model)
+        if group is None:
+            group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
+            self._groups[model] = group
+        return group

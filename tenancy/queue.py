@@ -1,0 +1,187 @@
+"""Who waits, and in which order they are served. Knows no engine and no future; time is an argument.
+
+Between tiers by priority, but that each has a floor: of all that is served while it waits, its reserved part is its own
+first, which makes a trickle of the lowest. Inside a tier by service (`service.py`), inside a tenant by deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+
+from routing.request import Request
+from tenancy.demand import Demand, Rate
+from tenancy.promise import Promise
+from tenancy.service import Service
+from tenancy.tenants import Caller
+from tenancy.tier import Tier
+
+TRICKLE = 0.05
+"""The floor of a tier that has reserved less: who waits is never starved."""
+
+MOST_CREDIT_S = 2.0
+"""Service that a floor saves up at most, so that who could not be served for a while does not come as a flood."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One request that asks to be placed."""
+
+    number: int
+    request: Request
+    caller: Caller
+    promise: Promise
+    arrived_s: float
+    """When its promise began to run: at its first coming, where it was refused and came again."""
+    own_s: float
+    """Its own prefill, on an engine that holds nothing of it."""
+    cost_s: float
+    """Its service, answer included, as prefill that costs as much."""
+    start_by_s: float
+    """When its prefill must begin for its promise to be kept."""
+    has_left: bool = False
+
+    @property
+    def tenant(self) -> str | None:
+        return self.caller.tenant.name
+
+    @property
+    def weight(self) -> float:
+        return self.caller.tenant.weight
+
+
+class Line:
+    """All that wait in one tier, with what the tier asks for and gets."""
+
+    def __init__(self, tier: Tier, guess: float, now_s: float) -> None:
+        self.tier = tier
+        self.service = Service()
+        self.demand = Demand(now_s)
+        self.rate = Rate(guess, now_s)
+        self.credit_s = 0.0
+        """Of its floor, not yet had."""
+        self.waiting = 0
+        self._work_s: dict[str | None, float] = {}
+        self._weights: dict[str | None, float] = {}
+        self._heaps: dict[str | None, list[tuple[float, int, Waiter]]] = {}
+
+    @property
+    def floor(self) -> float:
+        """Its part of all service while it waits."""
+        return 0.0 if self.tier.is_batch else max(self.tier.reserve, TRICKLE)
+
+    @property
+    def backlog_s(self) -> float:
+        """How long those who wait would take at the rate of late."""
+        work_s = sum(self._work_s.values())
+        return work_s / self.rate.per_s if self.rate.per_s > 0 else inf if work_s else 0.0
+
+    def put(self, waiter: Waiter, now_s: float) -> None:
+        self.rate.pass_time(now_s, is_waiting=self.waiting > 0)
+        tenant = waiter.tenant
+        heappush(self._heaps.setdefault(tenant, []), (waiter.start_by_s, waiter.number, waiter))
+        self._work_s[tenant] = self._work_s.get(tenant, 0.0) + waiter.own_s
+        self._weights[tenant] = waiter.weight
+        self.waiting += 1
+
+    def take(self, waiter: Waiter, now_s: float) -> None:
+        """It waits no longer."""
+        self.rate.pass_time(now_s, is_waiting=True)
+        waiter.has_left = True
+        self.waiting -= 1
+        tenant = waiter.tenant
+        heap = self._heaps[tenant]
+        while heap and heap[0][2].has_left:
+            heappop(heap)
+        if heap:
+            self._work_s[tenant] -= waiter.own_s
+        else:
+            del self._heaps[tenant], self._work_s[tenant], self._weights[tenant]
+        if not self.waiting:
+            self.credit_s = min(self.credit_s, 0.0)
+
+    def heads(self) -> Iterator[Waiter]:
+        """The most urgent of every tenant, who has had least first."""
+        for tenant in sorted(self._heaps, key=self.service.of):
+            yield self._heaps[tenant][0][2]
+
+    def overdue(self, now_s: float) -> list[Waiter]:
+        """Those at the head who can no longer start in time."""
+        return [heap[0][2] for heap in self._heaps.values() if heap[0][0] < now_s]
+
+    def wait_s(self, waiter: Waiter, now_s: float) -> float:
+        """How long it would wait: for its tenant's own, and as much by weight of every other tenant's."""
+        if not self.waiting:
+            return 0.0
+        self.rate.pass_time(now_s, is_waiting=True)
+        own_s = self._work_s.get(waiter.tenant, 0.0)
+        part_s = (own_s + waiter.own_s) / waiter.weight
+        others_s = sum(
+            min(work_s, part_s * self._weights[tenant])
+            for tenant, work_s in self._work_s.items()
+            if tenant != waiter.tenant
+        )
+        return (own_s + others_s) / self.rate.per_s if self.rate.per_s > 0 else inf
+
+
+class Queue:
+    """All lines before one group of engines."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, Line] = {}
+        self.size = 0
+        """Of the prompts of all that wait."""
+
+    def __len__(self) -> int:
+        return sum([line.waiting for line in self.lines.values()])
+
+    @property
+    def backlog_s(self) -> float:
+        """Of all lines together."""
+        return sum(line.backlog_s for line in self.lines.values())
+
+    def put(self, waiter: Waiter, now_s: float) -> None:
+        """It waits from now on."""
+        self.lines[waiter.promise.tier.name].put(waiter, now_s)
+        self.size += waiter.request.prompt.size
+
+    def take(self, waiter: Waiter, now_s: float) -> None:
+        """It waits no longer."""
+        self.lines[waiter.promise.tier.name].take(waiter, now_s)
+        self.size -= waiter.request.prompt.size
+
+    def overdue(self, now_s: float) -> list[Waiter]:
+        """Those at the heads who can no longer start in time."""
+        return [waiter for line in self.lines.values() if line.waiting for waiter in line.overdue(now_s)]
+
+    def line(self, tier: Tier, guess: float, now_s: float) -> Line:
+        """A tier's line; `guess` is the prefill per second that a new one is taken to get."""
+        line = self.lines.get(tier.name)
+        if line is None:
+            line = self.lines[tier.name] = Line(tier, guess, now_s)
+        line.tier = tier
+        return line
+
+    def by_rank(self) -> list[Line]:
+        """The lines in which somebody waits: who is owed of its floor first, then by priority."""
+        waiting = [line for line in self.lines.values() if line.waiting]
+        waiting.sort(key=lambda line: (line.credit_s <= 0, -line.tier.priority))
+        return waiting
+
+    def comes_first(self, tier: Tier) -> bool:
+        """Whether somebody waits who goes before one of this tier that comes now."""
+        return any(
+            line.waiting and (line.tier.priority >= tier.priority or line.credit_s > 0) for line in self.lines.values()
+        )
+
+    def serve(self, own: Line, waiter: Waiter, now_s: float) -> None:
+        """It was placed: all that wait are owed their part of it."""
+        own.rate.pass_time(now_s, is_waiting=own.waiting > 0)
+        if own.waiting:
+            own.rate.serve(waiter.own_s)
+        for line in self.lines.values():
+            if line.waiting:
+                line.credit_s = min(line.credit_s + line.floor * waiter.cost_s, MOST_CREDIT_S)
+        own.credit_s = max(own.credit_s - waiter.cost_s, -MOST_CREDIT_S)

@@ -1,0 +1,211 @@
+"""How much prefill each engine may still take without breaking what was promised to those who decode there.
+
+A stream of n tokens promised T each takes n x step + stall, where stall is the prefill of others done on its engine
+meanwhile. So it has n x (T - step) seconds of stall to give: after k tokens it has earned k x (T - step) of them, and
+those of its first `sure_tokens` it will earn almost surely. What an engine may take is the least that anyone there has
+left, less what is queued. Kept by the ledger's events, so that others' requests count as ours do.
+
+Sums that stay as they are while nobody comes or goes make this cheap: with D what the engine had done when a stream
+began, C all that was ever put on it, and A(t) the integral of (1 - step / T), a stream has left
+    young: sure x (T - step) + D - C,          old: (A(t) - A(begun) + D - C) x T / step,
+whichever is more, so that the least of each kind stands at the top of a heap.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+
+from routing.cost import CostBook
+from routing.ledger import Charge, Ledger
+from routing.ratio import Ratio
+
+SAME_STEP_S = 0.001
+"""First tokens that come closer together came out of one step."""
+
+STEP_MEMORY = 500.0
+"""Streams whose steps are remembered."""
+
+SELDOM = 0.02
+"""Streams whose steps may be slower than is reckoned with."""
+
+SLOWER = 0.1
+"""What is reckoned with at first beyond the mean, and how far one stream moves it at most."""
+
+
+class Stream:
+    """One request on an engine as one who can be stalled; before its first token, as it will be by the queue."""
+
+    __slots__ = ("begun_s", "charge", "done_s", "is_stale", "number")
+
+    def __init__(self, number: int, charge: Charge, begun_s: float | None, done_s: float) -> None:
+        self.number = number
+        self.charge = charge
+        self.begun_s = begun_s
+        self.done_s = done_s
+        """D: prefill that the engine had done by then."""
+        self.is_stale = False
+
+
+class Lane:
+    """Those on one engine who were promised the same time per token."""
+
+    __slots__ = ("_allowed_s", "_at_s", "_old", "_young", "priority", "tpot_s")
+
+    def __init__(self, tpot_s: float, priority: int, now_s: float) -> None:
+        self.tpot_s = tpot_s
+        self.priority = priority
+        self._allowed_s = 0.0
+        """A(t), since the lane began."""
+        self._at_s = now_s
+        self._young: list[tuple[float, int, Stream, float]] = []
+        self._old: list[tuple[float, int, Stream]] = []
+
+    def pass_time(self, now_s: float, step_s: float) -> None:
+        self._allowed_s += (now_s - self._at_s) * (1 - step_s / self.tpot_s)
+        self._at_s = now_s
+
+    def put(self, stream: Stream, sure_tokens: float, step_s: float) -> None:
+        sure_s = sure_tokens * max(self.tpot_s - step_s, 0.0)
+        heappush(self._young, (sure_s + stream.done_s, stream.number, stream, self._allowed_s))
+
+    def left_s(self, charged_s: float, step_s: float) -> float:
+        """Prefill that may come beyond what has been charged."""
+        young, old, by_token = self._young, self._old, self.tpot_s / step_s
+        while young:
+            key, number, stream, allowed_s = young[0]
+            if not stream.is_stale and not stream.charge.released:
+                earned_s = (self._allowed_s - allowed_s + stream.done_s - charged_s) * by_token
+                if stream.begun_s is None or earned_s < key - charged_s:
+                    break
+                heappush(old, (stream.done_s - allowed_s, number, stream))
+            heappop(young)
+        while old and (old[0][2].is_stale or old[0][2].charge.released):
+            heappop(old)
+        least = young[0][0] - charged_s if young else inf
+        return min(least, (self._allowed_s + old[0][0] - charged_s) * by_token) if old else least
+
+
+class Stand:
+    """One engine."""
+
+    __slots__ = ("charged_s", "done_s", "fresh", "fresh_s", "lanes", "streams")
+
+    def __init__(self) -> None:
+        self.charged_s = 0.0
+        self.done_s = 0.0
+        self.lanes: dict[tuple[float, int], Lane] = {}
+        self.streams: dict[int, Stream] = {}
+        self.fresh: list[Stream] = []
+        """Whose first token came in the last step in which any did."""
+        self.fresh_s = -inf
+
+    def lane_of(self, charge: Charge, now_s: float) -> Lane | None:
+        """None where it was promised nothing that a stall could break."""
+        pledge = charge.pledge
+        if pledge is None or pledge.tpot_s == inf:
+            return None
+        key = pledge.tpot_s, pledge.priority
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane(*key, now_s)
+        return lane
+
+
+class Stalls:
+    """All engines, by slot. Hears all that the ledger does."""
+
+    def __init__(self, ledger: Ledger, costs: CostBook) -> None:
+        self._ledger = ledger
+        self._costs = costs
+        self._steps = Ratio(STEP_MEMORY)
+        self._slowest = 1.0 + SLOWER
+        """Steps as slow as all but a few streams have seen, in multiples of the mean."""
+        self._stands: list[Stand] = []
+        self._numbers = count()
+        self.room_s: list[float] = []
+        """What each engine could take when something last came or went there: it can only have become more."""
+
+    def reach(self, slots: int) -> None:
+        """Have room for this many slots."""
+        for _ in range(slots - len(self._stands)):
+            self._stands.append(Stand())
+            self.room_s.append(inf)
+
+    def step_s(self, slot: int, more: int = 0) -> float:
+        """A step that only decodes, with so many sequences more than are there: as slow as it may well be."""
+        prior = self._costs.prior
+        running = self._ledger.all_running[slot] + more
+        return (prior.step_base_s + prior.step_per_sequence_s * running) * self._steps.value * self._slowest
+
+    def room_now_s(self, slot: int, now_s: float, priority: float = -inf) -> float:
+        """Seconds of prefill that an engine may be given, for the sake of those of at least this priority."""
+        stand, step_s, least = self._stands[slot], self.step_s(slot), inf
+        for lane in stand.lanes.values():
+            lane.pass_time(now_s, step_s)
+            if lane.priority >= priority:
+                least = min(least, lane.left_s(stand.charged_s, step_s))
+        if priority == -inf:
+            self.room_s[slot] = least
+        return least
+
+    # -- what the ledger tells ---------------------------------------------------------------------------------------
+
+    def charged(self, charge: Charge, now_s: float) -> None:
+        """What comes behind it will stall it: by the order of their coming."""
+        self.reach(charge.slot + 1)
+        stand = self._stands[charge.slot]
+        stand.charged_s += charge.prefill_s
+        self._put(stand, charge, None, stand.charged_s, now_s)
+        self.room_now_s(charge.slot, now_s)
+
+    def begun(self, charge: Charge, now_s: float) -> None:
+        """Whoever's prefill was in the same step has stalled nobody whose first token it brought."""
+        stand = self._stands[charge.slot]
+        stand.done_s += charge.prefill_s
+        if now_s - stand.fresh_s > SAME_STEP_S:
+            stand.fresh.clear()
+            stand.fresh_s = now_s
+        fresh = [each.charge for each in stand.fresh if not each.is_stale] + [charge]
+        stand.fresh = [self._put(stand, each, stand.fresh_s, stand.done_s, now_s) for each in fresh]
+        self.room_now_s(charge.slot, now_s)
+
+    def ended(self, charge: Charge, now_s: float) -> None:
+        stand = self._stands[charge.slot]
+        stream = stand.streams.pop(charge.number, None)
+        if stream is not None:
+            stream.is_stale = True
+        if not stand.streams:
+            self._stands[charge.slot] = Stand()
+            self.room_s[charge.slot] = inf
+        elif stand.lanes:
+            self.room_now_s(charge.slot, now_s)
+
+    def _put(self, stand: Stand, charge: Charge, begun_s: float | None, done_s: float, now_s: float) -> Stream:
+        before = stand.streams.get(charge.number)
+        if before is not None:
+            before.is_stale = True
+        stream = stand.streams[charge.number] = Stream(next(self._numbers), charge, begun_s, done_s)
+        lane = stand.lane_of(charge, now_s)
+        if lane is not None and charge.pledge is not None:
+            step_s = self.step_s(charge.slot)
+            lane.pass_time(now_s, step_s)
+            lane.put(stream, charge.pledge.sure_tokens, step_s)
+        return stream
+
+    # -- what streams teach ------------------------------------------------------------------------------------------
+
+    def learn(self, charge: Charge, running: float, tokens: int, now_s: float) -> None:
+        """A stream has ended after so many tokens, with about `running` beside it: what was not stall were steps."""
+        stand = self._stands[charge.slot]
+        stream = stand.streams.get(charge.number)
+        if stream is None or stream.begun_s is None or tokens < 2:
+            return
+        prior, steps = self._costs.prior, self._steps
+        expected_s = (tokens - 1) * (prior.step_base_s + prior.step_per_sequence_s * running)
+        pure_s = now_s - stream.begun_s - (stand.done_s - stream.done_s)
+        ratio = max(pure_s / expected_s, 0.1 * steps.value)
+        is_slower = ratio > steps.value * self._slowest
+        self._slowest = max(1.0, self._slowest + SLOWER * (1 - SELDOM if is_slower else -SELDOM))
+        steps.observe(ratio, min(tokens / 200, 2.0))

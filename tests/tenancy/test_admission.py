@@ -1,0 +1,175 @@
+"""Who may be placed where and when, over the real router: promised first tokens and streams, and early refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from routing.blocks import cut_prompt
+from routing.fleet import EngineShape, Pod, Standing
+from routing.placement import Placement, Usage
+from routing.refusal import Reason, Refused
+from routing.request import Api, Request
+from routing.router import Router
+from scorers.registry import routings
+from tenancy.admission import LATEST_S, MOST_WAITING, Admission, NotNow
+from tenancy.promise import promise_of
+from tenancy.queue import Waiter
+from tenancy.tenants import Caller, Tenant
+from tenancy.tier import Tier
+
+MODEL = "m"
+GOLD = Tier("gold", 10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05, reserve=0.5)
+BRONZE = Tier("bronze", -10, ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15)
+
+
+class Stage:
+    """Engines, and requests whose sizes are tokens."""
+
+    def __init__(self, engines: int = 2, kv_tokens: int = 1_000_000) -> None:
+        self.router = Router(routings()["least-loaded"], exact_sizes=True)
+        for number in range(engines):
+            url = f"http://{number}"
+            self.router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), ready_since_s=-1e6))
+            self.router.reshape_pod(url, [EngineShape(kv_tokens=kv_tokens)])
+        self.admission = Admission(self.router)
+        for _ in range(200):
+            self.admission.forecast.observe("a", MODEL, 100)
+        self._asked = 0
+
+    def arrive(
+        self, tier: Tier, tokens: int = 1_200, now_s: float = 0.0, tenant: str = "a", retried: int = 0, text: int = 0
+    ) -> Waiter:
+        self._asked += 1
+        prompt = cut_prompt((b"%d " % (text or self._asked) * tokens)[:tokens], 0)
+        request = Request(str(self._asked), Api.CHAT, MODEL, prompt, stream=True, retried=retried)
+        caller = Caller(Tenant(tenant, tier=tier))
+        return self.admission.arrive(request, caller, promise_of(tier), came_s=now_s, now_s=now_s, draw=0.0)
+
+    def place(self, waiter: Waiter, now_s: float = 0.0) -> Placement:
+        return self.admission.place(waiter, frozenset(), now_s=now_s, draw=0.5)
+
+    def wait(self, waiter: Waiter, now_s: float = 0.0) -> None:
+        self.admission.queue_of(waiter).put(waiter, now_s)
+
+    def fill(self, tenant: str = "a") -> Refused:
+        """Gold comes until it is refused."""
+        for _ in range(10_000):
+            try:
+                self.wait(self.arrive(GOLD, 1_200, tenant=tenant))
+            except Refused as refusal:
+                return refusal
+        raise AssertionError("nobody is ever refused")
+
+
+def test_a_first_token_that_would_come_too_late_is_not_begun() -> None:
+    """Two seconds of prefill stand on every engine, and gold wants its own within one: it waits for one to be done."""
+    stage = Stage()
+    bronze = [stage.place(stage.arrive(BRONZE, 20_000)) for _ in range(2)]
+    gold = stage.arrive(GOLD, 600)
+    with pytest.raises(NotNow):
+        stage.place(gold)
+    bronze[1].first_token(0.7)
+    assert stage.place(gold, now_s=0.7).engine is bronze[1].engine
+
+
+def test_a_stream_is_not_stalled_beyond_its_promise() -> None:
+    """Gold decodes on the only engine; a long prompt waits until gold has earned what it takes."""
+    stage = Stage(engines=1)
+    gold = stage.place(stage.arrive(GOLD, 400))
+    gold.first_token(0.1)
+    long = stage.arrive(BRONZE, 60_000, now_s=0.1)
+    stage.admission.queue_of(long).lines["bronze"].credit_s = 1.0
+    with pytest.raises(NotNow):
+        stage.place(long, now_s=0.2)
+    assert stage.place(long, now_s=9.0).engine is gold.engine
+
+
+def test_another_engine_is_chosen_where_the_nearest_may_not_be() -> None:
+    """The gate bars one engine, not the request."""
+    stage = Stage(engines=2)
+    gold = stage.place(stage.arrive(GOLD, 400))
+    gold.first_token(0.1)
+    long = stage.arrive(BRONZE, 8_000, now_s=0.1)
+    stage.admission.queue_of(long).lines["bronze"].credit_s = 1.0
+    assert stage.place(long, now_s=0.2).engine is not gold.engine
+
+
+def test_an_engine_is_kept_open_for_a_tier_that_is_expected() -> None:
+    """While gold comes now and then, bronze's long prompts do not fill the last engine."""
+    stage = Stage(engines=2)
+    stage.place(stage.arrive(GOLD, 400)).release(0.1)
+    first = stage.place(stage.arrive(BRONZE, 60_000, now_s=0.2), now_s=0.2)
+    second = stage.place(stage.arrive(BRONZE, 60_000, now_s=0.3), now_s=0.3)
+    gold = stage.place(stage.arrive(GOLD, 400, now_s=0.4), now_s=0.4)
+    assert first.engine is second.engine
+    assert gold.engine is not first.engine
+
+
+def test_nobody_is_put_where_the_cache_would_overflow() -> None:
+    """KV is counted with the whole answer: for the moment of decoding, not for now."""
+    stage = Stage(engines=1, kv_tokens=5_000)
+    stage.place(stage.arrive(BRONZE, 3_000))
+    with pytest.raises(NotNow):
+        stage.place(stage.arrive(BRONZE, 3_000))
+
+
+def test_who_cannot_start_in_time_is_refused_as_it_comes() -> None:
+    """Behind more than its tier can be served in time; the word when to come again is honest and bounded."""
+    stage = Stage()
+    refusal = stage.fill()
+    assert refusal.reason is Reason.OVERLOADED
+    assert 1.0 <= (refusal.retry_after_s or 0.0) <= LATEST_S
+    assert 1 < len(stage.admission.queues[MODEL]) < 100
+
+
+def test_a_modest_tenant_is_not_refused_for_a_greedy_ones_sake() -> None:
+    """It waits behind as much of the other's as is its part."""
+    stage = Stage()
+    stage.fill(tenant="greedy")
+    assert stage.arrive(GOLD, 1_200, tenant="modest").start_by_s > 0
+
+
+def test_who_was_refused_and_comes_again_is_as_late_as_it_is() -> None:
+    """Its promise runs from its first coming, if its client says that it has asked before."""
+    stage = Stage()
+    stage.wait(first := stage.arrive(GOLD, 1_200, text=7))
+    stage.admission.overloaded(first, 0.0, 1.0, 0.0)
+    again, other = stage.arrive(GOLD, 1_200, 0.5, retried=1, text=7), stage.arrive(GOLD, 1_200, 0.5, text=7)
+    assert (again.arrived_s, other.arrived_s) == (0.0, 0.5)
+
+
+def test_the_queue_is_bounded() -> None:
+    """However patient a tier is."""
+    stage = Stage()
+    patient = Tier("patient", ttft_s=1e9, longest_wait_s=1e9)
+    for _ in range(MOST_WAITING):
+        stage.wait(stage.arrive(patient, 10))
+    with pytest.raises(Refused) as refused:
+        stage.arrive(patient, 10)
+    assert refused.value.reason is Reason.QUEUE_FULL
+
+
+def test_service_is_settled_with_what_it_was() -> None:
+    """Expected at first; what was cached costs nothing, and what came to nothing is given back."""
+    stage = Stage()
+    waiter = stage.arrive(GOLD)
+    line = stage.admission.line_of(waiter, 0.0)
+    line.service.enter("a")
+    placement = stage.place(waiter)
+    expected = line.service.of("a")
+    placement.first_token(0.1)
+    stage.admission.settle(waiter, placement, Usage(1_200, 50, 1_000), 1.0)
+    assert expected > line.service.of("a") == 200 + 2 * 50
+    gone = stage.arrive(GOLD)
+    placement = stage.place(gone)
+    stage.admission.settle(gone, placement, None, 2.0)
+    assert line.service.of("a") == pytest.approx(300)
+
+
+def test_models_on_the_same_engines_wait_in_one_queue() -> None:
+    """Adapters and their base compete for the same seconds."""
+    stage = Stage()
+    stage.router.put_pod(Pod("http://0", Standing.READY, frozenset({MODEL, "adapter"})))
+    other = Request("1", Api.CHAT, "adapter")
+    waiter = stage.admission.arrive(other, Caller(), promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
+    assert stage.admission.queue_of(waiter) is stage.admission.queues["adapter"]
