@@ -11,10 +11,12 @@ from tenancy.tier import Tier
 
 @dataclass(frozen=True, slots=True)
 class No:
-    """One attempt that was refused or failed. `after_s`: how long the client waited to hear it."""
+    """One attempt without a whole answer. `after_s`: how long the client waited to hear of it."""
 
     reason: str
     after_s: float
+    begun: bool = False
+    """Its answer had begun: it is lost, not refused."""
 
 
 @dataclass(slots=True)
@@ -31,6 +33,11 @@ class Fate:
     @property
     def is_answered(self) -> bool:
         return self.end_s is not None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether that is how it ended."""
+        return not self.is_answered and bool(self.noes) and not self.noes[-1].begun
 
     @property
     def ttft_s(self) -> float | None:

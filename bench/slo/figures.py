@@ -26,7 +26,7 @@ class TierFigures:
     attainment_tokens: float
     """The same, each request counting as many times as it has tokens."""
     refused: float
-    """The share of the offered that ended without an answer, however often they were tried."""
+    """The share of the offered that ended with a refusal, however often they were tried."""
     jain: float
     """Of what each tenant was served by what was its fair part of all that its tier was served."""
     dry_s: float
@@ -47,7 +47,7 @@ class Figures:
     wasted: float
     """The share of computed tokens that was in nobody's answer."""
     reasons: Mapping[str, float]
-    """Of attempts that were refused, by the offered requests."""
+    """Of attempts that were refused or lost, by the offered requests."""
 
     @property
     def refused(self) -> float:
@@ -57,7 +57,7 @@ class Figures:
 def figures_of(scenario: Scenario, fates: Sequence[Fate], length_s: float, computed_tokens: int | None) -> Figures:
     """Sum a run up. `computed_tokens`: by all engines; None where nobody tells."""
     met = [fate for fate in fates if fate.is_met(scenario.tiers[fate.offered.tenant.tier], scenario.profile)]
-    waits = sorted(no.after_s for fate in fates for no in fate.noes)
+    waits = sorted(no.after_s for fate in fates for no in fate.noes if not no.begun)
     delivered = sum(fate.tokens - fate.cached_tokens for fate in fates if fate.is_answered)
     reasons = Counter(no.reason for fate in fates for no in fate.noes)
     return Figures(
@@ -104,7 +104,7 @@ def _tier(scenario: Scenario, name: str, fates: Sequence[Fate], length_s: float)
     met = [fate for fate in mine if fate.is_met(scenario.tiers[name], scenario.profile)]
     tenants = {tenant.name: tenant for tenant in scenario.tenants if tenant.tier == name and tenant.share}
     by_tenant = {one: [fate for fate in mine if fate.offered.tenant.name == one] for one in tenants}
-    refused = {one: sum(not fate.is_answered for fate in its) for one, its in by_tenant.items()}
+    refused = {one: sum(fate.is_refused for fate in its) for one, its in by_tenant.items()}
     demand = {one: sum(map(_service, its)) for one, its in by_tenant.items()}
     served = {one: sum(_service(fate) for fate in its if fate.is_answered) for one, its in by_tenant.items()}
     modest = _modest(tenants, demand, sum(served.values()))

@@ -81,7 +81,8 @@ class _Player:
         url, asked_s = f"{self._address.url}/v1/chat/completions", self.now_s()
         answer = await ask(self._client, url, body, self.now_s, self._address.headers_of(fate.offered.tenant))
         if answer.failure or answer.first_token_at is None:
-            fate.noes.append(No(answer.failure or "no token", answer.ended_at - asked_s))
+            begun = answer.first_token_at is not None
+            fate.noes.append(No(answer.failure or "no token", answer.ended_at - asked_s, begun))
         else:
             fate.first_token_s, fate.end_s = answer.first_token_at, answer.ended_at
             fate.cached_tokens = answer.usage.cached_tokens or 0 if answer.usage else 0

@@ -34,7 +34,7 @@ class Block:
         head = f"{scenario.name}: {scenario.about} ({self.load:.1f} requests/s{times})"
         lines = tabulate([self._heads(), *(self._cells(name, one) for name, one in self.figures.items())])
         said = [f"  {name}: {_reasons(one)}" for name, one in self.figures.items() if one.reasons]
-        return "\n".join([head, lines, *(["refused attempts by offered requests", *said] if said else [])])
+        return "\n".join([head, lines, *(["attempts without an answer, by offered requests", *said] if said else [])])
 
     def _heads(self) -> list[str]:
         tiers = "/".join(self.scenario.tiers)

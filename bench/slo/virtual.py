@@ -112,9 +112,10 @@ class _Venue:
         refusal = await self._replica.lead(request, sequence, self._callers[offered.tenant.name])
         outcome = self._outcomes.pop(name)
         if refusal is not None:
-            fate.noes.append(No(refusal.reason, self._clock() - asked_s))
+            begun = outcome.ttft_s is not None
+            fate.noes.append(No(refusal.reason, self._clock() - asked_s, begun))
             # Once a stream has begun its head is out: the client hears of the end, and does not ask again.
-            return (status_of(refusal.reason), refusal_headers(refusal)) if outcome.ttft_s is None else (200, {})
+            return (200, {}) if begun else (status_of(refusal.reason), refusal_headers(refusal))
         if outcome.ttft_s is not None:
             fate.first_token_s = asked_s + outcome.ttft_s
             fate.end_s = self._clock()

@@ -52,6 +52,14 @@ def test_an_answer_that_never_ended_is_a_miss() -> None:
     assert not lost.is_met(GOLD, Profile())
 
 
+def test_what_had_begun_is_lost_and_not_refused() -> None:
+    """It is a miss, and tells nothing of how soon refusals come."""
+    lost = Fate(Offered(0.0, ANN, 1_200, 101), [No("pod_lost", 7.0, begun=True)])
+    told = figures_of(SMALL, [lost, refused(ANN, after_s=0.1)], 10.0, None)
+    assert (told.tiers["gold"].attainment, told.tiers["gold"].refused) == (0.0, 0.5)
+    assert (told.refusal_p99_s, told.reasons["pod_lost"]) == (0.1, 0.5)
+
+
 def test_sums_up() -> None:
     """Met over offered, refusals by attempt, computed tokens that are in nobody's answer."""
     fates = [fate(ANN), fate(ANN, ttft_s=3.0), fate(ANN, tokens=1_001), refused(ANN, after_s=0.2), fate(BOB)]
