@@ -17,6 +17,9 @@ from bench.overhead.bodies import Bodies
 
 TOKEN = re.compile(rb'"content":" (\d+)"')
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+KEY = b"bench-key"
+"""Sent to all gateways; ours looks whose it is."""
+
 EVENT = b"data: "
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -204,8 +207,9 @@ class Asker:
 
 
 def question(body: bytes) -> bytes:
-    """A chat request as a client sends it."""
+    """A chat request as a client sends it, key and all."""
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\nuser-agent: bench/1\r\naccept: */*\r\n"
-        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        b"authorization: Bearer %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+        % (KEY, len(body), body)
     )

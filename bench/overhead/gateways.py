@@ -9,7 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+
+from bench.overhead.client import KEY, question
 
 ROOT = Path(__file__).parents[2]
 RIVALS = ROOT / ".venv-rivals" / "bin"
@@ -36,6 +39,17 @@ http {{
   }}
 }}
 """
+
+POLICY = """\
+auth: {{keys: {{search: [{digest}], students: [{other}]}}}}
+tiers:
+  gold: {{priority: 10, ttft_ms: 60000, tpot_ms: 10000, weight: 8, reserve: 0.4, max_queue_ms: 20000}}
+  bronze: {{priority: -10, max_queue_ms: 20000}}
+tenants:
+  search: {{tier: gold, rpm: 10000000, tpm: 100000000000, max_parallel_requests: 1000000}}
+  students: {{tier: bronze, rpm: 600, tpm: 1000000}}
+"""
+"""Everything that is reckoned for a tenant is, and nothing is ever refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +122,9 @@ def _launch(kind: Kind, pods: Sequence[str], folder: Path) -> Running:
 
 async def _answers(port: int) -> bool:
     body = b'{"model":"mock","messages":[{"role":"user","content":"hello"}],"max_tokens":1,"seed":0}'
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\nconnection: close\r\ncontent-length: {len(body)}\r\n"
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
+        writer.write(question(body))
         answer = await reader.read(1 << 16)
         writer.close()
     except OSError:
@@ -130,14 +143,27 @@ def free_port() -> int:
 def kinds() -> list[Kind]:
     """Ours first, then the floor, then the others."""
     return [
-        Kind("hearth", sys.executable, lambda: _said(sys.executable, "-m", "gateway", "--version"), _hearth),
+        Kind("hearth", sys.executable, _version, _hearth),
+        Kind("hearth-open", sys.executable, _version, _open),
         Kind("nginx", "nginx", lambda: _said("nginx", "-v"), _nginx, "apt-get install nginx-light"),
         Kind("smg", str(RIVALS / "smg"), lambda: _wheel("smg"), _smg, "sh bench/rivals.sh"),
         Kind("vllm-router", str(RIVALS / "vllm-router"), lambda: _wheel("vllm-router"), _router, "sh bench/rivals.sh"),
     ]
 
 
+def _version() -> str:
+    return _said(sys.executable, "-m", "gateway", "--version")
+
+
 def _hearth(port: int, pods: Sequence[str], folder: Path) -> list[str]:
+    """With tenants, tiers and limits."""
+    policy, key, another = folder / "policy.yaml", sha256(KEY), sha256(b"another")
+    policy.write_text(POLICY.format(digest=key.hexdigest(), other=another.hexdigest()))
+    return [*_open(port, pods, folder), "--policy", str(policy)]
+
+
+def _open(port: int, pods: Sequence[str], folder: Path) -> list[str]:
+    """Open to everybody."""
     named = [word for pod in pods for word in ("--pod", pod)]
     ports = ["--listen", f"127.0.0.1:{port}", "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     return [sys.executable, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(folder / "usage.jsonl")]
