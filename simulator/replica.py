@@ -38,6 +38,11 @@ SCRAPE_S = 5.0
 """How often a gateway looks at its pods, as `hearth serve` does."""
 
 
+def _plain_room(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> Room:
+    """In which nobody waits."""
+    return Room(router, clock=clock, draw=draw)
+
+
 class Made(Protocol):
     """Of what a replica is made."""
 
@@ -68,6 +73,7 @@ class Replica:
         self.router = Router(scorers_of(made.routing, self.board, made.profile, draws), exact_sizes=True)
         self._pods = pods
         self._clock = loop.time
+        self._room = (make_room or _plain_room)(self.router, loop.time, draws.random)
         self._passage = Passage(
             self.router,
             health=lambda _pod, _end: None,
@@ -76,7 +82,7 @@ class Replica:
             wall_clock=loop.time,
             draw=draws.random,
             patience=Patience(deadline_s=made.deadline_s),
-            room=make_room(self.router, loop.time, draws.random) if make_room else None,
+            room=self._room,
         )
         shape = EngineShape(kv_tokens=made.profile.kv_capacity_tokens, block_tokens=made.profile.block_size)
         for url in pods:
@@ -98,6 +104,7 @@ class Replica:
         known = self.router.fleet.pod(url)
         if known is not None:
             self.router.put_pod(replace(known, standing=standing, ready_since_s=self._clock()))
+            self._room.stir()
 
     async def look(self) -> None:
         """Scrape all pods now and then, until cancelled: what is there beyond what this gateway knows of is others'."""

@@ -20,6 +20,9 @@ from simulator.answer import ask
 from simulator.prompt_text import prompt_text
 from simulator.stage import MODEL
 
+RETRY_COUNT = "x-stainless-retry-count"
+"""How OpenAI's clients say how often they have asked before."""
+
 LINGER_S = 30.0
 """After the last request was asked nobody waits longer than this: no promise that is made here allows for it."""
 
@@ -75,11 +78,12 @@ class _Player:
         """One request, as often as its client tries."""
         fate = Fate(offered)
         self.fates.append(fate)
-        await persist(lambda _retries: self._try(fate, body), self._draw)
+        await persist(lambda retries: self._try(fate, body, retries), self._draw)
 
-    async def _try(self, fate: Fate, body: bytes) -> tuple[int, Mapping[str, str]]:
+    async def _try(self, fate: Fate, body: bytes, retries: int) -> tuple[int, Mapping[str, str]]:
         url, asked_s = f"{self._address.url}/v1/chat/completions", self.now_s()
-        answer = await ask(self._client, url, body, self.now_s, self._address.headers_of(fate.offered.tenant))
+        headers = {**self._address.headers_of(fate.offered.tenant), RETRY_COUNT: str(retries)}
+        answer = await ask(self._client, url, body, self.now_s, headers)
         if answer.failure or answer.first_token_at is None:
             begun = answer.first_token_at is not None
             fate.noes.append(No(answer.failure or "no token", answer.ended_at - asked_s, begun))

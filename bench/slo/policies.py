@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bench.slo.rooms import StaticCaps, StrictPriority
+from gateway.room import Room
+from routing.router import Router
 from simulator.replica import MakeRoom
+from tenancy.admission import Admission
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +23,16 @@ class Policy:
     """None: everything is placed as it comes."""
 
 
+def _admitting(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> Room:
+    return Room(router, clock=clock, draw=draw, admission=Admission(router))
+
+
 FCFS = Policy("fcfs", "least-loaded", tells_engines=False)
 
 STRICT = Policy("strict", "least-loaded", tells_engines=True, make_room=StrictPriority)
 
 CAPS = Policy("caps", "least-loaded", tells_engines=True, make_room=StaticCaps)
 
-POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (FCFS, STRICT, CAPS)}
+HEARTH = Policy("hearth", "warm", tells_engines=True, make_room=_admitting)
+
+POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (FCFS, STRICT, CAPS, HEARTH)}

@@ -28,6 +28,8 @@ from tenancy.tenants import Caller, Tenant
 PROBED_S = 1.0
 """How long it takes until a gateway knows that an engine has gone or is back, where nobody tried it."""
 
+BLOCK_TOKENS = Profile().block_size
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -101,14 +103,16 @@ class _Venue:
         """One request, as often as its client tries."""
         fate = Fate(offered)
         self.fates.append(fate)
-        await persist(lambda retries: self._try(f"{number}.{retries}", fate), self._draw)
+        await persist(lambda retries: self._try(number, retries, fate), self._draw)
 
-    async def _try(self, name: str, fate: Fate) -> tuple[int, Mapping[str, str]]:
+    async def _try(self, number: int, retries: int, fate: Fate) -> tuple[int, Mapping[str, str]]:
         """Status and headers of one attempt's answer."""
-        offered, asked_s = fate.offered, self._clock()
-        request = Request(name, Api.CHAT, MODEL, Prompt((), (), offered.prompt_tokens), stream=True)
+        offered, asked_s, name = fate.offered, self._clock(), f"{number}.{retries}"
+        request = Request(name, Api.CHAT, MODEL, _prompt(number, offered), stream=True, retried=retries)
         priority = self._priority[offered.tenant.tier]
-        sequence = EngineSequence(name, offered.prompt_tokens, offered.answer_tokens, priority=priority)
+        sequence = EngineSequence(
+            name, offered.prompt_tokens, offered.answer_tokens, request.prompt.blocks, priority=priority
+        )
         refusal = await self._replica.lead(request, sequence, self._callers[offered.tenant.name])
         outcome = self._outcomes.pop(name)
         if refusal is not None:
@@ -124,3 +128,10 @@ class _Venue:
 
     def _note(self, outcome: Outcome) -> None:
         self._outcomes[outcome.request.id] = outcome
+
+
+def _prompt(number: int, offered: Offered) -> Prompt:
+    """All prompts differ from their first block on, and a request that is asked again is the same."""
+    if offered.prompt_tokens < BLOCK_TOKENS:
+        return Prompt((), (), offered.prompt_tokens)
+    return Prompt((number,), (BLOCK_TOKENS,), offered.prompt_tokens)

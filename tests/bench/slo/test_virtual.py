@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.slo.figures import Figures
-from bench.slo.policies import CAPS, FCFS, STRICT, Policy
+from bench.slo.policies import CAPS, FCFS, HEARTH, STRICT, Policy
 from bench.slo.scenario import Loss, Scenario
 from bench.slo.virtual import Job, play
 from tests.bench.slo.small import GOLD, SMALL
@@ -51,3 +51,11 @@ def test_a_lost_engine_loses_what_is_on_it() -> None:
     assert 0.9 < told.tiers["bronze"].attainment < 1.0
     assert told.tiers["bronze"].refused == 0.0
     assert told.wasted > 0.0
+
+
+def test_we_keep_golds_promise_where_others_break_it() -> None:
+    """The policy of ours goes through the real admission: gold first, and not only gold."""
+    told = run(HEARTH, 40.0, replace(SMALL, until=("gold", 200)))
+    assert told.tiers["gold"].attainment > 2 * run(FCFS, 40.0).tiers["gold"].attainment
+    assert told.tiers["bronze"].attainment > 0.1
+    assert told.reasons["overloaded"] > 0.0
