@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gateway.identity.key_folder import KeyFolder
 from tenancy.document import Invalid, Wrong, read_document, text
-from tenancy.reading.words import duration, name
+from tenancy.reading.kinds import duration, name
 
 
 def add_flags(parser: ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from gateway.config.exact import LoadTimes
 from gateway.config.words import LOG_LEVELS, MOST_PROCESSES
 from gateway.limits import Limits, Timeouts
 from scorers.registry import SCORERS, routings
-from tenancy.reading.words import ABOVE_ZERO, AMOUNT, COUNT, FLAG, NAMES, TEXT
+from tenancy.reading.kinds import ABOVE_ZERO, AMOUNT, COUNT, FLAG, NAMES, TEXT
 from tenancy.schema import DRAFT, Schema, described, table
 
 WHERE: Schema = {"type": "string", "description": "HOST:PORT, with brackets around an IPv6 host."}

@@ -16,7 +16,7 @@ from gateway.identity.tokens import KeySet, read_keys
 from gateway.log import EventLog
 from tenancy.document import Wrong
 from tenancy.policy import TokenRules
-from tenancy.reading.words import url
+from tenancy.reading.kinds import url
 
 REFRESH_S = 300.0
 """Issuers show a new key hours before they sign with it."""

@@ -16,7 +16,8 @@ from gateway.identity.shelf import Files
 from tenancy.document import Wrong
 from tenancy.policy import KeyFile
 from tenancy.reading.auth import read_key_file
-from tenancy.reading.words import KEY, name
+from tenancy.reading.kinds import name
+from tenancy.reading.words import KEY
 
 PREFIX = "sk-hearth-"
 """By which scanners for leaked secrets know a key."""

@@ -12,8 +12,9 @@ from math import inf
 from tenancy.document import Fault, Invalid, Table, Wrong, read_document
 from tenancy.policy import HMAC, HeaderRules, Key, Policy, Shelf
 from tenancy.reading.auth import Auth, Shown, read_auth
+from tenancy.reading.kinds import NAME
 from tenancy.reading.tenants import Tenants, names_in, read_said, read_tiers, read_words
-from tenancy.reading.words import HEADERS, NAME
+from tenancy.reading.words import HEADERS
 from tenancy.tenants import Caller, Tenant
 
 ID_DIGITS = 12

@@ -8,7 +8,8 @@ from typing import Any
 
 from tenancy.document import Table, Wrong
 from tenancy.quota import UNLIMITED, Quota
-from tenancy.reading.words import LATER_OF_TENANT, OFF, QUOTA, TENANT, TIER, Word, name
+from tenancy.reading.kinds import OFF, name
+from tenancy.reading.words import LATER_OF_TENANT, QUOTA, TENANT, TIER, Word
 from tenancy.tenants import Tenant
 from tenancy.tier import USUAL, Overload, Tier
 
@@ -110,7 +111,7 @@ def _quota(table: Table | None) -> Given:
 
 
 def _check_budget(table: Table, found: Given) -> None:
-    if "budget_duration" in table and "budget" not in found:
+    if "budget_duration" in table and found.get("budget", OFF) is OFF:
         table.fault("budget_duration", "stands without max_budget")
 
 
@@ -132,8 +133,7 @@ class Tenants:
         """One of whom something is said."""
         _check_tier(said, self._tiers)
         full = said.over(self._usual)
-        if "budget_duration" in said.table and not isinstance(full.of_quota.get("budget"), float):
-            said.table.fault("budget_duration", "stands without max_budget")
+        _check_budget(said.table, full.of_quota)
         made = self._made(tenant, full)
         _check_renamings(said, made.may_use)
         own = said.of_tenant.get("on_overload")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tenancy.reading.auth import WAYS_IN
-from tenancy.reading.words import DIGEST, HEADERS, JWT, KEY, NAME, QUOTA, SECRET, TENANT, TEXT, TIER, Word
+from tenancy.reading.kinds import DIGEST, NAME, SECRET, TEXT
+from tenancy.reading.words import HEADERS, JWT, KEY, QUOTA, TENANT, TIER, Word
 from tenancy.schema import DRAFT, Schema, described, is_said, named, or_nothing, table
 
 
