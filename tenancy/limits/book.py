@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from msgspec import Struct
@@ -165,15 +165,17 @@ class Books:
 
     def of(self, accounts: Iterable[Account], now_s: float) -> list[Book]:
         """The books of some accounts."""
-        return [self._book(account, now_s) for account in accounts]
+        before, books = len(self._books), [self._book(account) for account in accounts]
+        if len(self._books) > before:
+            self._make_room(books, now_s)
+        return books
 
     def find(self, path: str) -> Book | None:
         return self._books.get(path)
 
-    def _book(self, account: Account, now_s: float) -> Book:
+    def _book(self, account: Account) -> Book:
         book = self._books.get(account.path)
         if book is None:
-            self._make_room(now_s)
             book = self._books[account.path] = Book(account)
             self._opened(book)
         else:
@@ -182,9 +184,10 @@ class Books:
                 book.take_quota(account.quota)
         return book
 
-    def _make_room(self, now_s: float) -> None:
+    def _make_room(self, wanted: Sequence[Book], now_s: float) -> None:
+        """Forget the oldest of which nothing would be lost, or of which there are too many."""
         for book in [book for book, _ in zip(self._books.values(), range(LOOKED_AT), strict=False)]:
             book.advance(now_s)
-            if book.is_idle or (len(self._books) >= self._most and not book.open):
+            if book not in wanted and (book.is_idle or (len(self._books) > self._most and not book.open)):
                 del self._books[book.path]
                 self._dropped(book)

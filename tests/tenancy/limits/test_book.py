@@ -111,6 +111,18 @@ def test_idle_accounts_are_forgotten() -> None:
     assert set(dropped) >= {f"user{number}" for number in range(50)}
 
 
+def test_no_account_makes_room_for_another_of_the_same_request() -> None:
+    """A tenant that nobody has asked for yet is there still when its user's account is opened."""
+    books = Books()
+    accounts = [Account("a", Quota(5)), Account("a/group/g", Quota(5)), Account("a/user/b", Quota(5))]
+    for _ in range(3):
+        assert isinstance(reserve(books.of(accounts, NOW_S), Use(), NOW_S), Reservation)
+    for account in accounts:
+        book = books.find(account.path)
+        assert book is not None
+        assert book.open == 3
+
+
 def test_there_are_never_more_accounts_than_may_be() -> None:
     """The one that was asked for longest ago is forgotten first, even if it has used something."""
     books = Books(most=10)
