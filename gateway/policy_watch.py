@@ -6,8 +6,8 @@ Configuration and secrets that Kubernetes mounts change without a signal.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from gateway.config.values import Settings
@@ -59,17 +59,16 @@ def _stamps(settings: Settings, policy: Policy | None) -> Stamps:
     return frozenset(_found([settings.policy, *map(Path, named)]))
 
 
-def _found(paths: Iterable[Path]) -> Iterable[tuple[str, int, int, int]]:
+def _found(paths: Iterable[Path]) -> Iterator[tuple[str, int, int, int]]:
     for path in paths:
-        yield from _stamp(path)
-        for folder, _, files in os.walk(path, followlinks=True):
-            for name in files:
-                yield from _stamp(Path(folder, name))
+        try:
+            yield from _stamped((path, *path.glob("*"), *path.glob("*/*")))
+        except OSError:
+            continue  # going, as we look: it has changed, and the next look sees how
 
 
-def _stamp(path: Path) -> Iterable[tuple[str, int, int, int]]:
-    try:
-        held = path.stat()
-    except OSError:
-        return
-    yield str(path), held.st_ino, held.st_mtime_ns, held.st_size
+def _stamped(paths: Iterable[Path]) -> Iterator[tuple[str, int, int, int]]:
+    for path in paths:
+        with suppress(OSError):
+            held = path.stat()
+            yield str(path), held.st_ino, held.st_mtime_ns, held.st_size

@@ -59,9 +59,10 @@ def _keys(policy: Policy, tenant: str) -> dict[str, str]:
 
 
 def _everybodys(policy: Policy) -> dict[str, str]:
-    """Whose tokens and headers are believed, and who may come without any."""
+    """Whose tokens and headers are believed, who may come without any, and what of the fleet is reserved."""
     default = policy.default.tenant.name if policy.default is not None else None
     found = {"default_tenant": shown(default), "headers": shown(policy.headers.names)}
+    found |= {f"tiers.{name}.reserve": shown(tier.reserve) for name, tier in policy.tiers.items()}
     if policy.jwt is not None:
         rules = policy.jwt
         found |= {

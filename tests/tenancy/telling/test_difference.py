@@ -15,13 +15,13 @@ def test_differences_are_told_by_tenant() -> None:
     new = (
         POLICY.replace("rpm: 100", "rpm: 50").replace("  search:", "  research:").replace(f"search: [{B}]", "")
         + "headers: {tenant: x-team, user: []}\n"
-    )
+    ).replace("bronze: {priority: 0}", "bronze: {priority: 0, reserve: 0.1}")
     found = list(differences(policy(POLICY), policy(new)))
     assert Change("legal", "rpm", "100", "50") in found
     assert Change("search", "tenant", "was", "gone") in found
     assert Change("research", "tenant", "none", "new") in found
     assert Change("search", f"key {B[:12]}", "good", "none") in found
-    assert [change.word for change in found if not change.whose] == ["headers"]
+    assert [change.word for change in found if not change.whose] == ["headers", "tiers.bronze.reserve"]
     assert B not in str(found)
 
 
