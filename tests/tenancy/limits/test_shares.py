@@ -1,0 +1,104 @@
+"""What a gateway asks the lender for, and how it goes by the answer."""
+
+from __future__ import annotations
+
+from tenancy.limits.book import Book, Books
+from tenancy.limits.reservation import Reservation, reserve
+from tenancy.limits.shares import asks_of, farewell_of, take_grants
+from tenancy.limits.slices import Granted
+from tenancy.limits.use import Kind, Rates, Use
+from tenancy.quota import Account, Quota
+
+NOW_S = 86_400.0 * 20_000 + 3_600
+
+
+def a_book(cap: float, quota: Quota | None = None) -> Book:
+    [book] = Books().of([Account("a", quota or Quota(tokens_per_min=3_200))], NOW_S)
+    for meter in book.meters.values():
+        meter.cap = cap
+    return book
+
+
+def use(book: Book, tokens: int) -> Reservation:
+    """Whatever the slice is by now."""
+    for meter in book.meters.values():
+        meter.cap = max(meter.cap, 1_000)
+    found = reserve([book], Use(1, tokens, 0, 0, Rates(1.0, 1.0, 1.0)), NOW_S)
+    assert isinstance(found, Reservation)
+    return found
+
+
+def test_what_is_not_used_is_given_back() -> None:
+    """From then on the gateway goes by the less, before the lender knows."""
+    book = a_book(cap=1_000)
+    use(book, 300)
+    book.meters[Kind.TOKENS].demand = 0.0
+    [ask] = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
+    assert (ask.held, ask.wanted, ask.least) == (300, 300, 0)
+    assert book.meters[Kind.TOKENS].cap == 300
+
+
+def test_what_was_used_lately_is_wanted_again() -> None:
+    """Up to a step, so that few requests have to wait for an answer."""
+    book = a_book(cap=1_000)
+    use(book, 20)
+    [ask] = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
+    assert ask.wanted == 20 + 2 * 20
+    use(book, 35)
+    [ask] = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
+    assert ask.wanted == 55 + 70
+    use(book, 70)
+    [ask] = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
+    assert ask.wanted == 125 + 100
+
+
+def test_a_request_that_waits_says_what_it_needs() -> None:
+    """Who has used nothing yet is to get as much even where that is not fair."""
+    book = a_book(cap=0)
+    [ask] = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={Kind.TOKENS: 500.0})
+    assert (ask.held, ask.wanted, ask.least) == (0, 500, 500)
+    [ask] = asks_of(book, NOW_S, replicas=4, is_gathering=True, needs={Kind.TOKENS: 1_500.0})
+    assert (ask.wanted, ask.least) == (800, 0)
+
+
+def test_who_holds_more_than_is_fair_comes_down_to_it() -> None:
+    """Also below what is used: nothing new then, until enough has left the window; the lender counts it until then."""
+    book = a_book(cap=1_000)
+    use(book, 900)
+    asks = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
+    assert not take_grants(book, asks, [Granted(1_000, 600, 0, 0, was_known=True)])
+    assert book.meters[Kind.TOKENS].cap == 600
+    [ask] = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
+    assert ask.held == 900
+    assert isinstance(reserve([book], Use(1, 1), NOW_S), tuple)
+
+
+def test_a_lender_that_forgot_is_found_out() -> None:
+    """It had granted something and now knows nothing of it."""
+    book = a_book(cap=0)
+    asks = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
+    assert not take_grants(book, asks, [Granted(100, 100, 0, 0, was_known=False)])
+    assert take_grants(book, asks, [Granted(100, 100, 0, 0, was_known=False)])
+
+
+def test_a_budget_has_a_name_for_each_period_and_is_kept_until_its_end() -> None:
+    """What was spent yesterday is no ask of today's."""
+    book = a_book(1_000, Quota(budget=1_000.0, parallel_requests=1_000))
+    today = {ask.name: ask for ask in asks_of(book, NOW_S, replicas=1, is_gathering=False, needs={})}
+    tomorrow = {ask.name: ask for ask in asks_of(book, NOW_S + 86_400, replicas=1, is_gathering=False, needs={})}
+    assert set(today) == {"budget/86400/20000", "parallel_requests"}
+    assert set(tomorrow) == {"budget/86400/20001", "parallel_requests"}
+    assert today["budget/86400/20000"].keeps_s == 23 * 3_600 + 60
+    assert today["parallel_requests"].keeps_s == 15
+
+
+def test_a_farewell_leaves_what_was_used() -> None:
+    """Of a window until it has left it, of a budget for good; what runs at a time is free."""
+    book = a_book(1_000, Quota(tokens_per_min=1_000, budget=1_000.0, parallel_requests=1_000))
+    use(book, 30)
+    stays, ends = farewell_of(book, NOW_S)
+    assert [(ask.name, ask.held, ask.wanted) for ask in stays] == [("tokens", 30, 30)]
+    assert {(ask.name, ask.held, ask.lasts) for ask in ends} == {
+        ("parallel_requests", 1, False),
+        ("budget/86400/20000", 30, True),
+    }
