@@ -35,7 +35,7 @@ class Keyring:
     ) -> None:
         self._issuer = issuer
         self._wall_clock = wall_clock
-        self._verified: dict[bytes, tuple[Caller, float]] = {}
+        self._verified: dict[str, tuple[Caller, float]] = {}
         self.policy = policy
 
     @property
@@ -77,20 +77,21 @@ class Keyring:
         if len(key) > LONGEST_TOKEN:
             raise Refused(Reason.INVALID_KEY, "The API key is too long.")
         raw = key.encode("utf-8", "surrogateescape")
-        found = policy.keys.get(sha256(raw).hexdigest())
+        digest = sha256(raw).hexdigest()
+        found = policy.keys.get(digest)
         if found is None and policy.hmac_secret is not None:
             found = policy.keys.get(HMAC + hmac.digest(policy.hmac_secret.encode(), raw, "sha256").hex())
         if found is None:
             if policy.jwt is not None and key.count(".") == 2:
-                return self._borne(policy, key, raw)
+                return self._borne(policy, key, digest)
             raise Refused(Reason.INVALID_KEY, "The API key is not known here.")
         if self._wall_clock() >= found.until_s:
             raise Refused(Reason.INVALID_KEY, "The API key has expired.")
         return found.caller
 
-    def _borne(self, policy: Policy, token: str, raw: bytes) -> Caller:
+    def _borne(self, policy: Policy, token: str, digest: str) -> Caller:
         """Whoever bears a token. One that was verified is believed until it expires, or keys or policy change."""
-        digest, now_s = sha256(raw).digest(), self._wall_clock()
+        now_s = self._wall_clock()
         caller, until_s = self._verified.get(digest, (NOBODY, 0.0))
         if now_s < until_s:
             return caller
