@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenancy.document import Invalid
@@ -44,7 +44,6 @@ def test_any_text_is_a_policy_or_faulty(source: str) -> None:
     assert read(source) is None
 
 
-@settings(max_examples=300)
 @given(documents(), st.text(max_size=3))
 def test_any_document_is_a_policy_or_faulty(document: dict[str, Any], noise: str) -> None:
     """The reader knows the words; their values are all sorts of things."""

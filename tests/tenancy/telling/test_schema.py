@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from jsonschema import Draft202012Validator
 
 from tenancy.document import Fault, Invalid
@@ -98,7 +98,6 @@ def test_schema_and_reader_agree_on_every_word(place: str, word: str) -> None:
     assert seen == {True, False} or (place, word) in NEVER_RIGHT
 
 
-@settings(max_examples=200)
 @given(documents())
 def test_schema_and_reader_agree_on_documents(document: dict[str, Any]) -> None:
     """However words stand together."""
