@@ -21,20 +21,20 @@ from bench.slo.scenario import Scenario
 from bench.slo.traffic import draw_traffic
 from simulator.stage import make_folder, start_pods
 
-LIVE: Mapping[str, float] = {"steady": 13.0, "overload-2": 32.0}
-"""What is played live, and how fast: about what its load comes to on so few engines."""
+LIVE: Mapping[str, tuple[float, int]] = {"steady": (13.0, 60), "overload-2": (32.0, 200)}
+"""What is played live: at about what its load comes to on so few engines, until so many of the counted tier have come.
+One machine plays clients, gateway and engines, in real time.
+"""
 
 LIVE_ENGINES = 2
-LIVE_REQUESTS = 120
-"""Of the tier that is counted: one machine plays clients, gateway and engines, in real time."""
 
 
 def play_contenders(seed: int) -> list[Block]:
     """Everybody who is at hand, one after the other. Raises ChildFailed."""
     blocks = []
-    for name, load in LIVE.items():
-        whole = load_scenario(name)
-        scenario = replace(whole.lasting(LIVE_REQUESTS), name=f"{name}, live", engines=LIVE_ENGINES)
+    for name, (load, requests) in LIVE.items():
+        whole = load_scenario(name).lasting(requests)
+        scenario = replace(whole, name=f"{name}, live", engines=LIVE_ENGINES)
         figures = {}
         for contender in (make() for make in CONTENDERS):
             if contender.lacks:
