@@ -30,7 +30,7 @@ from gateway.metrics.calibration import Calibration
 from gateway.metrics.exposition import Gauges, make_registry
 from gateway.metrics.sharing import SharingExposition
 from gateway.metrics.tallies import Tallies
-from gateway.metrics.tiers import TierExposition, TierTallies
+from gateway.metrics.tiers import TierExposition, TierTallies, waiting_in
 from gateway.others import Others
 from gateway.passage import Passage, Patience
 from gateway.probe import Prober, probe_session
@@ -44,6 +44,7 @@ from gateway.quotas.quotas import Quotas
 from gateway.quotas.redis_lender import RedisLender
 from gateway.receipts import Receipts
 from gateway.recording import RouteRecorder, shared_key
+from gateway.room import Room
 from gateway.tls import listener_tls
 from gateway.warmth.asking import Asking, AskingExposition
 from gateway.warmth.client import WarmthClient
@@ -52,6 +53,7 @@ from gateway.warmth.wire import Hello
 from gateway.watcher import Watcher
 from routing.router import Router
 from routing.warmth import WarmIndex
+from tenancy.admission import Admission
 from tenancy.document import Fault, Invalid
 from tenancy.forecast import Forecast
 from tenancy.policy import Policy
@@ -101,6 +103,7 @@ class Gateway:
     pod_file: WatchedFile | None
     watcher: Watcher
     passage: Passage
+    room: Room
     quotas: Quotas
     front: Front
     registry: CollectorRegistry
@@ -135,18 +138,13 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     tiers = TierTallies(router.fleet)
     probes = probe_session()
     issuer = Issuer(probes, say=say, clock=clock)
-    keyring = Keyring(policy, issuer, time.time)
+    keyring = Keyring(None, issuer, time.time)
     static = Static(settings.static_pods)
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
-    prober = Prober(probes, pod_keys)
     sources: list[Source] = [static, *([pod_file] if pod_file else [])]
-
-    def gone(url: str) -> None:
-        front.cut_silent(url, FROZEN_S)
-
-    watcher = Watcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, gone=gone)
-    seconds_to_epoch = time.time() - clock()
-    quotas = Quotas(Expecting(router, Forecast(), prices), clock=lambda: clock() + seconds_to_epoch, draw=draw)
+    watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
+    room = Room(router, clock=clock, draw=draw)
+    quotas = _make_quotas(router, prices, room, clock, draw)
     passage = Passage(
         router,
         health=watcher.take_end,
@@ -156,6 +154,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         draw=draw,
         patience=Patience(deadline_s=settings.timeouts.first_byte_s),
         reserve=quotas.reserve,
+        room=room,
     )
     front = Front(
         passage,
@@ -168,17 +167,44 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         trusted=settings.trusted_proxies,
         on_refused=lambda refused: tallies.count_early(refused.reason),
     )
-    front.heed_headers(policy.headers.names if policy is not None else ())
     others = Others()
     registry = _make_registry(tallies, router, watcher, front, logs, others)
-    for shown in (calibration, LimitsExposition(quotas), TierExposition(tiers, router.fleet, lambda: ())):
+    for shown in (calibration, LimitsExposition(quotas), TierExposition(tiers, router.fleet, waiting_in(room))):
         registry.register(shown)
-    parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, quotas)
+    parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, room, quotas)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, registry, others)
+    watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
+    put_policy(gateway, policy)
     gateway.background.append(issuer.run)
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
     return gateway
+
+
+def put_policy(gateway: Gateway, policy: Policy | None) -> None:
+    """Have a gateway go by a policy, its first or another; who is being served keeps what it came under."""
+    gateway.keyring.policy = policy
+    if policy is None:
+        return
+    gateway.front.heed_headers(policy.headers.names)
+    if gateway.room.admission is None:  # Without a policy nothing is promised, and nothing need be watched for it.
+        gateway.room.admit_by(Admission(gateway.router))
+
+
+def _make_quotas(
+    router: Router,
+    prices: Mapping[str, ModelEntry],
+    room: Room,
+    clock: Callable[[], float],
+    draw: Callable[[], float],
+) -> Quotas:
+    seconds_to_epoch = time.time() - clock()
+    return Quotas(
+        Expecting(router, Forecast(), prices),
+        clock=lambda: clock() + seconds_to_epoch,
+        draw=draw,
+        is_under_load=lambda: room.is_crowded,
+    )
 
 
 def _connect(gateway: Gateway, client: WarmthClient) -> None:

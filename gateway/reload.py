@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
-from gateway.build import Gateway
+from gateway.build import Gateway, put_policy
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
 from gateway.identity.load import load_policy
@@ -95,12 +95,6 @@ def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
     gateway.prices.update(new.model_table)
     _replace_pods(gateway, new)
     gateway.settings = new
-
-
-def put_policy(gateway: Gateway, policy: Policy | None) -> None:
-    """Have a gateway go by a policy; who is being served keeps what it came under."""
-    gateway.keyring.policy = policy
-    gateway.front.heed_headers(policy.headers.names if policy is not None else ())
 
 
 def reopen_logs(gateway: Gateway) -> None:

@@ -49,14 +49,19 @@ class Room:
         self._router = router
         self._clock = clock
         self._draw = draw
-        self.admission = admission
+        self.admission: Admission | None = None
         self._seats: dict[int, Seat] = {}
         self._granted: dict[int, Waiter] = {}
         """By the charge of their placement, until they are settled."""
         self._stirring: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         if admission is not None:
-            admission.relief = self.stir
+            self.admit_by(admission)
+
+    def admit_by(self, admission: Admission) -> None:
+        """Have those to whom something is promised wait for their turn from now on."""
+        self.admission = admission
+        admission.relief = self.stir
 
     @property
     def is_crowded(self) -> bool:
@@ -72,7 +77,9 @@ class Room:
         left the room in the same tick.
         """
         admission, now_s = self.admission, self._clock()
-        if admission is None or not promise.is_bound:
+        knows = self._router.fleet.knows
+        # Of names that clients invent nothing is kept.
+        if admission is None or not promise.is_bound or not knows(request.model, request.regions):
             return self._router.place(request, avoid=avoid, now_s=now_s, draw=self._draw())
         waiter = admission.arrive(request, caller, promise, came_s=came_s, now_s=now_s, draw=self._draw())
         try:

@@ -59,9 +59,7 @@ class Watcher:
         draw: Callable[[], float],
         models: Mapping[str, ModelEntry] | None = None,
         rhythm: Rhythm | None = None,
-        gone: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """`gone` is told, probe for probe, of a pod that was well and where now nobody listens."""
         self._router = router
         self._sources = list(sources)
         self._prober = prober
@@ -70,7 +68,7 @@ class Watcher:
         self._draw = draw
         self._models = dict(models or {})
         self._rhythm = rhythm or Rhythm()
-        self._gone = gone
+        self._gone: Callable[[str], object] = lambda _: None
         self._pods: dict[str, WatchedPod] = {}
         self._told: dict[Source, tuple[Found, ...]] = {}
         self._following: dict[Source, asyncio.Task[None]] = {}
@@ -82,6 +80,10 @@ class Watcher:
         """Every source has told its pods, and each of them has been looked at."""
 
     # -- what others ask and tell ----------------------------------------------------------------------------------
+
+    def on_gone(self, tell: Callable[[str], object]) -> None:
+        """Have somebody told, probe for probe, of a pod that was well and where now nobody listens."""
+        self._gone = tell
 
     @property
     def pods(self) -> tuple[WatchedPod, ...]:

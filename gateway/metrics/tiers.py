@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from gateway.metrics.exposition import Family, cumulated
 from gateway.metrics.tallies import Histogram
 from gateway.outcome import Outcome
+from gateway.room import Room
 from routing.fleet import Fleet
 from tenancy.tier import USUAL
 
@@ -32,6 +33,17 @@ class Waiting(NamedTuple):
     requests: int
     backlog_s: float
     """How long they would take at the rate of late."""
+
+
+def waiting_in(room: Room) -> Callable[[], Iterator[Waiting]]:
+    """Tells who waits there, by tier and group of engines, which is named by one of the models that they serve."""
+
+    def now() -> Iterator[Waiting]:
+        for model, queue in room.admission.queues.items() if room.admission is not None else ():
+            for line in queue.lines.values():
+                yield Waiting(line.tier.name, model, line.waiting, line.backlog_s)
+
+    return now
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from itertools import chain
 
 from gateway.limits import Limits
 from gateway.proxy.endpoints import Endpoint
-from gateway.proxy.spoken import DEADLINES, SPEAKING
+from gateway.proxy.spoken import DEADLINES, RETRIES, SPEAKING
 from routing.refusal import Reason, Refused
 from tenancy.tenants import NOBODY, Caller
 
@@ -23,6 +23,7 @@ KEPT_HEADERS = frozenset(
         *(b"x-request-id", b"traceparent", b"tracestate"),
         *(b"x-session-id", b"x-claude-code-session-id", b"session-id"),
         b"x-hearth-supersedes",
+        RETRIES,
         *DEADLINES,
         *SPEAKING,
     )

@@ -21,7 +21,7 @@ from gateway.proxy.latest import key_of as newest_of
 from gateway.proxy.models import model_page, models_page, unknown_model
 from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
-from gateway.proxy.spoken import DEADLINES, promised
+from gateway.proxy.spoken import DEADLINES, promised, retries
 from routing.fleet import Engine
 from routing.reading import Reading, owned, read_request
 from routing.refusal import Reason, Refused
@@ -182,6 +182,7 @@ class Desk:
             session=_session(asked),
             terms=tenant,
             priority=tenant.tier.priority,
+            retried=retries(asked.headers),
             model=model,
         )
 

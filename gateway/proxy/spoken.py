@@ -32,6 +32,8 @@ TPOT_HEADERS = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms", b"x-hearth-tpot-ms")
 
 DEADLINES = frozenset((*TTFT_HEADERS, *TPOT_HEADERS))
 
+RETRIES = b"x-stainless-retry-count"
+
 LONGEST_MS = 86_400_000.0
 """A day."""
 
@@ -68,6 +70,12 @@ def promised(tier: Tier, headers: Mapping[bytes, bytes]) -> Promise | None:
     if DEADLINES.isdisjoint(headers):
         return None
     return promise_of(tier, ttft_s=_seconds(headers, TTFT_HEADERS), tpot_s=_seconds(headers, TPOT_HEADERS))
+
+
+def retries(headers: Mapping[bytes, bytes]) -> int:
+    """How often the client says that it has asked before, as OpenAI's and Anthropic's libraries do."""
+    said = headers.get(RETRIES, b"0")
+    return int(said) if len(said) < 4 and said.isdigit() else 0
 
 
 def _seconds(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> float | None:

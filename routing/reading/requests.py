@@ -41,6 +41,7 @@ def read_request(
     session: str | None = None,
     terms: Terms = PLAIN,
     priority: int = 0,
+    retried: int = 0,
     model: str | None = None,
 ) -> Reading:
     """Read a client's body. `session` is its name for the conversation from a header, where it sent one.
@@ -70,6 +71,7 @@ def read_request(
         continues=owned(stored, owner) if (stored := fields.continued_response) else None,
         regions=terms.regions,
         priority=priority,
+        retried=retried,
     )
     is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
     changes = NO_CHANGES if is_plain else changes_of(fields, model, terms)

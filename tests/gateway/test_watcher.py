@@ -111,8 +111,8 @@ async def watching(
             draw=lambda: 0.5,
             models=models,
             rhythm=rhythm,
-            gone=gone.append,
         )
+        watcher.on_gone(gone.append)
         task = asyncio.create_task(watcher.run())
         try:
             yield Watch(router, watcher, heard, gone)
