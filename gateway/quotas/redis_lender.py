@@ -25,8 +25,6 @@ KEY = "hearth:quota:"
 ANSWER_S = 0.2
 """A Redis that has not answered by then is as good as away: requests wait for it."""
 
-PING_S = 1.0
-
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 
 AT_ONCE = 16
@@ -114,7 +112,8 @@ class RedisLender:
         self._say = say
         self._draw = draw
         self._client: Client | None = None
-        self._lost = asyncio.Event()
+        self._lost: asyncio.Future[None] | None = None
+        """Why it does not answer any more, once it does not."""
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     @property
@@ -123,6 +122,8 @@ class RedisLender:
 
     async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
         told = cast("list[bytes]", await self._run_script(path, who, "ask", asks))
+        if len(told) != 5 * len(asks):
+            raise LenderAway
         found = zip(*[iter(told)] * 5, strict=True)
         return [Granted(float(s), float(f), float(e), float(g), known == b"1") for s, f, e, g, known in found]
 
@@ -131,8 +132,9 @@ class RedisLender:
 
     async def run(self) -> None:
         """Keep connected until cancelled."""
-        wait_s, is_away = FIRST_WAIT_S, False
+        wait_s, is_away, clock = FIRST_WAIT_S, False, asyncio.get_running_loop().time
         while True:
+            began_s = clock()
             try:
                 async with connected(self._place, answer_s=self._answer_s) as client:
                     await self._stay(client)
@@ -142,24 +144,20 @@ class RedisLender:
                     words = "Redis is away: limits go by what this gateway knows"
                     self._say("warning", words, redis=str(self._place), error=type(error).__name__)
                 is_away = True
-            else:
+            if clock() - began_s > LONGEST_WAIT_S:
                 wait_s, is_away = FIRST_WAIT_S, False
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
 
     async def _stay(self, client: Client) -> None:
-        """Lend as long as it answers. Returns when it has stopped to, raises where it never began."""
+        """Lend as long as it answers. Raises what ended that."""
         async with asyncio.timeout(self._answer_s):
             await client.ping()
-        self._lost.clear()
+        heed_cancel()
+        lost = self._lost = asyncio.get_running_loop().create_future()
         self._client = client
         try:
-            while not self._lost.is_set():
-                try:
-                    async with asyncio.timeout(PING_S):
-                        await self._lost.wait()
-                except TimeoutError:
-                    heed_cancel()
+            await lost
         finally:
             self._client = None
 
@@ -180,5 +178,6 @@ class RedisLender:
         except Exception as error:
             heed_cancel()
             self._client = None
-            self._lost.set()
+            if self._lost is not None and not self._lost.done():
+                self._lost.set_exception(error)
             raise LenderAway from error

@@ -102,6 +102,25 @@ async def test_a_user_who_may_do_little_is_enough(tmp_path: Path) -> None:
             assert (await lender.ask("a", "me", ask))[0].slice == 1
 
 
+async def test_who_may_not_run_the_script_is_told(tmp_path: Path) -> None:
+    """As of a Redis that is away: one line, and limits go on by what the gateway knows."""
+    said: list[dict[str, object]] = []
+    async with redis_server(tmp_path) as redis:
+        await redis.say("ACL", "SETUSER", "hearth", "on", ">hunter2", "~*", "+ping", "+select")
+        place = parse_redis_url(f"redis://hearth:hunter2@127.0.0.1:{redis.port}")
+        say: Any = lambda level, words, **more: said.append({"level": level, "words": words, **more})  # noqa: E731
+        lender = RedisLender(place, say=say, draw=lambda: 0.0, answer_s=20.0)
+        task = asyncio.create_task(lender.run())
+        for _ in range(3):
+            await until(lambda: lender.is_connected)
+            with pytest.raises(LenderAway):
+                await lender.ask("a", "me", [Ask("tokens", 10.0, 0.0, 1.0, 0.0, keeps_s=10.0)])
+        await until(lambda: said)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert [(line["level"], line["error"]) for line in said] == [("warning", "NoPermissionError")]
+
+
 async def test_a_cluster_lends_too(tmp_path: Path) -> None:
     """Every account lies in one slot, whichever node has it."""
     server = Server(tmp_path / "redis", free_port(), ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
