@@ -15,7 +15,7 @@ from math import inf
 
 from routing.candidates import Candidates
 from routing.cost import prefill_work
-from routing.ledger import Charge, Pledge
+from routing.ledger import STEP_TOKENS, Charge, Pledge
 from routing.placement import Placement, Usage
 from routing.refusal import Reason, Refused
 from routing.request import Request
@@ -38,11 +38,16 @@ MOST_WAITING = 4_096
 MOST_WAITING_SIZE = 512 << 20
 """Of prompts, in bytes: who waits has its body kept."""
 
-SOONEST_S, LATEST_S = 1.0, 60.0
-"""Bounds of what is told who is to come again."""
+COMINGS = 3
+"""How often the usual client asks before it gives up. Each coming gets its part of the time that a request may wait, so
+that whoever is let in at the last is in time for who has waited since the first, though we may not know him again.
+"""
 
-JITTER = 0.5
-"""Whoever is refused at once comes again within half as long more: not all together."""
+LATEST_S = 60.0
+"""Longer than this nobody is told to stay away."""
+
+JITTER = 0.25
+"""Not all who are refused at once come again at once: some up to this part sooner."""
 
 
 class NotNow(Exception):  # noqa: N818 - not an error
@@ -82,10 +87,15 @@ class Gate:
         left_s, per_cold = waiter.arrived_s + promise.ttft_s - self._now_s, promise.ttft_per_cold
         if left_s < 0:
             left_s = inf  # It is late whatever happens: now or never.
+        # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
         bars = [
-            overhead_s + ahead_s + own_s * (1 - per_cold) > left_s
-            for overhead_s, ahead_s, own_s in zip(
-                candidates.prefill_overhead_s, candidates.ahead_s, candidates.own_s, strict=True
+            ahead_s > STEP_TOKENS * pace or overhead_s + ahead_s + own_s * (1 - per_cold) > left_s
+            for overhead_s, ahead_s, own_s, pace in zip(
+                candidates.prefill_overhead_s,
+                candidates.ahead_s,
+                candidates.own_s,
+                candidates.seconds_per_token,
+                strict=True,
             )
         ]
         needed = candidates.prompt_tokens + request_tokens(self._admission.forecast, waiter)
@@ -205,7 +215,8 @@ class Admission:
     def overloaded(self, waiter: Waiter, now_s: float, late_s: float, draw: float) -> Refused:
         """That its promise cannot be kept, and when it might be."""
         self._returning.refused(face_of(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
-        after_s = min(max(late_s, SOONEST_S), LATEST_S) * (1 + JITTER * draw)
+        part_s = (waiter.start_by_s - waiter.arrived_s) / COMINGS
+        after_s = min(max(late_s, part_s), LATEST_S) * (1 - JITTER * draw)
         words = f"What tier `{waiter.promise.tier.name}` promises cannot be kept now: too much is asked of the fleet."
         return Refused(Reason.OVERLOADED, words, retry_after_s=after_s)
 
@@ -217,12 +228,15 @@ class Admission:
         return self.queue_of(waiter).line(waiter.promise.tier, USUAL_PREFILL_SHARE * engines, now_s)
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
-        late_s = now_s + line.wait_s(waiter, now_s) - waiter.start_by_s
+        comings = max(0, COMINGS - 1 - waiter.request.retried)
+        spare_s = comings * (waiter.start_by_s - waiter.arrived_s) / COMINGS
+        late_s = now_s + line.wait_s(waiter, now_s) + spare_s - waiter.start_by_s
         if len(queue) and late_s > 0:
             raise self.overloaded(waiter, now_s, late_s, draw)
         size = waiter.request.prompt.size
         if len(queue) >= MOST_WAITING or (len(queue) and queue.size + size > MOST_WAITING_SIZE):
-            raise Refused(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=SOONEST_S * (1 + JITTER * draw))
+            refusal = self.overloaded(waiter, now_s, queue.backlog_s, draw)
+            raise Refused(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=refusal.retry_after_s)
 
     def _waiter(self, request: Request, caller: Caller, promise: Promise, came_s: float, now_s: float) -> Waiter:
         router, tenant = self._router, caller.tenant.name
@@ -235,8 +249,9 @@ class Admission:
             came_s = self._returning.first_s(face_of(request, tenant), came_s)
         within_s = promise.first_token_within_s(own_s) - own_s - overhead_s
         start_by_s = min(came_s + within_s, now_s + promise.longest_wait_s)
-        waiter = Waiter(next(self._numbers), request, caller, promise, came_s, own_s, 0.0, start_by_s)
-        waiter.cost_s = price(tokens, request_tokens(self.forecast, waiter)) * pace
+        waiter = Waiter(next(self._numbers), request, caller, promise, came_s, own_s, 0.0, 0.0, start_by_s)
+        waiter.service = price(tokens, request_tokens(self.forecast, waiter))
+        waiter.cost_s = waiter.service * pace
         return waiter
 
     def _expected(self, waiter: Waiter, placement: Placement) -> float:

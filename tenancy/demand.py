@@ -10,6 +10,9 @@ MEMORY_S = 10.0
 LEAST_SEEN_S = 2.0
 """What the first requests say is as if they had come in this time."""
 
+SHORTEST_S, LONGEST_S = 2.0, 30.0
+"""Bounds of what a rate remembers: some requests at least, and no other time of the day."""
+
 IDLE = 0.01
 """Engines kept busy by a tier that asks for next to nothing."""
 
@@ -41,16 +44,20 @@ class Demand:
 
 
 class Rate:
-    """How much it was given while it waited, hence how soon who waits now will be served."""
+    """How much it was given while it waited, hence how soon who waits now will be served.
 
-    __slots__ = ("_at_s", "_over_s", "_served_s")
+    A wait of some seconds is foretold from what as many seconds have shown.
+    """
 
-    def __init__(self, guess: float, now_s: float) -> None:
+    __slots__ = ("_at_s", "_memory_s", "_over_s", "_served_s")
+
+    def __init__(self, guess: float, memory_s: float, now_s: float) -> None:
         self._served_s, self._over_s, self._at_s = guess, 1.0, now_s
+        self._memory_s = min(max(memory_s, SHORTEST_S), LONGEST_S)
 
     def pass_time(self, now_s: float, *, is_waiting: bool) -> None:
         if is_waiting:
-            fade = exp((self._at_s - now_s) / MEMORY_S)
+            fade = exp((self._at_s - now_s) / self._memory_s)
             self._served_s *= fade
             self._over_s = self._over_s * fade + now_s - self._at_s
         self._at_s = now_s

@@ -18,7 +18,7 @@ from tenancy.service import Service
 from tenancy.tenants import Caller
 from tenancy.tier import Tier
 
-TRICKLE = 0.05
+TRICKLE = 0.03
 """The floor of a tier that has reserved less: who waits is never starved."""
 
 MOST_CREDIT_S = 2.0
@@ -37,8 +37,10 @@ class Waiter:
     """When its promise began to run: at its first coming, where it was refused and came again."""
     own_s: float
     """Its own prefill, on an engine that holds nothing of it."""
+    service: float
+    """What it is expected to cost, answer included, in weighted tokens."""
     cost_s: float
-    """Its service, answer included, as prefill that costs as much."""
+    """The same as prefill of as many tokens."""
     start_by_s: float
     """When its prefill must begin for its promise to be kept."""
     has_left: bool = False
@@ -59,12 +61,14 @@ class Line:
         self.tier = tier
         self.service = Service()
         self.demand = Demand(now_s)
-        self.rate = Rate(guess, now_s)
+        self.rate = Rate(guess, tier.ttft_s, now_s)
         self.credit_s = 0.0
         """Of its floor, not yet had."""
         self.waiting = 0
         self._work_s: dict[str | None, float] = {}
-        self._weights: dict[str | None, float] = {}
+        """Prefill that waits, by tenant."""
+        self._service: dict[str | None, float] = {}
+        """What of that is service, over the tenant's weight: by so much its counter will rise."""
         self._heaps: dict[str | None, list[tuple[float, int, Waiter]]] = {}
 
     @property
@@ -83,7 +87,7 @@ class Line:
         tenant = waiter.tenant
         heappush(self._heaps.setdefault(tenant, []), (waiter.start_by_s, waiter.number, waiter))
         self._work_s[tenant] = self._work_s.get(tenant, 0.0) + waiter.own_s
-        self._weights[tenant] = waiter.weight
+        self._service[tenant] = self._service.get(tenant, 0.0) + waiter.service / waiter.weight
         self.waiting += 1
 
     def take(self, waiter: Waiter, now_s: float) -> None:
@@ -97,8 +101,9 @@ class Line:
             heappop(heap)
         if heap:
             self._work_s[tenant] -= waiter.own_s
+            self._service[tenant] -= waiter.service / waiter.weight
         else:
-            del self._heaps[tenant], self._work_s[tenant], self._weights[tenant]
+            del self._heaps[tenant], self._work_s[tenant], self._service[tenant]
         if not self.waiting:
             self.credit_s = min(self.credit_s, 0.0)
 
@@ -112,18 +117,20 @@ class Line:
         return [heap[0][2] for heap in self._heaps.values() if heap[0][0] < now_s]
 
     def wait_s(self, waiter: Waiter, now_s: float) -> float:
-        """How long it would wait: for its tenant's own, and as much by weight of every other tenant's."""
+        """How long it would wait: for its tenant's own, and for as much of every other tenant's as will be served until
+        its counter has passed ours. So a tenant that has had its part is turned away before one that has not.
+        """
         if not self.waiting:
             return 0.0
         self.rate.pass_time(now_s, is_waiting=True)
-        own_s = self._work_s.get(waiter.tenant, 0.0)
-        part_s = (own_s + waiter.own_s) / waiter.weight
-        others_s = sum(
-            min(work_s, part_s * self._weights[tenant])
-            for tenant, work_s in self._work_s.items()
-            if tenant != waiter.tenant
-        )
-        return (own_s + others_s) / self.rate.per_s if self.rate.per_s > 0 else inf
+        tenant = waiter.tenant
+        had = self.service.of(tenant) + self._service.get(tenant, 0.0) + waiter.service / waiter.weight
+        ahead_s = 0.0
+        for other, work_s in self._work_s.items():
+            rise = self._service[other]
+            part = 1.0 if other == tenant or rise <= 0 else (had - self.service.of(other)) / rise
+            ahead_s += work_s * min(max(part, 0.0), 1.0)
+        return ahead_s / self.rate.per_s if self.rate.per_s > 0 else inf
 
 
 class Queue:

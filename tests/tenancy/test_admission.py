@@ -99,9 +99,9 @@ def test_an_engine_is_kept_open_for_a_tier_that_is_expected() -> None:
     stage = Stage(engines=2)
     stage.place(stage.arrive(GOLD, 400)).release(0.1)
     first = stage.place(stage.arrive(BRONZE, 60_000, now_s=0.2), now_s=0.2)
-    second = stage.place(stage.arrive(BRONZE, 60_000, now_s=0.3), now_s=0.3)
+    with pytest.raises(NotNow):
+        stage.place(stage.arrive(BRONZE, 60_000, now_s=0.3), now_s=0.3)
     gold = stage.place(stage.arrive(GOLD, 400, now_s=0.4), now_s=0.4)
-    assert first.engine is second.engine
     assert gold.engine is not first.engine
 
 
@@ -118,7 +118,7 @@ def test_who_cannot_start_in_time_is_refused_as_it_comes() -> None:
     stage = Stage()
     refusal = stage.fill()
     assert refusal.reason is Reason.OVERLOADED
-    assert 1.0 <= (refusal.retry_after_s or 0.0) <= LATEST_S
+    assert 0.0 < (refusal.retry_after_s or 0.0) <= LATEST_S
     assert 1 < len(stage.admission.queues[MODEL]) < 100
 
 

@@ -26,7 +26,7 @@ def test_who_has_gone_wants_no_engine() -> None:
 
 def test_a_rate_counts_only_the_time_in_which_somebody_waited() -> None:
     """What was served while nobody waited says nothing of how soon a waiter is served."""
-    rate = Rate(1.0, 0.0)
+    rate = Rate(1.0, 10.0, 0.0)
     rate.pass_time(100.0, is_waiting=False)
     for second in range(101, 160):
         rate.serve(0.5)

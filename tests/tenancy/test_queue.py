@@ -25,7 +25,7 @@ def waiter(
 ) -> Waiter:
     caller = Caller(Tenant(tenant, tier=tier, weight=weight))
     request = Request(str(number := next(NUMBERS)), Api.CHAT, "m")
-    return Waiter(number, request, caller, promise_of(tier), 0.0, own_s, own_s, start_by_s)
+    return Waiter(number, request, caller, promise_of(tier), 0.0, own_s, 12_000 * own_s, own_s, start_by_s)
 
 
 def put(queue: Queue, one: Waiter) -> Waiter:
