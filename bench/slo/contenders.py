@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 
@@ -17,8 +17,30 @@ from bench.slo.scenario import Customer, Scenario
 from tenancy.reading.words import TIER
 from tenancy.tier import Tier
 
-SMG_CLASSES = ("bulk", "default", "interactive")
-"""Worst first; the highest, `system`, is not for customers."""
+
+@dataclass(frozen=True, slots=True)
+class SmgClass:
+    """One of SMG's, with its defaults; not its floors, which are more slots than a fleet of few engines has."""
+
+    name: str
+    queue_size: int
+    queue_timeout_secs: int
+    starvation_threshold_secs: int
+    can_preempt: bool
+
+    def reserving(self, share: float) -> dict[str, object]:
+        """As SMG reads it."""
+        return {**asdict(self), "reserved_floor": 0, "reserved_per_slot": share}
+
+
+SYSTEM = SmgClass("system", 64, 30, 5, can_preempt=True)
+
+SMG_CLASSES = (
+    SmgClass("interactive", 256, 30, 5, can_preempt=True),
+    SmgClass("default", 512, 60, 30, can_preempt=False),
+    SmgClass("bulk", 1024, 300, 120, can_preempt=False),
+)
+"""Best first. Above them is `system`, which is not for customers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +59,34 @@ def hearth() -> Contender:
 
 
 def smg() -> Contender:
-    """SMG with its priority scheduler, tenants sending the class of their tier."""
-    words = ("launch", "--priority-scheduler-enabled", "--priority-scheduler-default-max-class", SMG_CLASSES[-1])
-    rival = rust("smg", "smg", "cache_aware", *words)
+    """SMG with its priority scheduler: tenants send the class of their tier, which reserves what the tier does."""
 
-    def program(_scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:
-        return rival.programs(pods, folder, "")[0]
+    def program(scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:
+        config = folder / "scheduler.yaml"
+        config.write_text(yaml.safe_dump({"classes": smg_classes(scenario)}))
+        words = ["--priority-scheduler-enabled", "--priority-scheduler-config", str(config)]
+        most = ["--priority-scheduler-default-max-class", SMG_CLASSES[0].name]
+        return rust("smg", "smg", "cache_aware", "launch", *words, *most).programs(pods, folder, "")[0]
 
-    return Contender("smg priority", program, _smg_class, rival.lacks())
+    return Contender("smg priority", program, smg_header, rust("smg", "smg", "cache_aware").lacks())
+
+
+def smg_classes(scenario: Scenario) -> dict[str, dict[str, object]]:
+    """What each class reserves; the last stands for all tiers that are left."""
+    reserves = [tier.reserve for tier in _ranked(scenario)] + [0.0] * len(SMG_CLASSES)
+    told = {one.name: one.reserving(share) for one, share in zip(SMG_CLASSES, reserves, strict=False)}
+    told = {**told, SYSTEM.name: SYSTEM.reserving(0.0)}
+    return {name: {key: value for key, value in one.items() if key != "name"} for name, one in told.items()}
+
+
+def smg_header(scenario: Scenario, tenant: Customer) -> dict[str, str]:
+    """The class of its tier, by rank."""
+    rank = [tier.name for tier in _ranked(scenario)].index(tenant.tier)
+    return {"x-smg-priority": SMG_CLASSES[min(rank, len(SMG_CLASSES) - 1)].name}
+
+
+def _ranked(scenario: Scenario) -> list[Tier]:
+    return sorted(scenario.tiers.values(), key=lambda tier: -tier.priority)
 
 
 def smg_plain() -> Contender:
@@ -59,12 +101,6 @@ def smg_plain() -> Contender:
 
 
 CONTENDERS = (smg_plain, smg, hearth)
-
-
-def _smg_class(scenario: Scenario, tenant: Customer) -> dict[str, str]:
-    ranked = sorted(scenario.tiers.values(), key=lambda tier: -tier.priority)
-    from_top = [tier.name for tier in ranked].index(tenant.tier)
-    return {"x-smg-priority": SMG_CLASSES[max(0, len(SMG_CLASSES) - 1 - from_top)]}
 
 
 def _hearth(scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:

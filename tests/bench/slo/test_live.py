@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from bench.slo.contenders import policy_of, smg
+from bench.slo.contenders import policy_of, smg_classes, smg_header
 from bench.slo.live import headers_by_name
 from bench.slo.reading import known_scenarios, load_scenario
 from tenancy.policy import Bare
@@ -29,8 +29,10 @@ def test_classes_of_smg_go_from_the_top() -> None:
     tiers["ore"] = replace(tiers["tin"], name="ore", priority=-30)
     tenants = [replace(ANN, tier=name) for name in ("gold", "bronze", "tin", "ore")]
     scenario = replace(SMALL, tiers=tiers)
-    told = [smg().headers_of(scenario, tenant)["x-smg-priority"] for tenant in tenants]
+    told = [smg_header(scenario, tenant)["x-smg-priority"] for tenant in tenants]
     assert told == ["interactive", "default", "bulk", "bulk"]
+    reserving = {name: one["reserved_per_slot"] for name, one in smg_classes(load_scenario("chat")).items()}
+    assert reserving == {"interactive": 0.5, "default": 0.2, "bulk": 0.03, "system": 0.0}
 
 
 @pytest.mark.parametrize("name", known_scenarios())
