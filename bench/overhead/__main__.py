@@ -35,10 +35,11 @@ FAULTS_SHOWN = 5
 METHOD = """\
 {pods} mock pods; one nginx worker, unbuffered; the routers with `cache_aware`; ours with tenants, tiers and limits, and
 a usage log; `hearth-open` without a policy. CPU: what the scheduler gave to the gateway's threads
-(/proc/PID/task/*/schedstat); medians of {rounds} rounds of {seconds:g} s in which the gateways take turns; in brackets the ratio to nginx. Unary in a closed
-loop of {connections} connections ({large} with 128 KB), and at {unary:g}/s; chunks are counted while all streams flow.
-Added TTFT: percentiles at {first:g} short streams/s, less those of the direct path in the same round. Idle streams:
-{idle:,} open at once on a fresh gateway, difference of RSS. Every answer is checked to be whole.\
+(/proc/PID/task/*/schedstat); medians of {rounds} rounds of {seconds:g} s in which the gateways take turns; in brackets
+the ratio to nginx. Unary in a closed loop of {connections} connections ({large} with 128 KB), and at {unary:g}/s;
+chunks are counted while all streams flow. Added TTFT: percentiles at {first:g} short streams/s, less those of the
+direct path in the same round. Idle streams: {idle:,} open at once on a fresh gateway, difference of RSS. Every answer
+is checked to be whole.\
 """
 
 

@@ -38,6 +38,8 @@ def _sizes_by_read() -> tuple[bytes, ...]:
 SIZE_OF_READ = _sizes_by_read()
 """The line before a chunk that fills a read of so many bytes; where none does, what no chunk begins with."""
 
+EVENT_END = b"\n\n"
+
 EVENTS_END = b"\n\n\r\n"
 """Of an event and of the chunk that it stands in."""
 
@@ -70,13 +72,19 @@ class Flow(asyncio.Protocol):
     It stands in for the line at the loop, so that nothing stands between the pod's bytes and the few comparisons below.
     """
 
-    __slots__ = ("_after", "_before", "_kept", "_lessons", "_line", "_texts", "_write", "has_stirred")
+    __slots__ = (
+        *("_after", "_before", "_kept", "_left", "_lessons", "_line", "_span", "_texts", "_told", "_write"),
+        "has_stirred",
+    )
 
-    def __init__(self, line: Parsing, kept: Kept, write: Callable[[bytes], None]) -> None:
+    def __init__(self, line: Parsing, kept: Kept, write: Callable[[bytes], None], told: Callable[[int], int]) -> None:
+        """`told`: so many events have gone on. Returns after how many more to say so again, none where it is over."""
         self._line = line
         self._kept = kept
         self._texts = kept.texts
         self._write = write
+        self._told = told
+        self._left = self._span = told(0)
         self.has_stirred = False
         """Something has come since this was put back."""
         self._before = self._after = EVENTS_END  # No event begins like that.
@@ -92,8 +100,17 @@ class Flow(asyncio.Protocol):
             if len(texts) > LONGEST_RUN_BYTES:
                 self._kept.end_run()
             self._write(data)
+            self._left -= 1
+            if not self._left:
+                self.count()
         elif left := self._pass_leading(data):
+            self.count()
             self._line.take_back(left)
+
+    def count(self) -> None:
+        """Say how many events have gone on since this was said last."""
+        passed, self._span = self._span - self._left, self._left
+        self._left = self._span = self._told(passed)
 
     def eof_received(self) -> None:
         self._line.eof_received()
@@ -113,6 +130,10 @@ class Flow(asyncio.Protocol):
                 break
             if not self._pass_chunk(read[at:end], payload_at - at):
                 break
+            if self._left <= 0:
+                self.count()
+                if not self._left:
+                    return b""  # It was ended here: what has come behind is nobody's.
             at = end
         return read[at:]
 
@@ -124,6 +145,7 @@ class Flow(asyncio.Protocol):
         if self._lessons:
             self._learn(chunk[payload_at:-2])
         self._write(chunk)
+        self._left -= chunk.count(EVENT_END)
         return True
 
     def _learn(self, payload: bytes) -> None:

@@ -95,6 +95,8 @@ class Line(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once: the pod's engine stops with its next step."""
         self._is_abandoned = True
+        if self._flow is not None:
+            self._flow.count()
         if self._transport is not None:
             self._transport.abort()
 

@@ -32,6 +32,9 @@ PHRASES = {status.value: status.phrase for status in HTTPStatus} | {529: "Overlo
 ENDED_BY_DONE = frozenset({Api.CHAT, Api.COMPLETIONS})
 DONE_EVENT = b"data: [DONE]\n\n"
 
+FAR = 1 << 29
+"""Events; no stream has as many."""
+
 UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 """Said of a stream, so that proxies between us and the client pass every event on at once."""
 
@@ -74,6 +77,7 @@ class Reply:
         "request_id",
         "source",
         "task",
+        "told",
         "write_chunk",
     )
 
@@ -91,6 +95,8 @@ class Reply:
         self._transport = transport
         self._write: Callable[[bytes], None] = transport.write
         self.write_chunk: Callable[[bytes], None] = transport.write
+        self.told: Callable[[int], int] = nobody_counts
+        """Is told how many events have gone by `write_chunk`; says after how many more it wants to be told again."""
         self._answered = answered
         self._is_http_1_0 = asked.version == "1.0"
         self._wants_body = asked.method != "HEAD"
@@ -143,9 +149,8 @@ class Reply:
             self._write(payload)
 
     def write_by(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Have everything written by something else from here on; returns what wrote it so far."""
+        """Have all but `write_chunk` write by something else from here on; returns what wrote it so far."""
         before, self._write = self._write, write
-        self.write_chunk = write
         return before
 
     def end(self) -> None:
@@ -213,6 +218,11 @@ class Reply:
         elif self._is_http_1_0:
             head += "connection: keep-alive\r\n"
         return f"{head}\r\n".encode("latin-1")
+
+
+def nobody_counts(_events: int) -> int:
+    """Who counts nothing wants to be told as seldom as counting down allows."""
+    return FAR
 
 
 def phrase_of(status: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gateway.proxy.ending import ending_of
 from gateway.proxy.relay import Relay
-from gateway.proxy.reply import Reply
+from gateway.proxy.reply import FAR, Reply
 from gateway.quotas.tab import Tab
 from routing.refusal import Reason
 
@@ -23,6 +23,7 @@ class Watch:
         self._reply = reply
         self._tab = tab
         self._write = reply.write_by(self.write)
+        reply.told = self.passed
         self.relay: Relay | None = None
         self.is_over = False
 
@@ -31,9 +32,13 @@ class Watch:
         if self.is_over:
             return
         self._write(raw)
-        events = raw.count(EVENT_END)
-        if events and (reason := self._tab.passed(events)) is not None:
+        self.passed(raw.count(EVENT_END))
+
+    def passed(self, events: int) -> int:
+        """So many have gone to the client. Returns after how many more to say so again, none where it is over."""
+        if events and not self.is_over and (reason := self._tab.passed(events)) is not None:
             self._end(reason)
+        return 0 if self.is_over else min(self._tab.unheeded, FAR)
 
     def _end(self, reason: Reason) -> None:
         relay, usage = self.relay, self._tab.usage()

@@ -78,6 +78,11 @@ class Tab:
         return self._heed() if self._events >= self._heed_at else None
 
     @property
+    def unheeded(self) -> int:
+        """How many events may pass before one needs leave."""
+        return max(1, self._heed_at - self._events)
+
+    @property
     def tokens(self) -> int:
         """Of output, as far as events tell."""
         return round(self._events * self._per_event)

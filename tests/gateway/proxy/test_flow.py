@@ -150,7 +150,14 @@ class Passing:
     def __init__(self, most_bytes: int) -> None:
         self.line, self.kept = FakeLine(), Kept(most_bytes)
         self.written: list[bytes] = []
-        self.flow = Flow(self.line, self.kept, self.written.append)
+        self.told: list[int] = []
+        self.may_pass = 1 << 20
+        """Events, before it wants to be told again."""
+        self.flow = Flow(self.line, self.kept, self.written.append, self._tell)
+
+    def _tell(self, events: int) -> int:
+        self.told.append(events)
+        return self.may_pass
 
     def pass_on(self, read: bytes) -> bytes:
         """What is left of a read."""
@@ -175,6 +182,33 @@ def test_the_end_of_a_connection_is_the_lines() -> None:
     flow.flow.eof_received()
     flow.flow.connection_lost(None)
     assert flow.line.told == ["eof", "lost"]
+
+
+def test_whoever_counts_is_told_when_it_wants_to_be() -> None:
+    """One by one or several at once; what was not told yet is told when it is asked for, and nothing twice."""
+    flow, _, _ = a_flow()
+    flow.may_pass = 3
+    flow.flow.count()
+    events = [chat_event(f" {n}") for n in range(8)]
+    feed(flow, *events[:2])
+    assert sum(flow.told) == 0
+    feed(flow, *events[2:4], b"".join(events[4:6]))
+    assert flow.told[2:] == [3, 3]
+    feed(flow, events[6])
+    flow.flow.count()
+    flow.flow.count()
+    assert sum(flow.told) == 7
+
+
+def test_nothing_is_written_behind_the_end_that_whoever_counts_has_set() -> None:
+    """What stands in the same read is nobody's."""
+    flow, _, written = a_flow()
+    flow.may_pass = 2
+    flow.flow.count()
+    flow.may_pass = 0
+    read = b"".join(chunk(chat_event(f" {n}")) for n in range(5))
+    assert flow.pass_on(read) == b""
+    assert b"".join(written) == b"".join(chunk(chat_event(f" {n}")) for n in range(2))
 
 
 def test_of_events_that_are_alike_only_the_text_is_kept() -> None:
