@@ -85,7 +85,7 @@ class Keeper:
     # -- what accounts do ----------------------------------------------------------------------------------------------
 
     def open(self, book: Book) -> None:
-        """An account is used for the first time."""
+        """An account is used for the first time, or has limits that it had not."""
         for meter in book.meters.values():
             if meter.lent is None:
                 meter.cap = cap_apart(meter, self.replicas, self._silent_s) if self.is_apart else 0.0

@@ -88,11 +88,13 @@ class Book:
     def __repr__(self) -> str:
         return f"<Book of {self.path}, {self.open} open>"
 
-    def take_quota(self, quota: Quota) -> None:
-        """Go by another quota from now on. What was used stays used."""
-        if quota != self.quota:
-            self._set_limits(quota)
-            self.quota = quota
+    def take_quota(self, quota: Quota) -> bool:
+        """Go by another quota from now on. What was used stays used. Returns whether it says anything else."""
+        if quota == self.quota:
+            return False
+        self._set_limits(quota)
+        self.quota = quota
+        return True
 
     def _set_limits(self, quota: Quota) -> None:
         limits = limits_of(quota)
@@ -103,7 +105,8 @@ class Book:
             if meter is None or (kind is Kind.BUDGET and quota.budget_period_s != self.quota.budget_period_s):
                 self.meters[kind] = Meter(kind, limit, _memory(kind, quota))
             elif meter.limit != limit:
-                meter.cap = limit if meter.cap == meter.limit else min(meter.cap, limit)
+                # What is shared is asked for; what is not is there.
+                meter.cap = limit if meter.lent is None else min(meter.cap, limit)
                 meter.limit = limit
 
     def advance(self, now_s: float) -> None:
@@ -151,7 +154,7 @@ class Books:
         opened: Callable[[Book], None] = lambda _: None,
         dropped: Callable[[Book], None] = lambda _: None,
     ) -> None:
-        """`opened` and `dropped` are told of books that come and of those that go."""
+        """`opened` and `dropped` are told of books that come or have other limits, and of those that go."""
         self._books: OrderedDict[str, Book] = OrderedDict()
         self._most = most
         self._opened = opened
@@ -180,8 +183,8 @@ class Books:
             self._opened(book)
         else:
             self._books.move_to_end(account.path)
-            if book.quota is not account.quota:
-                book.take_quota(account.quota)
+            if book.quota is not account.quota and book.take_quota(account.quota):
+                self._opened(book)
         return book
 
     def _make_room(self, wanted: Sequence[Book], now_s: float) -> None:

@@ -58,6 +58,10 @@ def name_of(meter: Meter, now_s: float) -> str:
     return meter.kind
 
 
+def _kind_of(name: str) -> Kind:
+    return Kind(name.partition("/")[0])
+
+
 def _keeps_s(meter: Meter, now_s: float) -> float:
     if isinstance(meter.memory, Period):
         return meter.memory.length_s - now_s % meter.memory.length_s + SPAN_S
@@ -67,7 +71,10 @@ def _keeps_s(meter: Meter, now_s: float) -> float:
 def take_grants(book: Book, asks: Sequence[Ask], grants: Iterable[Granted]) -> bool:
     """Go by what was granted. Returns whether the lender has forgotten what it had granted before."""
     has_forgotten = False
-    for meter, ask, granted in zip(tuple(book.meters.values()), asks, grants, strict=False):
+    for ask, granted in zip(asks, grants, strict=False):
+        meter = book.meters.get(_kind_of(ask.name))
+        if meter is None or meter.limit != ask.limit:  # The quota has changed meanwhile.
+            continue
         has_forgotten |= meter.lent is not None and meter.lent.slice > 0 and not granted.was_known
         meter.lent = granted
         # Who has more than is fair comes down to it, also below what is used; what is used stays counted until it ends.

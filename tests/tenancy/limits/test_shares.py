@@ -73,6 +73,17 @@ def test_who_holds_more_than_is_fair_comes_down_to_it() -> None:
     assert isinstance(reserve([book], Use(1, 1), NOW_S), tuple)
 
 
+def test_an_answer_about_another_quota_is_of_no_use() -> None:
+    """The policy has changed while the lender was asked: it is asked again."""
+    book = a_book(cap=0, quota=Quota(requests_per_min=100, tokens_per_min=3_200))
+    asks = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
+    book.take_quota(Quota(tokens_per_min=6_400, parallel_requests=5))
+    book.meters[Kind.PARALLEL].cap = 0.0
+    assert not take_grants(book, asks, [Granted(50, 50, 0, 0, was_known=True), Granted(800, 800, 0, 0, was_known=True)])
+    assert book.meters[Kind.PARALLEL].cap == 0
+    assert book.meters[Kind.TOKENS].lent is None
+
+
 def test_a_lender_that_forgot_is_found_out() -> None:
     """It had granted something and now knows nothing of it."""
     book = a_book(cap=0)
