@@ -195,9 +195,12 @@ class Desk:
             raise _unknown_response("previous_response_id")
 
     async def _share(self, reading: Reading, path: str, asked: Asked, reply: Reply, begin: Begin) -> None:
-        """Answer with others who ask the same, or for them. Who only shares an answer is charged nothing."""
+        """Answer with others who ask the same, or for them. Who only shares an answer is charged nothing.
+
+        Whose accounts differ are not alike: one might be refused for what only the other has used up.
+        """
         caller, deadlines = asked.caller, tuple(asked.headers.get(name) for name in sorted(DEADLINES))
-        key = (caller.tenant.name, caller.tenant.tier.name, path, deadlines, reading.body)
+        key = (caller.tenant.name, caller.tenant.tier.name, caller.accounts, path, deadlines, reading.body)
         shared, started_s = self._crowds.whose(key), asyncio.get_running_loop().time()
         told: Told | Refused | None = None
         try:

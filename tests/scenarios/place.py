@@ -25,7 +25,7 @@ LONG = "It was the best of times, it was the worst of times, it was the age of w
 
 TIERS: dict[str, dict[str, Any]] = {
     "gold": {"priority": 10, "ttft_ms": 5000, "tpot_ms": 1000, "reserve": 0.5},
-    "bronze": {"priority": -10, "ttft_ms": 3000, "tpot_ms": 1000, "max_queue_ms": 60000},
+    "bronze": {"priority": -10, "ttft_ms": 6000, "tpot_ms": 1000, "max_queue_ms": 60000},
 }
 
 
@@ -79,7 +79,8 @@ async def a_place(
     async with AsyncExitStack() as stack:
         options = Options(models=("big", "small"), profile=profile, keeps_responses=True, longest_answer=40)
         pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(2)]
-        places = [{"url": pods[0].url, "region": "on-prem", "scheduling_policy": "priority"}, {"url": pods[1].url}]
+        places: list[dict[str, str]] = [{"url": pod.url, "scheduling_policy": "priority"} for pod in pods]
+        places[0]["region"] = "on-prem"
         settings = {"policy": str(policy), "discovery": {"static": {"pods": places}}, "trusted_proxies": ["127.0.0.1"]}
         config.write_text(json.dumps(settings))
         gateway = await stack.enter_async_context(serving("--config", str(config), *flags))

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.proxy.front import Identify
 from routing.refusal import Reason
+from tenancy.quota import Account, Quota
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.proxy.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.proxy.scripted import until
@@ -24,6 +25,11 @@ def by_key(key: str | None, _: object) -> Caller:
 
 def alone(key: str | None, _: object) -> Caller:
     return Caller(Tenant(key))
+
+
+def by_user(key: str | None, _: object) -> Caller:
+    """One tenant, and an account for each of its users."""
+    return Caller(Tenant("t", coalesces=True), user=key, accounts=(Account(f"t/user/{key}", Quota(1)),))
 
 
 def a_draw(**more: Any) -> dict[str, Any]:
@@ -77,12 +83,13 @@ async def test_one_generation_answers_all_who_ask_the_same() -> None:
         (a_draw(), a_draw(user="x"), {}, by_key),
         (a_draw(), a_draw(), {"authorization": "Bearer other"}, by_key),
         (a_draw(), a_draw(), {"x_hearth_ttft_ms": "100"}, by_key),
+        (a_draw(), a_draw(), {"authorization": "Bearer ann"}, by_user),
     ],
 )
 async def test_what_is_not_surely_the_same_is_asked_again(
     one: Any, other: Any, headers: dict[str, str], identify: Identify
 ) -> None:
-    """Not allowed, drawn at random, streamed, asked otherwise, by another tenant, or wanted sooner."""
+    """Not allowed, drawn at random, streamed, asked otherwise, by another tenant, wanted sooner, paid by another."""
     answer_now = asyncio.Event()
     async with a_rig(identify=identify) as rig:
         rig.pod.plays([answer_now, STREAM_HEAD + chunked(chat_stream("Hi")) if one.get("stream") else GOOD])
