@@ -211,7 +211,7 @@ class EventStream:
         if not self._scanner.is_flowing or not self._reply.is_chunked:
             return None
         if self._flow is None:
-            self._flow = Flow(line, self._relay.kept, self._reply.write_chunk, self._reply.told)
+            self._flow = Flow(line, self._relay.kept, self._reply.write_chunk, self._reply.passed)
         else:
             self._flow.count()  # Others may have passed meanwhile.
         return self._flow

@@ -74,10 +74,10 @@ class Reply:
         "is_anthropic",
         "is_stream",
         "keep_alive",
+        "passed",
         "request_id",
         "source",
         "task",
-        "told",
         "write_chunk",
     )
 
@@ -95,7 +95,7 @@ class Reply:
         self._transport = transport
         self._write: Callable[[bytes], None] = transport.write
         self.write_chunk: Callable[[bytes], None] = transport.write
-        self.told: Callable[[int], int] = nobody_counts
+        self.passed: Callable[[int], int] = nobody_counts
         """Is told how many events have gone by `write_chunk`; says after how many more it wants to be told again."""
         self._answered = answered
         self._is_http_1_0 = asked.version == "1.0"

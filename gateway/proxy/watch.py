@@ -23,7 +23,7 @@ class Watch:
         self._reply = reply
         self._tab = tab
         self._write = reply.write_by(self.write)
-        reply.told = self.passed
+        reply.passed = self.passed
         self.relay: Relay | None = None
         self.is_over = False
 
