@@ -61,12 +61,12 @@ class Told:
 class SharedReply(Reply):
     """The reply to a crowd: nothing is written, all of it is kept until it is whole."""
 
-    __slots__ = ("_content_type", "_parts", "_status", "told")
+    __slots__ = ("_content_type", "_parts", "_status", "whole")
 
     def __init__(self, asked: Asked, reply: Reply) -> None:
         super().__init__(asked, reply.request_id, asyncio.Transport(), keep_alive=True, answered=lambda: None)
         self.api, self.is_anthropic = reply.api, reply.is_anthropic
-        self.told: asyncio.Future[Told | Refused] = asyncio.get_running_loop().create_future()
+        self.whole: asyncio.Future[Told | Refused] = asyncio.get_running_loop().create_future()
         self._status, self._content_type = 0, JSON
         self._parts: list[bytes] = []
 
@@ -97,8 +97,8 @@ class SharedReply(Reply):
     def _tell(self, told: Told | Refused) -> None:
         self.begun = self.ended = True
         self.source = None
-        if not self.told.done():
-            self.told.set_result(told)
+        if not self.whole.done():
+            self.whole.set_result(told)
 
 
 Begin = Callable[[SharedReply], None]
@@ -129,7 +129,7 @@ class Crowds:
             begin(shared)
         self._members[shared] += 1
         try:
-            told = await asyncio.shield(shared.told)
+            told = await asyncio.shield(shared.whole)
         finally:
             self._leave(key, shared)
         if joined is not None:
@@ -142,7 +142,7 @@ class Crowds:
 
     def _leave(self, key: Hashable, shared: SharedReply) -> None:
         self._members[shared] -= 1
-        if self._members[shared] and not shared.told.done():
+        if self._members[shared] and not shared.whole.done():
             return
         if self._by_key.get(key) is shared:  # Who comes now asks anew.
             del self._by_key[key]
