@@ -215,8 +215,8 @@ class Admission:
     def overloaded(self, waiter: Waiter, now_s: float, late_s: float, draw: float) -> Refused:
         """That its promise cannot be kept, and when it might be."""
         self._returning.refused(face_of(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
-        part_s = (waiter.start_by_s - waiter.arrived_s) / COMINGS
-        after_s = min(max(late_s, part_s), LATEST_S) * (1 - JITTER * draw)
+        patience_s = min(waiter.start_by_s - waiter.arrived_s, LATEST_S)
+        after_s = min(max(late_s, patience_s / COMINGS), patience_s) * (1 - JITTER * draw)
         words = f"What tier `{waiter.promise.tier.name}` promises cannot be kept now: too much is asked of the fleet."
         return Refused(Reason.OVERLOADED, words, retry_after_s=after_s)
 
@@ -228,7 +228,8 @@ class Admission:
         return self.queue_of(waiter).line(waiter.promise.tier, USUAL_PREFILL_SHARE * engines, now_s)
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
-        comings = max(0, COMINGS - 1 - waiter.request.retried)
+        # Who asks for less than its part waits as long as it may: it will be the next.
+        comings = 0 if line.is_modest(waiter) else max(0, COMINGS - 1 - waiter.request.retried)
         spare_s = comings * (waiter.start_by_s - waiter.arrived_s) / COMINGS
         late_s = now_s + line.wait_s(waiter, now_s) + spare_s - waiter.start_by_s
         if len(queue) and late_s > 0:

@@ -123,14 +123,23 @@ class Line:
         if not self.waiting:
             return 0.0
         self.rate.pass_time(now_s, is_waiting=True)
-        tenant = waiter.tenant
-        had = self.service.of(tenant) + self._service.get(tenant, 0.0) + waiter.service / waiter.weight
+        had = self._had(waiter)
         ahead_s = 0.0
-        for other, work_s in self._work_s.items():
-            rise = self._service[other]
-            part = 1.0 if other == tenant or rise <= 0 else (had - self.service.of(other)) / rise
+        for tenant, work_s in self._work_s.items():
+            rise = self._service[tenant]
+            part = 1.0 if tenant == waiter.tenant or rise <= 0 else (had - self.service.of(tenant)) / rise
             ahead_s += work_s * min(max(part, 0.0), 1.0)
         return ahead_s / self.rate.per_s if self.rate.per_s > 0 else inf
+
+    def is_modest(self, waiter: Waiter) -> bool:
+        """Whether its tenant will have had less than any other of the tier even with all that it waits for."""
+        least = self.service.least_but(waiter.tenant)
+        return least is not None and self._had(waiter) <= least
+
+    def _had(self, waiter: Waiter) -> float:
+        """Its tenant's counter, once all that waits of it is served, and this."""
+        tenant = waiter.tenant
+        return self.service.of(tenant) + self._service.get(tenant, 0.0) + waiter.service / waiter.weight
 
 
 class Queue:

@@ -29,6 +29,10 @@ class Service:
         """What it has had, over its weight."""
         return self._counters.get(tenant, self._level)
 
+    def least_but(self, tenant: str | None) -> float | None:
+        """The least counter of the others that are here; None where there are none."""
+        return min((self._counters[other] for other in self._open if other != tenant), default=None)
+
     def enter(self, tenant: str | None) -> None:
         """One more request of a tenant waits or runs."""
         count = self._open.get(tenant, 0)
