@@ -1,6 +1,6 @@
 """Counts the events of one stream whose tenant has a limit on output, and ends it where nothing more is to be had.
 
-Stands between the stream and the client's transport, for such streams only: all others are written as they come.
+What is not a flow is written through it; a flow counts down and tells it in time (`flow.py`). Other streams have none.
 """
 
 from __future__ import annotations
