@@ -111,6 +111,7 @@ class Exposition(Collector):
             ("hearth_prompt_tokens", "Prompt tokens, by the engines' count.", lambda tally: tally.prompt_tokens),
             ("hearth_cached_tokens", "Prompt tokens that engines reused.", lambda tally: tally.cached_tokens),
             ("hearth_generation_tokens", "Tokens generated.", lambda tally: tally.output_tokens),
+            ("hearth_shared_answers", "Requests given another's answer as well.", lambda tally: tally.shared_answers),
             (
                 "hearth_judged_requests",
                 "Requests whose prediction could be checked.",

@@ -70,6 +70,8 @@ class ModelTally:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    shared_answers: int = 0
+    """Requests that were given another's answer as well."""
     judged_requests: int = 0
     """Those whose engine told how much it reused: the next four are about these only."""
     predicted_warm_tokens: int = 0
@@ -145,6 +147,8 @@ class Tallies:
     def _count(tally: ModelTally, outcome: Outcome) -> None:
         tally.requests[outcome.status, outcome.reason.value if outcome.reason else ""] += 1
         tally.duration_s.observe(outcome.duration_s)
+        if outcome.shared is not None:
+            tally.shared_answers += 1
         if outcome.ttft_s is not None:
             tally.ttft_s.observe(outcome.ttft_s)
         usage, attempts = outcome.usage, outcome.attempts

@@ -28,6 +28,15 @@ def test_a_request_is_counted() -> None:
     assert (tally.predicted_ttft_s, tally.real_ttft_s) == (0.1, 0.15)
 
 
+def test_a_shared_answer_is_counted_as_one() -> None:
+    """A request like any other, that took nothing."""
+    counts = tallies()
+    counts.witness(an_outcome(usage=None, attempts=(), shared="r-0"))
+    counts.witness(an_outcome())
+    tally = counts.models["tiny"]
+    assert (tally.shared_answers, sum(tally.requests.values()), tally.output_tokens) == (1, 2, 11)
+
+
 def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
     """Before a batch is full, when it is, and behind it."""
     counts = tallies()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.proxy.front import Front
+from routing.refusal import Reason
 from tests.gateway.proxy.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.proxy.scripted import until
 from tests.gateway.proxy.wire import DONE, LAST_CHUNK, STREAM_HEAD, answer_bytes, chat_answer, chat_event, chunk
@@ -82,6 +83,7 @@ async def test_what_does_not_end_in_time_is_cut_with_a_word() -> None:
         assert await waiting.is_closed()
         assert left(rig.front) == (0, 0, 0)
         await until(lambda: not rig.pod.writers)
+    assert [outcome.reason for outcome in rig.outcomes] == [Reason.GATEWAY_DRAINING] * 2
 
 
 async def test_a_client_that_does_not_read_cannot_hold_up_the_end() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.proxy.spoken import Trusted, promised
+from gateway.proxy.spoken import Trusted, promised, retries
 from routing.refusal import Reason, Refused
 from tenancy.tenants import Caller, Tenant
 from tenancy.tier import Tier
@@ -79,6 +79,16 @@ def test_a_deadline_that_is_none_is_refused_by_name(name: bytes, value: bytes) -
     with pytest.raises(Refused) as refused:
         promised(GOLD, {name: value})
     assert (refused.value.reason, refused.value.param) == (Reason.BAD_REQUEST, name.decode())
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [(b"0", 0), (b"2", 2), (b"999", 999), (b"", 0), (b"-1", 0), (b"1000", 0), (b"\xb2", 0), (b"x", 0)],
+)
+def test_clients_say_how_often_they_have_asked(said: bytes, count: int) -> None:
+    """As OpenAI's and Anthropic's libraries count; what is no count is none."""
+    assert retries({b"x-stainless-retry-count": said}) == count
+    assert retries({}) == 0
 
 
 async def test_a_bad_deadline_is_the_clients_fault_on_the_wire() -> None:
