@@ -115,6 +115,9 @@ class HttpCarrier:
         except BaseException:
             line.abort()  # The client has gone.
             raise
+        finally:
+            if self._watch is not None:
+                self._watch.relay = None
         return relay
 
     def _begun(self) -> None:

@@ -15,12 +15,11 @@ EVENT_END = b"\n\n"
 
 
 class Watch:
-    """One request. `relay` is the attempt that is under way."""
+    """One request. `relay` is the attempt under way, and by it alone the reply is known: nothing must go in a circle."""
 
-    __slots__ = ("_reply", "_tab", "_write", "is_over", "relay")
+    __slots__ = ("_tab", "_write", "is_over", "relay")
 
     def __init__(self, reply: Reply, tab: Tab) -> None:
-        self._reply = reply
         self._tab = tab
         self._write = reply.write_by(self.write)
         reply.passed = self.passed
@@ -52,7 +51,7 @@ class Watch:
             sequences=relay.placement.request.sequences,
             tells_usage=not relay.withholds_usage,
         )
-        self._reply.write_by(self._write)
+        relay.reply.write_by(self._write)
         relay.cut_short(words, f"ended by a limit: {reason.value}", usage)
         self.is_over = True
-        self._reply.write_by(self.write)
+        relay.reply.write_by(self.write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from gateway.config.values import ModelEntry
+from gateway.proxy.relay import Relay
 from gateway.quotas.quotas import Quotas
 from routing.request import Api
 from tenancy.limits.use import Kind
@@ -354,3 +356,19 @@ async def test_who_has_no_limit_on_output_is_not_counted() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.status == 200
         assert b"hearth_reason" not in answer.body
+
+
+async def test_a_stream_that_was_counted_leaves_nothing_to_collect() -> None:
+    """With it would stay all that was kept of its answer, until somebody collects."""
+    kit = Kit(Quota(tokens_per_min=1000))
+    gc.collect()
+    gc.disable()
+    try:
+        async with kit.rig() as rig:
+            rig.pod.plays([STREAM_HEAD, chunked(chat_stream("Hi", " there"))])
+            assert (await rig.ask(CHAT_PATH, a_chat(stream=True))).is_whole
+            await until(lambda: not rig.front.open_requests)
+            await asyncio.sleep(0)
+            assert not any(isinstance(each, Relay) for each in gc.get_objects())
+    finally:
+        gc.enable()
