@@ -15,7 +15,7 @@ EVENT_END = b"\n\n"
 
 
 class Watch:
-    """One request. `relay` is the attempt under way, and by it alone the reply is known: nothing must go in a circle."""
+    """One request. `relay` is the attempt under way, and by it alone the reply is known: nothing may go in circles."""
 
     __slots__ = ("_tab", "_write", "is_over", "relay")
 
