@@ -98,7 +98,7 @@ class Gate:
                 strict=True,
             )
         ]
-        needed = candidates.prompt_tokens + request_tokens(self._admission.forecast, waiter)
+        needed = candidates.prompt_tokens + waiter.answer_tokens
         if max(candidates.kv_tokens) + needed > candidates.least_kv_capacity:
             for at, (held, most) in enumerate(zip(candidates.kv_tokens, candidates.kv_capacity, strict=True)):
                 bars[at] = bars[at] or (held > 0 and held + needed > most)
@@ -133,10 +133,8 @@ def _allowed(
     ]
 
 
-def request_tokens(forecast: Forecast, waiter: Waiter) -> float:
-    """How long its answers will be on average, all together."""
-    request = waiter.request
-    mean = forecast.mean(waiter.tenant, request.model)
+def _answer_tokens(forecast: Forecast, request: Request, tenant: str | None) -> float:
+    mean = forecast.mean(tenant, request.model)
     return request.sequences * (mean if request.max_tokens is None else min(mean, request.max_tokens))
 
 
@@ -191,7 +189,8 @@ class Admission:
         placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
         queue.serve(line, waiter, now_s)
         line.service.serve(waiter.tenant, self._expected(waiter, placement), waiter.weight)
-        self._returning.served(face_of(waiter.request, waiter.tenant))
+        if self._returning:
+            self._returning.served(face_of(waiter.request, waiter.tenant))
         return placement
 
     def settle(self, waiter: Waiter, placement: Placement, usage: Usage | None, now_s: float) -> None:
@@ -251,13 +250,14 @@ class Admission:
         within_s = promise.first_token_within_s(own_s) - own_s - overhead_s
         start_by_s = min(came_s + within_s, now_s + promise.longest_wait_s)
         waiter = Waiter(next(self._numbers), request, caller, promise, came_s, own_s, 0.0, 0.0, start_by_s)
-        waiter.service = price(tokens, request_tokens(self.forecast, waiter))
+        waiter.answer_tokens = _answer_tokens(self.forecast, request, tenant)
+        waiter.service = price(tokens, waiter.answer_tokens)
         waiter.cost_s = waiter.service * pace
         return waiter
 
     def _expected(self, waiter: Waiter, placement: Placement) -> float:
         seen = placement.predicted
-        return price(seen.prompt_tokens - seen.warm_tokens, request_tokens(self.forecast, waiter))
+        return price(seen.prompt_tokens - seen.warm_tokens, waiter.answer_tokens)
 
     def _group(self, model: str) -> str:
         """Models that are served by the same engines, adapters say, wait in the same queue."""

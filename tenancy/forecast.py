@@ -80,7 +80,11 @@ class Forecast:
 
     def mean(self, tenant: str | None, model: str) -> float:
         """Tokens of an answer, on average."""
-        return self._lean((tenant, model), lambda lengths: lengths.mean, float(USUAL_OUTPUT_TOKENS))
+        value = float(USUAL_OUTPUT_TOKENS)
+        for lengths in (self._of_model.get(model), self._tables.get((tenant, model))):
+            if lengths is not None:
+                value = (lengths.seen * lengths.mean + DOUBT * value) / (lengths.seen + DOUBT)
+        return value
 
     def tokens(self, tenant: str | None, model: str, part: float) -> float:
         """Tokens that all answers but this part have."""

@@ -43,6 +43,8 @@ class Waiter:
     """The same as prefill of as many tokens."""
     start_by_s: float
     """When its prefill must begin for its promise to be kept."""
+    answer_tokens: float = 0.0
+    """Of all its answers together, on average."""
     has_left: bool = False
 
     @property

@@ -154,7 +154,8 @@ class Stalls:
 
     def charged(self, charge: Charge, now_s: float) -> None:
         """What comes behind it will stall it: by the order of their coming."""
-        self.reach(charge.slot + 1)
+        if charge.slot >= len(self._stands):
+            self.reach(charge.slot + 1)
         stand = self._stands[charge.slot]
         stand.charged_s += charge.prefill_s
         self._put(stand, charge, None, stand.charged_s, now_s)
