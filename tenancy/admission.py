@@ -72,11 +72,17 @@ class Gate:
         bars = self._bars(candidates)
         slots = [engine.slot for engine in candidates.engines]
         rooms = [stalls.room_s[slot] for slot in slots]
-        allowed = _allowed(totals, candidates.own_s, rooms, bars)
-        if min(allowed) == inf or (bars[totals.index(min(totals))] is False and min(allowed) != min(totals)):
-            # What was told at the last event can only have become more: look again before somebody is sent elsewhere.
-            rooms = [stalls.room_now_s(slot, self._now_s) for slot in slots]
-            allowed = _allowed(totals, candidates.own_s, rooms, bars)
+        allowed = [
+            inf if bar or own_s > room_s else total
+            for total, own_s, room_s, bar in zip(totals, candidates.own_s, rooms, bars, strict=True)
+        ]
+        least = min(allowed)
+        nearer = [at for at, total in enumerate(totals) if total < least and not bars[at]]
+        # What was told at an engine's last event can only have become more: look again before anybody is sent further.
+        for at in sorted(nearer, key=totals.__getitem__):
+            if candidates.own_s[at] <= stalls.room_now_s(slots[at], self._now_s):
+                allowed[at] = totals[at]
+                break
         if min(allowed) == inf:
             raise NotNow
         return allowed
@@ -123,14 +129,6 @@ class Gate:
             for line in lines.values()
             if (is_late or line.tier.priority > tier.priority) and (wanted := line.demand.wanted(self._now_s))
         ]
-
-
-def _allowed(
-    totals: Sequence[float], own_s: Sequence[float], rooms: Sequence[float], bars: Sequence[bool]
-) -> list[float]:
-    return [
-        inf if bar or own > room else total for total, own, room, bar in zip(totals, own_s, rooms, bars, strict=True)
-    ]
 
 
 def _answer_tokens(forecast: Forecast, request: Request, tenant: str | None) -> float:
@@ -188,14 +186,16 @@ class Admission:
         gate = Gate(self, waiter, queue, now_s)
         placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
         queue.serve(line, waiter, now_s)
-        line.service.serve(waiter.tenant, self._expected(waiter, placement), waiter.weight)
+        seen = placement.predicted
+        waiter.charged = price(seen.prompt_tokens - seen.warm_tokens, waiter.answer_tokens)
+        line.service.serve(waiter.tenant, waiter.charged, waiter.weight)
         if self._returning:
             self._returning.served(face_of(waiter.request, waiter.tenant))
         return placement
 
     def settle(self, waiter: Waiter, placement: Placement, usage: Usage | None, now_s: float) -> None:
         """It is about to be released. `usage` is None where the engine has not answered in full."""
-        line, expected = self.line_of(waiter, now_s), self._expected(waiter, placement)
+        line, expected = self.line_of(waiter, now_s), waiter.charged
         if usage is None:
             was_served = placement.first_token_s is not None
             line.service.serve(waiter.tenant, 0.0 if was_served else -expected, waiter.weight)
@@ -220,11 +220,19 @@ class Admission:
         return Refused(Reason.OVERLOADED, words, retry_after_s=after_s)
 
     def queue_of(self, waiter: Waiter) -> Queue:
-        return self.queues.setdefault(self._group(waiter.request.model), Queue())
+        group = self._group(waiter.request.model)
+        queue = self.queues.get(group)
+        if queue is None:
+            queue = self.queues[group] = Queue()
+        return queue
 
     def line_of(self, waiter: Waiter, now_s: float) -> Line:
+        tier, queue = waiter.promise.tier, self.queue_of(waiter)
+        line = queue.lines.get(tier.name)
+        if line is not None and line.tier is tier:
+            return line
         engines = len(self._router.fleet.roster(waiter.request.model).engines)
-        return self.queue_of(waiter).line(waiter.promise.tier, USUAL_PREFILL_SHARE * engines, now_s)
+        return queue.line(tier, USUAL_PREFILL_SHARE * engines, now_s)
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
         # Who asks for less than its part waits as long as it may: it will be the next.
@@ -254,10 +262,6 @@ class Admission:
         waiter.service = price(tokens, waiter.answer_tokens)
         waiter.cost_s = waiter.service * pace
         return waiter
-
-    def _expected(self, waiter: Waiter, placement: Placement) -> float:
-        seen = placement.predicted
-        return price(seen.prompt_tokens - seen.warm_tokens, waiter.answer_tokens)
 
     def _group(self, model: str) -> str:
         """Models that are served by the same engines, adapters say, wait in the same queue."""

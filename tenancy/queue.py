@@ -45,6 +45,8 @@ class Waiter:
     """When its prefill must begin for its promise to be kept."""
     answer_tokens: float = 0.0
     """Of all its answers together, on average."""
+    charged: float = 0.0
+    """Service that its tenant was charged when it was placed."""
     has_left: bool = False
 
     @property
