@@ -85,7 +85,7 @@ class Room:
         try:
             return await self._place(admission, waiter, avoid, now_s)
         except BaseException:
-            admission.leave(waiter, self._clock())
+            admission.leave(waiter)
             raise
 
     def settle(self, placement: Placement, usage: Usage | None) -> None:
@@ -94,7 +94,7 @@ class Room:
         if waiter is not None and self.admission is not None:
             now_s = self._clock()
             self.admission.settle(waiter, placement, usage, now_s)
-            self.admission.leave(waiter, now_s)
+            self.admission.leave(waiter)
 
     def stir(self) -> None:
         """Somebody might go: look when all that happens in this moment has happened."""
@@ -102,7 +102,7 @@ class Room:
             self._stirring = asyncio.get_running_loop().call_soon(self._look)
 
     async def _place(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], now_s: float) -> Placement:
-        queue = admission.queue_of(waiter)
+        queue = waiter.queue
         if not queue.comes_first(waiter.promise.tier):
             try:
                 return self._grant(admission, waiter, avoid)

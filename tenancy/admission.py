@@ -27,6 +27,7 @@ from tenancy.returning import Returning, face_of
 from tenancy.service import price
 from tenancy.stall import Stalls
 from tenancy.tenants import Caller
+from tenancy.tier import Tier
 
 SURE = 0.01
 """Answers that are shorter than a request is counted on to be."""
@@ -174,7 +175,7 @@ class Admission:
         """One that asks to be placed. Raises `Refused` where it could not be served in time."""
         self.stalls.reach(self._router.fleet.slot_count)
         waiter = self._waiter(request, caller, promise, came_s, now_s)
-        queue, line = self.queue_of(waiter), self.line_of(waiter, now_s)
+        queue, line = waiter.queue, waiter.line
         line.demand.ask(waiter.own_s, now_s)
         self._check(waiter, queue, line, now_s, draw)
         line.service.enter(waiter.tenant)
@@ -182,7 +183,7 @@ class Admission:
 
     def place(self, waiter: Waiter, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
         """Put it on an engine. Raises `NotNow`, or `Refused` as the router does."""
-        queue, line = self.queue_of(waiter), self.line_of(waiter, now_s)
+        queue, line = waiter.queue, waiter.line
         gate = Gate(self, waiter, queue, now_s)
         placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
         queue.serve(line, waiter, now_s)
@@ -195,7 +196,7 @@ class Admission:
 
     def settle(self, waiter: Waiter, placement: Placement, usage: Usage | None, now_s: float) -> None:
         """It is about to be released. `usage` is None where the engine has not answered in full."""
-        line, expected = self.line_of(waiter, now_s), waiter.charged
+        line, expected = waiter.line, waiter.charged
         if usage is None:
             was_served = placement.first_token_s is not None
             line.service.serve(waiter.tenant, 0.0 if was_served else -expected, waiter.weight)
@@ -207,9 +208,9 @@ class Admission:
         running = (placement.predicted.running + self._router.ledger.running[placement.engine.slot]) / 2
         self.stalls.learn(placement.charge, running, each, now_s)
 
-    def leave(self, waiter: Waiter, now_s: float) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """It has ended, or has gone."""
-        self.line_of(waiter, now_s).service.leave(waiter.tenant)
+        waiter.line.service.leave(waiter.tenant)
 
     def overloaded(self, waiter: Waiter, now_s: float, late_s: float, draw: float) -> Refused:
         """That its promise cannot be kept, and when it might be."""
@@ -219,19 +220,18 @@ class Admission:
         words = f"What tier `{waiter.promise.tier.name}` promises cannot be kept now: too much is asked of the fleet."
         return Refused(Reason.OVERLOADED, words, retry_after_s=after_s)
 
-    def queue_of(self, waiter: Waiter) -> Queue:
-        group = self._group(waiter.request.model)
+    def _queue(self, model: str) -> Queue:
+        group = self._group(model)
         queue = self.queues.get(group)
         if queue is None:
             queue = self.queues[group] = Queue()
         return queue
 
-    def line_of(self, waiter: Waiter, now_s: float) -> Line:
-        tier, queue = waiter.promise.tier, self.queue_of(waiter)
+    def _line(self, queue: Queue, tier: Tier, model: str, now_s: float) -> Line:
         line = queue.lines.get(tier.name)
         if line is not None and line.tier is tier:
             return line
-        engines = len(self._router.fleet.roster(waiter.request.model).engines)
+        engines = len(self._router.fleet.roster(model).engines)
         return queue.line(tier, USUAL_PREFILL_SHARE * engines, now_s)
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
@@ -261,6 +261,8 @@ class Admission:
         waiter.answer_tokens = _answer_tokens(self.forecast, request, tenant)
         waiter.service = price(tokens, waiter.answer_tokens)
         waiter.cost_s = waiter.service * pace
+        waiter.queue = self._queue(request.model)
+        waiter.line = self._line(waiter.queue, promise.tier, request.model, now_s)
         return waiter
 
     def _group(self, model: str) -> str:

@@ -7,7 +7,7 @@ first, which makes a trickle of the lowest. Inside a tier by service (`service.p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
@@ -48,6 +48,9 @@ class Waiter:
     charged: float = 0.0
     """Service that its tenant was charged when it was placed."""
     has_left: bool = False
+    queue: Queue = field(init=False, repr=False)
+    line: Line = field(init=False, repr=False)
+    """Where it stands, or would."""
 
     @property
     def tenant(self) -> str | None:

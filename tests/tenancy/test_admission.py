@@ -49,7 +49,7 @@ class Stage:
         return self.admission.place(waiter, frozenset(), now_s=now_s, draw=0.5)
 
     def wait(self, waiter: Waiter, now_s: float = 0.0) -> None:
-        self.admission.queue_of(waiter).put(waiter, now_s)
+        waiter.queue.put(waiter, now_s)
 
     def fill(self, tenant: str = "a") -> Refused:
         """Gold comes until it is refused."""
@@ -78,7 +78,7 @@ def test_a_stream_is_not_stalled_beyond_its_promise() -> None:
     gold = stage.place(stage.arrive(GOLD, 400))
     gold.first_token(0.1)
     long = stage.arrive(BRONZE, 60_000, now_s=0.1)
-    stage.admission.queue_of(long).lines["bronze"].credit_s = 1.0
+    long.queue.lines["bronze"].credit_s = 1.0
     with pytest.raises(NotNow):
         stage.place(long, now_s=0.2)
     assert stage.place(long, now_s=9.0).engine is gold.engine
@@ -90,7 +90,7 @@ def test_another_engine_is_chosen_where_the_nearest_may_not_be() -> None:
     gold = stage.place(stage.arrive(GOLD, 400))
     gold.first_token(0.1)
     long = stage.arrive(BRONZE, 8_000, now_s=0.1)
-    stage.admission.queue_of(long).lines["bronze"].credit_s = 1.0
+    long.queue.lines["bronze"].credit_s = 1.0
     assert stage.place(long, now_s=0.2).engine is not gold.engine
 
 
@@ -153,7 +153,7 @@ def test_service_is_settled_with_what_it_was() -> None:
     """Expected at first; what was cached costs nothing, and what came to nothing is given back."""
     stage = Stage()
     waiter = stage.arrive(GOLD)
-    line = stage.admission.line_of(waiter, 0.0)
+    line = waiter.line
     line.service.enter("a")
     placement = stage.place(waiter)
     expected = line.service.of("a")
@@ -172,4 +172,4 @@ def test_models_on_the_same_engines_wait_in_one_queue() -> None:
     stage.router.put_pod(Pod("http://0", Standing.READY, frozenset({MODEL, "adapter"})))
     other = Request("1", Api.CHAT, "adapter")
     waiter = stage.admission.arrive(other, Caller(), promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
-    assert stage.admission.queue_of(waiter) is stage.admission.queues["adapter"]
+    assert waiter.queue is stage.admission.queues["adapter"]
