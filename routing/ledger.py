@@ -206,8 +206,8 @@ class Ledger:
         """The request has left the engine. Safe to call again."""
         if charge.released:
             return
-        self.prefill_done(charge, now_s)
         charge.released = True
+        self.prefill_done(charge, now_s)
         slot = charge.slot
         self.running[slot] -= charge.sequences
         self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0

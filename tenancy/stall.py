@@ -168,9 +168,12 @@ class Stalls:
         if now_s - stand.fresh_s > SAME_STEP_S:
             stand.fresh.clear()
             stand.fresh_s = now_s
-        fresh = [each.charge for each in stand.fresh if not each.is_stale] + [charge]
+        fresh = [each.charge for each in stand.fresh if not each.is_stale]
+        if not charge.released:
+            fresh.append(charge)
         stand.fresh = [self._put(stand, each, stand.fresh_s, stand.done_s, now_s) for each in fresh]
-        self.room_now_s(charge.slot, now_s)
+        if not charge.released:  # An answer in one piece begins and ends at once: what is left is reckoned when it has.
+            self.room_now_s(charge.slot, now_s)
 
     def ended(self, charge: Charge, now_s: float) -> None:
         stand = self._stands[charge.slot]

@@ -82,23 +82,25 @@ class Reservation:
     def _charge(self, used: Use, now_s: float) -> None:
         self.held = used
         for grant in self._grants:
-            grant.put(grant.meter.amount(used), now_s)
+            total = grant.meter.amount(used)
+            if total != grant.total:
+                grant.put(total, now_s)
 
 
 class _Grant:
     """What a reservation holds of one limit: amounts by when they were granted, the newest last."""
 
-    __slots__ = ("_amounts", "_total", "meter")
+    __slots__ = ("_amounts", "meter", "total")
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
         self._amounts: list[tuple[int, float]] = []
-        self._total = 0.0
+        self.total = 0.0
 
     def put(self, total: float, now_s: float) -> None:
         """Hold so much in all."""
-        more, meter = total - self._total, self.meter
-        self._total = total
+        more, meter = total - self.total, self.meter
+        self.total = total
         if more > 0:
             meter.demand += more
             self._amounts.append((meter.memory.add(more, now_s), more))
