@@ -143,7 +143,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
     sources: list[Source] = [static, *([pod_file] if pod_file else [])]
     watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
-    room = Room(router, clock=clock, draw=draw)
+    room = Room(router, clock=clock, draw=draw, no_pod_s=settings.timeouts.no_pod_s)
     quotas = _make_quotas(router, prices, room, clock, draw)
     passage = Passage(
         router,
@@ -189,6 +189,8 @@ def put_policy(gateway: Gateway, policy: Policy | None) -> None:
     gateway.front.heed_headers(policy.headers.names)
     if gateway.room.admission is None:  # Without a policy nothing is promised, and nothing need be watched for it.
         gateway.room.admit_by(Admission(gateway.router))
+    if gateway.room.admission is not None:
+        gateway.room.admission.tiers = policy.tiers
 
 
 def _make_quotas(

@@ -49,6 +49,8 @@ class Timeouts:
     connect_s: float = 2.0
     first_byte_s: float = 600.0
     """From arrival to the first byte of the answer, retries included."""
+    no_pod_s: float = 0.0
+    """How long a request waits where its model's pods are all away, until the first of them comes: scale from zero."""
     stall_s: float = 300.0
     """Between bytes of an answer."""
     client_stall_s: float = 60.0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from math import inf
 
 from routing.placement import Placement, Usage
-from routing.refusal import Refused
+from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router
 from tenancy.admission import Admission, NotNow
@@ -22,6 +22,9 @@ from tenancy.tenants import Caller
 
 STIR_S = 0.02
 """What engines may take grows with every step that they decode: about so often it is worth another look."""
+
+NO_POD_LOOK_S = 0.25
+"""How often who waits for a pod looks for one: pods take seconds to come."""
 
 
 class Seat:
@@ -45,7 +48,10 @@ class Room:
         clock: Callable[[], float],
         draw: Callable[[], float],
         admission: Admission | None = None,
+        no_pod_s: float = 0.0,
     ) -> None:
+        """`no_pod_s`: how long a request waits where no pod of its model is ready."""
+        self._no_pod_s = no_pod_s
         self._router = router
         self._clock = clock
         self._draw = draw
@@ -76,6 +82,18 @@ class Room:
         `avoid` names pods that have failed it, `came_s` is when it came to us. Where the caller is cancelled it has
         left the room in the same tick.
         """
+        until_s = came_s + (0.0 if avoid else self._no_pod_s)
+        while True:
+            try:
+                return await self._admit(request, caller, promise, avoid, came_s)
+            except Refused as refusal:
+                if refusal.reason is not Reason.NO_POD_READY or self._clock() >= until_s:
+                    raise
+            await asyncio.sleep(NO_POD_LOOK_S)
+
+    async def _admit(
+        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], came_s: float
+    ) -> Placement:
         admission, now_s = self.admission, self._clock()
         knows = self._router.fleet.knows
         # Of names that clients invent nothing is kept.

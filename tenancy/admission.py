@@ -9,7 +9,7 @@ be free when its turn has come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from math import inf
 
@@ -128,7 +128,8 @@ class Gate:
         return [
             (line.tier.ttft_s, min(wanted, max(1, round(line.tier.reserve * engines)), engines - 1))
             for line in lines.values()
-            if (is_late or line.tier.priority > tier.priority) and (wanted := line.demand.wanted(self._now_s))
+            if (is_late or line.tier.priority > tier.priority)
+            and (wanted := max(line.demand.wanted(self._now_s), 1 if line.tier.reserve else 0))
         ]
 
 
@@ -144,8 +145,10 @@ class Admission:
         self._router = router
         self.forecast = Forecast()
         self.stalls = Stalls(router.ledger, router.costs)
+        self.tiers: Mapping[str, Tier] = {}
+        """Those that may ask, as far as is known: room is kept for who has reserved some before he first comes."""
         self.queues: dict[str, Queue] = {}
-        """By group of engines, which is named by the first of the models that they serve."""
+        """By group of engines: named by the first of the models that they serve, and the regions asked for."""
         self.relief: Callable[[], None] = lambda: None
         """Told when somebody might go."""
         self._returning = Returning()
@@ -220,19 +223,23 @@ class Admission:
         words = f"What tier `{waiter.promise.tier.name}` promises cannot be kept now: too much is asked of the fleet."
         return Refused(Reason.OVERLOADED, words, retry_after_s=after_s)
 
-    def _queue(self, model: str) -> Queue:
-        group = self._group(model)
+    def _queue(self, request: Request) -> Queue:
+        group = self._group(request.model)
+        if request.regions is not None:
+            group = " ".join([group, *sorted(request.regions)])
         queue = self.queues.get(group)
         if queue is None:
             queue = self.queues[group] = Queue()
         return queue
 
-    def _line(self, queue: Queue, tier: Tier, model: str, now_s: float) -> Line:
+    def _line(self, queue: Queue, tier: Tier, engines: int, now_s: float) -> Line:
         line = queue.lines.get(tier.name)
-        if line is not None and line.tier is tier:
-            return line
-        engines = len(self._router.fleet.roster(model).engines)
-        return queue.line(tier, USUAL_PREFILL_SHARE * engines, now_s)
+        if line is None or line.tier is not tier:
+            guess = USUAL_PREFILL_SHARE * engines
+            for other in self.tiers.values():
+                queue.line(other, guess, now_s)
+            line = queue.line(tier, guess, now_s)
+        return line
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
         # Who asks for less than its part waits as long as it may: it will be the next.
@@ -248,7 +255,8 @@ class Admission:
 
     def _waiter(self, request: Request, caller: Caller, promise: Promise, came_s: float, now_s: float) -> Waiter:
         router, tenant = self._router, caller.tenant.name
-        costs, pick = router.costs, router.fleet.roster(request.model).pick
+        costs, roster = router.costs, router.fleet.roster(request.model, request.regions)
+        pick = roster.pick
         tokens = request.prompt.size / router.counter(request.model).size_per_token
         pace = min(pick(costs.seconds_per_token), default=0.0)
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * pace
@@ -261,8 +269,8 @@ class Admission:
         waiter.answer_tokens = _answer_tokens(self.forecast, request, tenant)
         waiter.service = price(tokens, waiter.answer_tokens)
         waiter.cost_s = waiter.service * pace
-        waiter.queue = self._queue(request.model)
-        waiter.line = self._line(waiter.queue, promise.tier, request.model, now_s)
+        waiter.queue = self._queue(request)
+        waiter.line = self._line(waiter.queue, promise.tier, len(roster.engines), now_s)
         return waiter
 
     def _group(self, model: str) -> str:

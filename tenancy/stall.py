@@ -154,8 +154,7 @@ class Stalls:
 
     def charged(self, charge: Charge, now_s: float) -> None:
         """What comes behind it will stall it: by the order of their coming."""
-        if charge.slot >= len(self._stands):
-            self.reach(charge.slot + 1)
+        self.reach(charge.slot + 1)
         stand = self._stands[charge.slot]
         stand.charged_s += charge.prefill_s
         self._put(stand, charge, None, stand.charged_s, now_s)
@@ -163,6 +162,7 @@ class Stalls:
 
     def begun(self, charge: Charge, now_s: float) -> None:
         """Whoever's prefill was in the same step has stalled nobody whose first token it brought."""
+        self.reach(charge.slot + 1)  # Watched from the middle on, it was never heard of.
         stand = self._stands[charge.slot]
         stand.done_s += charge.prefill_s
         if now_s - stand.fresh_s > SAME_STEP_S:
@@ -176,6 +176,7 @@ class Stalls:
             self.room_now_s(charge.slot, now_s)
 
     def ended(self, charge: Charge, now_s: float) -> None:
+        self.reach(charge.slot + 1)
         stand = self._stands[charge.slot]
         stream = stand.streams.pop(charge.number, None)
         if stream is not None:

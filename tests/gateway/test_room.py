@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +123,23 @@ def test_who_leaves_frees_its_place_in_the_same_tick() -> None:
         assert stage.is_empty()
 
     run_virtually(play())
+
+
+def test_where_no_pod_is_ready_one_is_waited_for() -> None:
+    """From zero to the first pod, under a limit of its own; then it is what it was without: 503."""
+
+    async def play(comes_s: float) -> Outcome:
+        stage, loop = Stage(), asyncio.get_running_loop()
+        stage.room._no_pod_s = 5.0
+        pod = stage.router.fleet.pod("p0")
+        assert pod is not None
+        stage.router.put_pod(replace(pod, standing=Standing.STARTING))
+        loop.call_later(comes_s, stage.router.put_pod, pod)
+        await stage.ask("n", "nobody", 1_000, 10)
+        return stage.outcomes[0]
+
+    assert run_virtually(play(2.0)).status == 200
+    assert run_virtually(play(9.0)).reason is Reason.NO_POD_READY
 
 
 def test_overload_is_refused_at_once_and_says_when_to_come_again() -> None:

@@ -173,3 +173,23 @@ def test_models_on_the_same_engines_wait_in_one_queue() -> None:
     other = Request("1", Api.CHAT, "adapter")
     waiter = stage.admission.arrive(other, Caller(), promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
     assert waiter.queue is stage.admission.queues["adapter"]
+
+
+def test_who_may_be_computed_in_one_region_only_waits_by_itself() -> None:
+    """It competes for other engines, so it bars nobody else."""
+    stage = Stage()
+    request = Request("1", Api.CHAT, MODEL)
+    bound = Request("2", Api.CHAT, MODEL, regions=frozenset({"eu"}))
+    admit = stage.admission.arrive
+    one = admit(request, Caller(), promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
+    other = admit(bound, Caller(), promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
+    assert one.queue is not other.queue
+
+
+def test_room_is_kept_for_who_has_reserved_some_before_he_first_comes() -> None:
+    """A flood of long bronze prompts leaves an engine to gold, which was never seen."""
+    stage = Stage(engines=2)
+    stage.admission.tiers = {"gold": GOLD, "bronze": BRONZE}
+    stage.place(stage.arrive(BRONZE, 60_000))
+    with pytest.raises(NotNow):
+        stage.place(stage.arrive(BRONZE, 60_000))
