@@ -51,10 +51,13 @@ class Candidates(Struct, gc=False):
     open_steps: Sequence[tuple[int, int, float]] = ()
     """(Position, requests whose first token comes with it, tokens that still fit) where an engine's last step of queued
     prefill has not begun, so that this request would join it."""
-    arrivals_per_s: float = 0.0
-    """Requests that come to one of these engines, on average."""
-    busy_share: float = 0.0
-    """Of their time they spend in prefill, on average, as charged."""
+    prefix: int | None = None
+    """The last block of the prompt that somebody holds; None where nobody does, or all do."""
+    waited_s: float = 0.0
+    """How long requests have lately waited, in all, for engines that hold as much of the prompt as any
+    (`routing.demand`)."""
+    displaced_share: float = 0.0
+    """How much must be computed again, in the end, for each token that is computed anew (`routing.reuse`)."""
     engines_in_all: int = 0
     """How many may serve it, of which these are worth scoring."""
     holds_adapter: Sequence[bool] = ()

@@ -1,8 +1,7 @@
 """What we have put on each engine and not yet seen finish: prefill tokens, KV tokens, running sequences.
 
 Every charge is given back exactly once, however its request ends. Scraped load of others is kept beside our own, never
-mixed into it. How much comes, and which step of an engine another could still join, is kept as charges are made. Time
-is an argument.
+mixed into it. Which step of an engine another could still join is kept as charges are made. Time is an argument.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Protocol
 from msgspec import Struct
 
 from routing.fleet import Pick
-from routing.flow import Flow
 
 
 class Pledge(Struct, frozen=True, gc=False):
@@ -113,7 +111,6 @@ class Ledger:
         self.queue_rank: list[float] = []
         """Orders engines by the prefill tokens they have not been seen to finish; those with none stand first, the one
         chosen longest ago foremost."""
-        self.flow = Flow()
         self.watch: Watch | None = None
         self._in_prefill: list[OrderedDict[int, Charge]] = []
         self._last_steps: list[LastStep] = []
@@ -144,7 +141,6 @@ class Ledger:
             self._behind_s.append(0.0)
             self._head_until_s.append(-inf)
             self.queue_rank.append(NO_QUEUE)
-        self.flow.reach(slots)
 
     def is_empty(self) -> bool:
         """Whether everything was given back."""
@@ -170,7 +166,6 @@ class Ledger:
         else:
             self._head_until_s[slot] = now_s + prefill_s
         self._lengthen(slot, prefill_tokens, prefill_s, now_s)
-        self.flow.observe(slot, prefill_s, now_s)
         queue[charge.number] = charge
         self.prefill_tokens[slot] += prefill_tokens
         self.queue_rank[slot] = self.prefill_tokens[slot]

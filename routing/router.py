@@ -6,13 +6,16 @@ arguments, so every decision can be replayed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from operator import add, mul
 
 from routing.affinity import LastSeen, Whereabouts
 from routing.ballot import Ballot, Scored
+from routing.blocks import Prompt
 from routing.candidates import Candidates, Gate, Scorer
 from routing.cost import CostBook, prefill_work
+from routing.demand import Demand
 from routing.fleet import EngineShape, Fleet, Pod, Roster
 from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
 from routing.news import Voice
@@ -34,7 +37,7 @@ TIE_SHARE = 0.02
 HEEDS_SESSIONS = "session"
 """The scorer without which a routing is blind to sessions, among equals too: round robin takes turns."""
 
-SECONDS_OF_LOAD = frozenset({"prefill", "interference", "kv_room", "session", "lora", "slow_start"})
+SECONDS_OF_LOAD = frozenset({"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start"})
 """The scorers that, between engines as warm as each other, speak for the shorter queue. With any other all engines of
 a fleet are scored, however many they are."""
 
@@ -71,6 +74,7 @@ class Router:
         self.ledger = Ledger()
         self.index = index or WarmIndex()
         self.costs = costs or CostBook()
+        self.demand = Demand()
         self.sessions = Whereabouts(REMEMBERED_SESSIONS)
         self.responses = Whereabouts(REMEMBERED_SESSIONS)
         self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
@@ -148,6 +152,8 @@ class Router:
             pledge=None if gate is None else gate.pledge,
         )
         trace = self.index.put(engine.slot, request.prompt)
+        if candidates.prefix is not None and not trace.is_ahead:
+            self.demand.add(candidates.prefix, _missed_s(candidates, at), now_s)
         if request.session:
             self.sessions.put(request.session, engine.slot)
         if candidates.holds_adapter:
@@ -195,7 +201,6 @@ class Router:
 
     def _candidates(self, request: Request, roster: Roster, now_s: float) -> Candidates:
         ledger, costs = self.ledger, self.costs
-        arrivals_per_s, busy_share = ledger.flow.rates(roster.pick, now_s)
         walked = self.index.walk(request.prompt, roster.mask)
         engines_in_all = len(roster.engines)
         if engines_in_all > SCORED_WHOLE and self._may_shorten(request, roster, now_s):
@@ -204,6 +209,7 @@ class Router:
             walked = [(mask & roster.mask, size) for mask, size in walked if mask & roster.mask]
         pick = roster.pick
         deepest = walked[-1][1] if walked else 0
+        prefix = _prefix(request.prompt, deepest) if deepest and walked[-1][0] != roster.mask else None
         ruler = Ruler(self.counter(request.model), request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
         warm_tokens, work = _warmth(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
@@ -238,8 +244,9 @@ class Router:
             ready_since_s=roster.ready_since_s,
             newest_since_s=roster.newest_since_s,
             open_steps=ledger.open_steps(roster.place_of, now_s),
-            arrivals_per_s=arrivals_per_s,
-            busy_share=busy_share,
+            prefix=prefix,
+            waited_s=0.0 if prefix is None else self.demand.waited_s(prefix, now_s),
+            displaced_share=self.index.reuse.share,
             session_at=self._session_at(request, roster),
             holds_adapter=self._holds_adapter(request, roster),
         )
@@ -309,6 +316,22 @@ def _best(seconds: Sequence[float], names: Sequence[str], candidates: Candidates
     oldest = min(last_turn[place] for place in near)
     equals = [place for place in near if last_turn[place] == oldest]
     return equals[int(draw * len(equals))]
+
+
+def _prefix(prompt: Prompt, size: int) -> int:
+    """The last block of a prompt's beginning that is so long."""
+    return prompt.blocks[bisect_left(prompt.ends, size, 0, len(prompt.blocks))]
+
+
+def _missed_s(candidates: Candidates, at: int) -> float:
+    """How much sooner the first token would come if all engines held as much of the prompt as the warmest; negative
+    where the chosen one will only come to hold it: what that costs.
+    """
+    own_s, ahead_s = candidates.own_s, candidates.ahead_s
+    least_s = min(own_s)
+    if own_s[at] > least_s + TIE_S:
+        return least_s - own_s[at]
+    return ahead_s[at] - min(ahead_s)
 
 
 def _warmth(

@@ -17,11 +17,14 @@ from msgspec import Struct
 
 from routing.blocks import Prompt
 
+FULL = 0.9
+"""From this share of its capacity on a cache is taken to be full: what runs holds room besides."""
+
 
 class Run:
     """Consecutive blocks, `start` blocks into every prompt that contains them, and the runs that follow them."""
 
-    __slots__ = ("blocks", "children", "end", "ends", "parent", "start", "turn")
+    __slots__ = ("blocks", "born", "children", "end", "ends", "parent", "start", "turn")
 
     def __init__(self, blocks: tuple[int, ...], start: int, ends: Sequence[int], parent: Run | None, turn: int) -> None:
         self.blocks = blocks
@@ -31,6 +34,8 @@ class Run:
         self.ends = ends
         self.parent = parent or self
         self.turn = turn
+        self.born = turn
+        """The turn in which its first block came."""
         self.children: dict[int, Run] = {}
         """By their first block."""
 
@@ -55,6 +60,8 @@ class Use(Struct, frozen=True, gc=False):
     warm_blocks: int
     earlier: tuple[tuple[int, int], ...]
     """(blocks up to the stretch's end, turn that had last used it), from the prompt's beginning on."""
+    born: int
+    """The turn in which the last of them came."""
 
 
 class ShadowCache:
@@ -78,6 +85,13 @@ class ShadowCache:
         for run in self._oldest_first:
             yield from reversed(run.blocks)
 
+    @property
+    def next_to_go(self) -> int | None:
+        """When what would be forgotten next was last used; None where there is room yet."""
+        if self.used < FULL * self.capacity or not self._oldest_first:
+            return None
+        return next(iter(self._oldest_first)).turn
+
     def depth(self, blocks: Sequence[int]) -> int:
         """How many of a prompt's blocks are held."""
         path = self._path(blocks)
@@ -91,9 +105,10 @@ class ShadowCache:
         Deepest first, so that the head of a chain is the last to be forgotten, as in the engine.
         """
         path = self._path(prompt.blocks, splitting=True)
-        use = Use(path[-1].end if path else 0, tuple([(run.end, run.turn) for run in path]))
+        last = path[-1] if path else self._root
+        use = Use(last.end, tuple([(run.end, run.turn) for run in path]), last.born)
         if use.warm_blocks < len(prompt.blocks):
-            self._append(path, prompt, use.warm_blocks)
+            self._append(path, prompt, use.warm_blocks, turn)
         now_newest = self._oldest_first.move_to_end
         for run in reversed(path):
             run.turn = turn
@@ -152,13 +167,14 @@ class ShadowCache:
     def _split(self, run: Run, keep: int) -> Run:
         """Cut a run in two; returns the upper part."""
         upper = Run(run.blocks[:keep], run.start, run.ends, run.parent, run.turn)
+        upper.born = run.born
         self._oldest_first[upper] = None
         run.parent.children[run.blocks[0]] = upper
         run.parent, run.blocks, run.start = upper, run.blocks[keep:], run.start + keep
         upper.children[run.blocks[0]] = run
         return upper
 
-    def _append(self, path: list[Run], prompt: Prompt, warm: int) -> None:
+    def _append(self, path: list[Run], prompt: Prompt, warm: int, turn: int) -> None:
         """Put the blocks beyond the first `warm` behind the path: into its last run where nothing else follows that."""
         last = path[-1] if path else self._root
         fresh = prompt.blocks[warm:]
@@ -167,7 +183,7 @@ class ShadowCache:
             last.end = len(prompt.blocks)
             last.ends = prompt.ends
         else:
-            last.children[fresh[0]] = run = Run(fresh, warm, prompt.ends, last, 0)
+            last.children[fresh[0]] = run = Run(fresh, warm, prompt.ends, last, turn)
             self._oldest_first[run] = None
             path.append(run)
         self.used += prompt.covered - (prompt.ends[warm - 1] if warm else 0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from routing.blocks import Prompt
+from routing.reuse import Reuse
 from routing.shadow import ShadowCache, Use
 
 RESIZE_SHARE = 0.05
@@ -33,6 +34,11 @@ class Trace(Struct, frozen=True, gc=False):
     """What the engine held of it before."""
     unfinished_turns: frozenset[int]
     """Turns whose prefill had not ended when this one was put: what they share may honestly be still cold."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether what was found is still being computed: nobody has it any sooner."""
+        return self.found.born in self.unfinished_turns
 
 
 @dataclass(slots=True)
@@ -55,6 +61,7 @@ class WarmIndex:
         self._holders: dict[int, int] = {}
         self._engines: dict[int, Believed] = {}
         self._most_blocks = most_blocks_per_engine
+        self.reuse = Reuse()
         self._turns = 0
 
     def __repr__(self) -> str:
@@ -115,7 +122,10 @@ class WarmIndex:
         engine.turn = self._turns
         unfinished = frozenset(engine.unfinished)
         engine.unfinished.add(engine.turn)
-        return Trace(slot, engine.turn, prompt, self._use(slot, engine, prompt), unfinished)
+        next_to_go = engine.shadow.next_to_go
+        found = self._use(slot, engine, prompt)
+        self._learn_reuse(prompt, found, engine.turn, next_to_go)
+        return Trace(slot, engine.turn, prompt, found, unfinished)
 
     def computed(self, trace: Trace) -> None:
         """The engine has the whole prompt: its first token is out."""
@@ -184,6 +194,13 @@ class WarmIndex:
             self._hold(slot, fresh)
         return use
 
+    def _learn_reuse(self, prompt: Prompt, found: Use, turn: int, next_to_go: int | None) -> None:
+        end, warm = 0, []
+        for blocks, used in found.earlier:
+            start, end = end, prompt.ends[blocks - 1]
+            warm.append((end - start, used))
+        self.reuse.observe(prompt.size - end, warm, turn, next_to_go)
+
     def _shrink(self, slot: int, engine: Believed) -> None:
         if dropped := engine.shadow.shrink():
             self._drop(slot, dropped)
@@ -193,14 +210,14 @@ class WarmIndex:
         # Nobody holds what stands behind a block that nobody holds.
         known = bisect_left(blocks, True, key=lambda block: block not in holders)
         for block in blocks[:known]:
-            holders[block] |= bit
+            holders[block] = holders.get(block, 0) | bit
         holders.update(dict.fromkeys(blocks[known:], bit))
 
     def _drop(self, slot: int, blocks: Iterable[int]) -> None:
         bit, holders = 1 << slot, self._holders
         for block in blocks:
-            left = holders[block] & ~bit
+            left = holders.get(block, 0) & ~bit
             if left:
                 holders[block] = left
             else:
-                del holders[block]
+                holders.pop(block, None)

@@ -1,4 +1,4 @@
-"""What this request costs everyone else: those who decode there, those queued beside it, and those who come later."""
+"""What this request costs everyone else: those who decode there, those queued beside it, and those who were warm."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import ClassVar
 
 from routing.candidates import Candidates
 from routing.request import Request
-
-BUSIEST = 0.9
-"""A queue at a full engine grows without end: the price of work does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,32 +18,31 @@ class Interference:
     `sharing`, on those who would get their first token with the step that this prefill joins: how many they are x what
     of it still fits into that step. A question of a few words behind which a long document is put waits for a step's
     fill of the document. Where the step has begun, nobody joins it.
-    `crowding`, on those who come later: arrivals per second x own x (queue + own / 2) / idle share. So many come while
-    this is in prefill, each waits for half of it, and waits are handed on until the queue runs empty (the mean of an
-    M/G/1 queue); others could go elsewhere, hence the weight. So warmth counts for more as engines fill, and long
-    prompts look for short queues.
-    `displacing`, on those who were warm: what is computed anew displaces as much of what was there, so own prefill
-    counts again, up to `most_s` of it: who waits long already is not to wait for the good of the cache.
+    `crowding`, on those who come later: own prefill x this. Little while others can go elsewhere (0.08 in a queue for
+    eight engines that are busy 40 % of the time, by the mean of M/G/n), and yet the reason why siblings wait for the
+    first one's prefill instead of each repeating it for a tenth of a second.
+    `displacing`, on those who were warm: what is computed anew displaces as much of what was there. How much of that
+    will be computed again is learned; it weighs more than its own seconds, because it comes in somebody's way. Nothing
+    where caches have room, or where what they forget is not asked for again. At most own prefill once more, and of
+    that `most_s`: who waits long already is not to wait for the good of the cache.
     """
 
     name: ClassVar[str] = "interference"
-    weight: float = 0.05
-    sharing: float = 0.7
-    crowding: float = 0.3
-    displacing: float = 1.0
-    most_s: float = 1.0
+    weight: float = 0.035
+    sharing: float = 0.3
+    crowding: float = 0.1
+    displacing: float = 7.0
+    most_s: float = 1.5
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Seconds lost by others, weighted."""
-        weight, displacing, most_s = self.weight, self.displacing, self.most_s
-        rate = self.crowding * candidates.arrivals_per_s / (1 - min(candidates.busy_share, BUSIEST))
-        half, decode, displaced_s = rate / 2, weight * request.expected_output_tokens, displacing * most_s
+        weight, crowding, most_s = self.weight, self.crowding, self.most_s
+        decode = weight * request.expected_output_tokens
+        displaced = min(self.displacing * candidates.displaced_share, 1.0)
         seconds = [
-            running * (weight * own + decode * slower)
-            + own * (rate * ahead + half * own)
-            + (displacing * own if own < most_s else displaced_s)
-            for own, ahead, running, slower in zip(
-                candidates.own_s, candidates.ahead_s, candidates.running, candidates.step_per_sequence_s, strict=True
+            running * (weight * own + decode * slower) + crowding * own + displaced * (min(most_s, own))
+            for own, running, slower in zip(
+                candidates.own_s, candidates.running, candidates.step_per_sequence_s, strict=True
             )
         ]
         for at, ending, room in candidates.open_steps:

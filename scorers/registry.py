@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from routing.candidates import Scorer
+from scorers.copies import Copies
 from scorers.interference import Interference
 from scorers.kv_room import KvRoom
 from scorers.least_loaded import LeastLoaded
@@ -15,6 +16,7 @@ from scorers.turn import Turn
 SCORERS: tuple[type[Scorer], ...] = (
     Prefill,
     Interference,
+    Copies,
     KvRoom,
     Session,
     Lora,
@@ -27,7 +29,7 @@ SCORERS: tuple[type[Scorer], ...] = (
 def routings() -> dict[str, tuple[Scorer, ...]]:
     """What `--routing NAME` means: the scorers whose seconds are added up."""
     return {
-        "warm": (Prefill(), Interference(), KvRoom(), Session(), Lora(), SlowStart()),
+        "warm": (Prefill(), Interference(), Copies(), KvRoom(), Session(), Lora(), SlowStart()),
         "round-robin": (Turn(),),
         "least-loaded": (LeastLoaded(),),
     }

@@ -13,8 +13,9 @@ ONE_NUMBER = {
     "least_kv_capacity",
     "newest_since_s",
     "session_at",
-    "arrivals_per_s",
-    "busy_share",
+    "displaced_share",
+    "waited_s",
+    "prefix",
     "engines_in_all",
 }
 OF_SOME = {"holds_adapter", "open_steps"}

@@ -71,7 +71,7 @@ def test_engines_that_are_nearly_equal_share_cold_prompts() -> None:
     router.costs.seconds_per_token[2] *= 0.995
     chosen: Counter[str] = Counter()
     for number in range(40):
-        placement = place(router, ask(texts_apart(number) * 20), now_s=number * 1000.0)
+        placement = place(router, ask(texts_apart(number) * 15), now_s=number * 1000.0)
         placement.release(number * 1000.0 + 1)
         chosen[placement.engine.pod] += 1
     assert set(chosen.values()) == {10}

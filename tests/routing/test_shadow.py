@@ -195,3 +195,13 @@ def test_the_depth_is_how_many_blocks_are_held(used: list[Prompt], asked: Prompt
         cache.use(prompt, turn + 1)
     held = set(cache)
     assert cache.depth(asked.blocks) == sum(block in held for block in asked.blocks)
+
+
+def test_what_goes_next_is_told_when_the_cache_is_full() -> None:
+    """When it was last used; nothing where there is room."""
+    shadow = ShadowCache(10, 100)
+    assert shadow.next_to_go is None
+    shadow.use(prompt_of("aaaa"), 1)
+    assert shadow.next_to_go is None
+    shadow.use(prompt_of("bbbbb"), 2)
+    assert shadow.next_to_go == 1

@@ -1,9 +1,9 @@
-"""What a request costs those who are there already, those queued beside it, and those who come later."""
+"""What a request costs those who are there already, those queued beside it, and those who were warm."""
 
 import pytest
 
 from routing.request import Api, Request
-from scorers.interference import BUSIEST, Interference
+from scorers.interference import Interference
 from tests.scorers.columns import candidates_of
 
 CHAT = Request("r", Api.CHAT, "m", max_tokens=100)
@@ -41,23 +41,24 @@ def test_those_who_share_a_step_wait_for_what_fits_into_it() -> None:
     assert only(sharing=0.5).score(CHAT, seen) == [pytest.approx(0.5 * 2 * 0.4), pytest.approx(0.5 * 1.0), 0.0]
 
 
-def test_those_who_come_later_wait_longer_behind_long_prompts_and_long_queues() -> None:
-    """Half of the prompt on average, all of it behind a queue, and more where engines are rarely idle."""
-    columns = {"prefill_work": [1000.0, 4000.0, 1000.0], "seconds_per_token": [0.001] * 3, "ahead_s": [0.0, 0.0, 3.0]}
-    calm = only(crowding=1.0).score(CHAT, candidates_of(3, arrivals_per_s=0.5, busy_share=0.0, **columns))
-    assert calm == [pytest.approx(0.5 * 0.5), pytest.approx(0.5 * 4 * 2), pytest.approx(0.5 * (3 + 0.5))]
-    busy = only(crowding=1.0).score(CHAT, candidates_of(3, arrivals_per_s=0.5, busy_share=0.75, **columns))
-    assert busy == [pytest.approx(4 * each) for each in calm]
-    full = only(crowding=1.0).score(CHAT, candidates_of(3, arrivals_per_s=0.5, busy_share=7.0, **columns))
-    assert full == [pytest.approx(each / (1 - BUSIEST)) for each in calm]
+def test_those_who_come_later_lose_a_little_by_all_work() -> None:
+    """In proportion, so that work which need not be done is not done for next to nothing."""
+    seen = candidates_of(2, prefill_work=[1000.0, 0.0], seconds_per_token=[0.001] * 2)
+    assert only(crowding=0.05).score(CHAT, seen) == [pytest.approx(0.05), 0.0]
 
 
-def test_where_nobody_comes_long_prompts_cost_no_more_than_short_ones() -> None:
-    """The price of work is the fleet's load, not the prompt's length."""
-    assert only(crowding=1.0).score(CHAT, candidates_of(2, prefill_work=[10.0, 1e6])) == [0.0, 0.0]
+def test_what_is_computed_anew_counts_as_far_as_it_displaces_what_is_wanted() -> None:
+    """In proportion to what must be computed again; at most once more, and a long cold prompt is not made to wait for
+    the good of the cache.
+    """
+    columns = {"prefill_work": [100.0, 900.0, 90_000.0], "seconds_per_token": [0.001] * 3}
+    some = candidates_of(3, displaced_share=0.25, **columns)
+    assert only(displacing=2.0, most_s=1.0).score(CHAT, some) == [pytest.approx(0.05), pytest.approx(0.45), 0.5]
+    much = candidates_of(3, displaced_share=0.9, **columns)
+    assert only(displacing=2.0, most_s=1.0).score(CHAT, much) == [pytest.approx(0.1), pytest.approx(0.9), 1.0]
 
 
-def test_what_is_computed_anew_counts_again_up_to_a_bound() -> None:
-    """A warm engine gains by it, a long cold prompt is not made to wait for the good of the cache."""
-    seen = candidates_of(3, prefill_work=[100.0, 900.0, 90_000.0], seconds_per_token=[0.001] * 3)
-    assert only(displacing=2.0, most_s=1.0).score(CHAT, seen) == [pytest.approx(0.2), pytest.approx(1.8), 2.0]
+def test_where_nothing_that_is_wanted_is_displaced_a_cold_prompt_costs_nothing_more() -> None:
+    """An empty cache, or one that forgets what nobody asks for: copies of a hot prefix are made as soon as they pay."""
+    seen = candidates_of(3, prefill_work=[0.0, 900.0, 90_000.0], seconds_per_token=[0.001] * 3)
+    assert only(displacing=7.0).score(CHAT, seen) == [0.0, 0.0, 0.0]

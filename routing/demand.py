@@ -1,0 +1,45 @@
+"""What it would have saved to hold a prefix on more engines: how long requests have lately waited for those that do.
+
+A copy of a prefix costs its prefill once. That is too much for any one request that would wait less, and little where
+many wait: so what they wait is put on an account, and whoever comes when it holds the price of a copy is given one for
+it. No more copies are made than were waited for, and what was waited fades. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import exp
+
+MEMORY_S = 30.0
+"""How long what was waited speaks for a copy: whether it will be asked for again nobody knows."""
+
+MOST_PREFIXES = 1 << 12
+"""Those waited for longest ago are forgotten first."""
+
+
+class Demand:
+    """Accounts in seconds, by the last block of a prefix."""
+
+    def __init__(self) -> None:
+        self._accounts: OrderedDict[int, tuple[float, float]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Demand for {len(self._accounts)} prefixes>"
+
+    def waited_s(self, prefix: int, now_s: float) -> float:
+        """What is on the account of a prefix now."""
+        account = self._accounts.get(prefix)
+        return account[0] * exp((account[1] - now_s) / MEMORY_S) if account else 0.0
+
+    def add(self, prefix: int, seconds: float, now_s: float) -> None:
+        """A request has to wait longer for engines that hold this prefix than it would elsewhere; or, where seconds are
+        negative, a copy was made at their price.
+        """
+        left_s = self.waited_s(prefix, now_s) + seconds
+        if left_s <= 0:
+            self._accounts.pop(prefix, None)
+            return
+        self._accounts[prefix] = left_s, now_s
+        self._accounts.move_to_end(prefix)
+        if len(self._accounts) > MOST_PREFIXES:
+            self._accounts.popitem(last=False)
