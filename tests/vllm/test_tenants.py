@@ -22,8 +22,11 @@ from tests.vllm.gateways import Gateway, in_front
 from tests.vllm.gateways import until as until_so
 from tests.vllm.pods import BLOCK_TOKENS, VENV, Pod, running
 
-MODEL = "tinyqwen"
-CONTEXT = 1024
+MODEL = "smollm2"
+"""Slow enough that one long answer keeps the engine at work for many seconds, while others get into its queue."""
+
+CONTEXT = 2048
+
 BLOCKS = 256
 
 WORDS = 150
