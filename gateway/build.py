@@ -41,7 +41,6 @@ from gateway.quotas.host_lender import HostLender
 from gateway.quotas.keeper import Keeper
 from gateway.quotas.lender import Lender
 from gateway.quotas.quotas import Quotas
-from gateway.quotas.redis_lender import RedisLender
 from gateway.receipts import Receipts
 from gateway.recording import RouteRecorder, shared_key
 from gateway.room import Room
@@ -237,6 +236,8 @@ def _share_limits(gateway: Gateway, client: WarmthClient) -> None:
     settings, draw = gateway.settings, random.Random().random  # noqa: S311 - spreads reconnects, keeps no secret
     lender: Lender
     if settings.redis is not None:
+        from gateway.quotas.redis_lender import RedisLender  # noqa: PLC0415 - redis-py takes ten megabytes
+
         lender = RedisLender(parse_redis_url(settings.redis.value), say=gateway.say, draw=draw)
     elif settings.processes > 1:
         lender = HostLender(client)
