@@ -28,9 +28,9 @@ class Interference:
     """
 
     name: ClassVar[str] = "interference"
-    weight: float = 0.035
-    sharing: float = 0.3
-    crowding: float = 0.1
+    weight: float = 0.03
+    sharing: float = 0.5
+    crowding: float = 0.08
     displacing: float = 7.0
     most_s: float = 1.5
 
