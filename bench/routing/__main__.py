@@ -1,7 +1,7 @@
 """Compares routing in virtual time and live, prints the tables and one line for each thing that issue 4 wants.
 
     python -m bench.routing [--quick] [--seeds N] [--runs N] [--only PART] [--load WORD] [--time-scale X]
-                            [--without WORD ...] [--keep FILE]
+                            [--without WORD ...] [--keep FILE] [--merge FILE]
 
 The traces are looked for in the folder that TRACES names. Exit status 1 where something falls short or is missing.
 """
@@ -14,7 +14,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,12 +23,13 @@ import uvloop
 
 from bench.overhead.gateways import RIVALS
 from bench.routing.contenders import OURS, Contender, contenders
+from bench.routing.kept import Table, merged, read_tables
 from bench.routing.live import Live, play_live
 from bench.routing.loads import ENGINES, JITTER_S, LOADS, PODS, Load
 from bench.routing.offline import REPLICAS, Offline, compare
 from bench.routing.outage import DEAD_FROM, DEAD_TO, play_outage
 from bench.routing.redis import redis_binary
-from bench.routing.rows import tabulate
+from bench.routing.rows import Row
 from bench.routing.targets import Target, live_targets, offline_targets, replica_targets
 from simulator.policies.registry import COMPARED
 from simulator.policies.registry import OURS as OUR_POLICY
@@ -52,39 +53,40 @@ playing at the same moments, so that a disturbed machine disturbs all alike. Rat
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     loads = [load for load in LOADS if options.load.lower() in load.name.lower()]
-    told, found = [_head(options), METHOD], list[Target]()
+    tables: list[Table] = []
     try:
         if options.only in (None, "virtual"):
-            _virtual(loads, options, told, found)
+            tables += _virtual(loads, options)
         if options.only in (None, "live"):
-            _live(loads, options, told, found)
+            tables += _live(loads, options)
         if options.only in (None, "outage") and not options.quick:
-            _outage(options, told, found)
+            tables += _outage(options)
     except TraceFault as fault:
         print(f"bench-routing: {fault}", file=sys.stderr)
         return 1
-    told.append("\n".join(map(str, found)))
-    print("\n\n".join(told))
-    if options.keep:
-        options.keep.write_text("\n\n".join(told) + "\n")
+    if options.merge and options.merge.exists():
+        tables = merged(read_tables(options.merge.read_text(), [load.name for load in LOADS]), tables)
+    found = [target for table in tables for target in _targets(table)]
+    if options.only in (None, "outage") and redis_binary() is None:
+        found.append(Target("Redis outage", 0, None, why="no redis-server"))
+    told = "\n\n".join([_head(options), METHOD, *map(str, tables), "\n".join(map(str, found))])
+    print(told)
+    for file in filter(None, (options.keep, options.merge)):
+        file.write_text(f"{told}\n")
     return 0 if found and all(target.is_met for target in found) else 1
 
 
-def _virtual(loads: Sequence[Load], options: argparse.Namespace, told: list[str], found: list[Target]) -> None:
+def _virtual(loads: Sequence[Load], options: argparse.Namespace) -> Iterator[Table]:
     for load in loads:
         one: Offline = compare(load, ENGINES[options.virtual_prefill], options.seeds, os.cpu_count() or 1)
         head = (
-            f"{load.name}, virtual, {options.virtual_prefill} prefill, medians of {options.seeds}; "
-            f"clairvoyant bound of hits {one.bound:.3f}"
+            f"{load.name}, {options.virtual_prefill} prefill, medians of {options.seeds} (16 gateways: at most "
+            f"{REPLICAS.most_seeds}); clairvoyant bound of hits {one.bound:.3f}"
         )
-        told.append(f"{head}\n{tabulate(one.rows)}")
-        print(f"\n{told[-1]}\n", file=sys.stderr)
-        rows = {row.name: row for row in one.rows}
-        found += offline_targets(load, [rows[name] for name in COMPARED])
-        found += replica_targets(load, "virtual", rows[OUR_POLICY], rows[REPLICAS.name], REPLICAS.name)
+        yield _shown(Table(load.name, "virtual", head, one.rows))
 
 
-def _live(loads: Sequence[Load], options: argparse.Namespace, told: list[str], found: list[Target]) -> None:
+def _live(loads: Sequence[Load], options: argparse.Namespace) -> Iterator[Table]:
     chosen = _present(options.without)
     with tempfile.TemporaryDirectory() as folder:
         for load in loads:
@@ -93,33 +95,44 @@ def _live(loads: Sequence[Load], options: argparse.Namespace, told: list[str], f
             runs = play_live(load, chosen, engine, options.runs, requests, Path(folder))
             live: Live = uvloop.run(runs)
             head = (
-                f"{load.name}, live, {options.live_prefill} prefill, first {requests or load.requests:,} requests at "
+                f"{load.name}, {options.live_prefill} prefill, first {requests or load.requests:,} requests at "
                 f"{load.speed:g} x their rate, medians of {options.runs}, clock x {options.time_scale:g}"
             )
-            told.append(f"{head}\n{tabulate(live.rows)}\n{live.lateness}")
-            print(f"\n{told[-1]}\n", file=sys.stderr)
-            found += live_targets(load, live.rows) + _many(load, live)
+            yield _shown(Table(load.name, "live", head, tuple(live.rows), live.lateness))
 
 
-def _outage(options: argparse.Namespace, told: list[str], found: list[Target]) -> None:
-    name = "4 replicas, a minute after Redis was back"
+def _outage(options: argparse.Namespace) -> Iterator[Table]:
     if redis_binary() is None:
-        found.append(Target(f"Redis outage, {name}", 0, None, why="no redis-server"))
         return
     engine = replace(ENGINES[options.live_prefill], time_scale=options.time_scale)
     with tempfile.TemporaryDirectory() as folder:
         outage = uvloop.run(play_outage(engine, Path(folder)))
     head = f"{LOADS[0].name}, live, {outage.length_s:.0f} s, Redis dead from {DEAD_FROM:.0%} to {DEAD_TO:.0%} of it"
-    told.append(f"{head}\n{tabulate([*outage.rows, *outage.after])}")
-    print(f"\n{told[-1]}\n", file=sys.stderr)
-    one, many = outage.after
-    found += replica_targets(LOADS[0], "live", one, many, name)[:2]
-    found.append(Target(f"{LOADS[0].name}, live, Redis outage: failed requests", 0, outage.rows[1].failed))
+    yield _shown(Table(LOADS[0].name, "outage", head, (*outage.rows, *outage.after)))
 
 
-def _many(load: Load, live: Live) -> list[Target]:
+def _shown(table: Table) -> Table:
+    print(f"\n{table}\n", file=sys.stderr)
+    return table
+
+
+def _targets(table: Table) -> list[Target]:
+    """What is wanted of the rows that a table has."""
+    load = next(load for load in LOADS if load.name == table.load)
+    rows = {row.name: row for row in table.rows}
+    if table.where == "virtual":
+        found = offline_targets(load, [rows[name] for name in COMPARED])
+        return found + replica_targets(load, "virtual", rows[OUR_POLICY], rows[REPLICAS.name], REPLICAS.name)
+    if table.where == "live":
+        return live_targets(load, table.rows) + _many(load, rows)
+    whole, one, many = table.rows[1:]
+    name = "4 replicas, a minute after Redis was back"
+    failed = Target(f"{load.name}, live, Redis outage: failed requests", 0, whole.failed)
+    return [*replica_targets(load, "live", one, many, name)[:2], failed]
+
+
+def _many(load: Load, rows: Mapping[str, Row]) -> list[Target]:
     """Several gateways against one, where both were played; said to be skipped where not."""
-    rows = {row.name: row for row in live.rows}
     if OURS not in rows:
         return []
     return [
@@ -155,6 +168,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     for where, usual in (("virtual", "growing"), ("live", "constant")):
         parser.add_argument(f"--{where}-prefill", choices=list(ENGINES), default=usual, help="(default %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"one seed, one live run of {QUICK_REQUESTS} requests")
+    parser.add_argument("--merge", type=Path, metavar="FILE", help="put the rows played over those that FILE has")
     parser.add_argument("--keep", type=Path, help="write what is printed to this file too")
     options = parser.parse_args(arguments)
     if options.quick:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.routing.contenders import OURS, RIVALS_LIVE
+from bench.routing.kept import KEPT, Table, merged, read_tables
 from bench.routing.loads import LOADS
 from bench.routing.offline import Entry
 from bench.routing.rows import Row, middle, tabulate
@@ -93,3 +94,25 @@ def test_a_row_says_how_many_gateways_and_what_they_tell() -> None:
     assert Entry("warm").name == "warm"
     assert Entry("warm", 4, None).name == "warm, 4 gateways, alone"
     assert Entry("warm", 16, 0.02).name == "warm, 16 gateways, news 20 ms"
+
+
+def test_what_was_printed_is_read_back() -> None:
+    """Heads, rows and notes; what is no table is passed over."""
+    table = Table(MOONCAKE.name, "live", f"{MOONCAKE.name}, first 10", (ROW, row("b, 4 of it", hit=0.3)), "A note.")
+    page = f"a head\n\nwords\nmore words\n\n{table}\n\nok    something: wanted\n"
+    assert read_tables(page, [MOONCAKE.name]) == [table]
+
+
+def test_rows_played_anew_replace_those_of_the_same_name() -> None:
+    """Others stay, and it is said that they are older; a table of another place stays as it was."""
+    live = Table(MOONCAKE.name, "live", "old", (row("rival"), row("ours")))
+    virtual = Table(MOONCAKE.name, "virtual", "old", (row("ours"),))
+    anew = Table(MOONCAKE.name, "live", "new", (row("ours", hit=0.4), row("ours, 4 of it")), "A note.")
+    first, second = merged([live, virtual], [anew])
+    assert first == virtual
+    assert second.head == "new"
+    assert [(one.name, one.hit) for one in second.rows] == [("rival", 0.2), ("ours", 0.4), ("ours, 4 of it", 0.2)]
+    assert second.note == f"A note.\n{KEPT}rival."
+    assert merged([live], [replace(anew, rows=(row("rival"), row("ours")))]) == [
+        replace(anew, rows=(row("rival"), row("ours")))
+    ]
