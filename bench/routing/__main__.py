@@ -1,7 +1,7 @@
 """Compares routing in virtual time and live, prints the tables and one line for each thing that issue 4 wants.
 
     python -m bench.routing [--quick] [--seeds N] [--runs N] [--only PART] [--load WORD] [--time-scale X]
-                            [--without WORD ...] [--keep FILE] [--merge FILE]
+                            [--rows WORD ...] [--without WORD ...] [--keep FILE] [--merge FILE]
 
 The traces are looked for in the folder that TRACES names. Exit status 1 where something falls short or is missing.
 """
@@ -26,7 +26,7 @@ from bench.routing.contenders import OURS, Contender, contenders
 from bench.routing.kept import Table, merged, read_tables
 from bench.routing.live import Live, play_live
 from bench.routing.loads import ENGINES, JITTER_S, LOADS, PODS, Load
-from bench.routing.offline import REPLICAS, Offline, compare
+from bench.routing.offline import ENTRIES, REPLICAS, Offline, compare
 from bench.routing.outage import DEAD_FROM, DEAD_TO, play_outage
 from bench.routing.redis import redis_binary
 from bench.routing.rows import Row
@@ -77,8 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _virtual(loads: Sequence[Load], options: argparse.Namespace) -> Iterator[Table]:
+    entries = [entry for entry in ENTRIES if _is_wanted(entry.name, options)]
     for load in loads:
-        one: Offline = compare(load, ENGINES[options.virtual_prefill], options.seeds, os.cpu_count() or 1)
+        one: Offline = compare(load, ENGINES[options.virtual_prefill], options.seeds, os.cpu_count() or 1, entries)
         head = (
             f"{load.name}, {options.virtual_prefill} prefill, medians of {options.seeds} (16 gateways: at most "
             f"{REPLICAS.most_seeds}); clairvoyant bound of hits {one.bound:.3f}"
@@ -87,7 +88,7 @@ def _virtual(loads: Sequence[Load], options: argparse.Namespace) -> Iterator[Tab
 
 
 def _live(loads: Sequence[Load], options: argparse.Namespace) -> Iterator[Table]:
-    chosen = _present(options.without)
+    chosen = _present(options)
     with tempfile.TemporaryDirectory() as folder:
         for load in loads:
             requests = QUICK_REQUESTS if options.quick else None
@@ -121,6 +122,8 @@ def _targets(table: Table) -> list[Target]:
     load = next(load for load in LOADS if load.name == table.load)
     rows = {row.name: row for row in table.rows}
     if table.where == "virtual":
+        if not {*COMPARED, REPLICAS.name} <= rows.keys():
+            return []
         found = offline_targets(load, [rows[name] for name in COMPARED])
         return found + replica_targets(load, "virtual", rows[OUR_POLICY], rows[REPLICAS.name], REPLICAS.name)
     if table.where == "live":
@@ -143,10 +146,16 @@ def _many(load: Load, rows: Mapping[str, Row]) -> list[Target]:
     ]
 
 
-def _present(without: Sequence[str]) -> list[Contender]:
+def _is_wanted(name: str, options: argparse.Namespace) -> bool:
+    """Whether a row is to be played."""
+    named = not options.rows or any(word in name for word in options.rows)
+    return named and not any(word in name for word in options.without)
+
+
+def _present(options: argparse.Namespace) -> list[Contender]:
     there = []
     for contender in contenders():
-        if any(word in contender.name for word in without):
+        if not _is_wanted(contender.name, options):
             continue
         if why := contender.lacks():
             print(f"{contender.name} is left out: {why}", file=sys.stderr)
@@ -161,7 +170,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="of each contender live")
     parser.add_argument("--only", choices=("virtual", "live", "outage"))
     parser.add_argument("--load", default="", metavar="WORD", help="loads whose name has this word")
-    parser.add_argument("--without", nargs="*", default=[], metavar="WORD", help="leave out contenders by a word")
+    parser.add_argument("--without", nargs="*", default=[], metavar="WORD", help="leave out rows by a word")
+    parser.add_argument("--rows", nargs="*", default=[], metavar="WORD", help="play only rows with one of these words")
     parser.add_argument(
         "--time-scale", type=float, default=1.0, metavar="X", help="live: the clock runs X times as fast"
     )
