@@ -7,11 +7,12 @@ they share the traffic. Sizes are in the unit of `Prompt.size`; a turn stands fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import log
 
 MEMORY = 500.0
 """Prompts after which the old has faded."""
+
+KEPT = 1 - 1 / MEMORY
 
 OLDER_HALF = log(2)
 """Hits come about as often from a minute ago to two as from two to four: by the logarithm of their age."""
@@ -28,16 +29,10 @@ class Reuse:
         self._late = 0.0
         self._computed = 0.0
 
-    def observe(self, computed: float, warm: Sequence[tuple[float, int]], turn: int, oldest_turn: int | None) -> None:
-        """A prompt of which so much is computed; `warm` is what was there, as (size, turn in which it was last used).
-
-        `oldest_turn` is that of what would be forgotten next; None where there is room and nothing is displaced.
+    def observe(self, computed: float, late: float) -> None:
+        """A prompt was put on an engine: so much of it is computed anew, so much was last used in the older half of the
+        time that the engine looks back on; none where the engine has room, for then nothing is displaced.
         """
-        late = 0.0
-        if oldest_turn is not None:
-            half_turn = (turn + oldest_turn) / 2
-            late = sum(size for size, used in warm if used < half_turn)
-        kept = 1 - 1 / MEMORY
-        self._late = self._late * kept + late
-        self._computed = self._computed * kept + computed
+        self._late = self._late * KEPT + late
+        self._computed = self._computed * KEPT + computed
         self.share = self._late / (OLDER_HALF * self._computed) if self._computed else 0.0

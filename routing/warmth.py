@@ -8,7 +8,7 @@ Knows nothing of load and makes no choice.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -195,11 +195,9 @@ class WarmIndex:
         return use
 
     def _learn_reuse(self, prompt: Prompt, found: Use, turn: int, next_to_go: int | None) -> None:
-        end, warm = 0, []
-        for blocks, used in found.earlier:
-            start, end = end, prompt.ends[blocks - 1]
-            warm.append((end - start, used))
-        self.reuse.observe(prompt.size - end, warm, turn, next_to_go)
+        ends, warm = prompt.ends, found.warm_blocks
+        computed = prompt.size - (ends[warm - 1] if warm else 0)
+        self.reuse.observe(computed, _late(ends, found, turn, next_to_go))
 
     def _shrink(self, slot: int, engine: Believed) -> None:
         if dropped := engine.shadow.shrink():
@@ -221,3 +219,16 @@ class WarmIndex:
                 holders[block] = left
             else:
                 holders.pop(block, None)
+
+
+def _late(ends: Sequence[int], found: Use, turn: int, next_to_go: int | None) -> int:
+    """How much of what was found was last used in the older half of what the engine holds."""
+    if next_to_go is None:
+        return 0
+    half_turn, late, before = (turn + next_to_go) / 2, 0, 0
+    for blocks, used in found.earlier:
+        end = ends[blocks - 1]
+        if used < half_turn:
+            late += end - before
+        before = end
+    return late

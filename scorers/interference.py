@@ -39,8 +39,9 @@ class Interference:
         weight, crowding, most_s = self.weight, self.crowding, self.most_s
         decode = weight * request.expected_output_tokens
         displaced = min(self.displacing * candidates.displaced_share, 1.0)
+        each, most = crowding + displaced, displaced * most_s
         seconds = [
-            running * (weight * own + decode * slower) + crowding * own + displaced * (min(most_s, own))
+            running * (weight * own + decode * slower) + (each * own if own < most_s else crowding * own + most)
             for own, running, slower in zip(
                 candidates.own_s, candidates.running, candidates.step_per_sequence_s, strict=True
             )

@@ -10,32 +10,25 @@ from tests.routing.prompts import prompt_of
 
 
 def test_hits_on_what_would_go_soon_tell_what_displacing_costs() -> None:
-    """Of the older half only: what was used a moment ago would be kept anyway."""
+    """A half is a doubling of age, and hits come about evenly by doublings."""
     reuse = Reuse()
-    reuse.observe(100.0, [(30.0, 11), (50.0, 19)], turn=20, oldest_turn=10)
+    reuse.observe(100.0, 30.0)
     assert reuse.share == pytest.approx(30.0 / (log(2) * 100.0))
-
-
-def test_where_there_is_room_nothing_is_displaced() -> None:
-    """Hits of any age cost nothing to keep."""
-    reuse = Reuse()
-    reuse.observe(100.0, [(80.0, 1)], turn=20, oldest_turn=None)
-    assert reuse.share == 0.0
 
 
 def test_a_warm_prompt_alone_teaches_nothing() -> None:
     """No token was computed, so none was displaced."""
     reuse = Reuse()
-    reuse.observe(0.0, [(80.0, 1)], turn=20, oldest_turn=0)
+    reuse.observe(0.0, 80.0)
     assert reuse.share == 0.0
 
 
 def test_what_was_learned_fades_when_caches_have_room_again() -> None:
     """Pods were added: within a few memories displacing is as good as free."""
     reuse = Reuse()
-    reuse.observe(100.0, [(100.0, 1)], turn=20, oldest_turn=0)
-    for turn in range(5 * int(MEMORY)):
-        reuse.observe(100.0, [], turn=turn, oldest_turn=None)
+    reuse.observe(100.0, 100.0)
+    for _ in range(5 * int(MEMORY)):
+        reuse.observe(100.0, 0.0)
     assert 0.0 < reuse.share < 0.001
 
 
@@ -61,4 +54,14 @@ def test_a_cache_in_which_nothing_comes_round_loses_nothing() -> None:
     index.resize(0, 100)
     for number in range(200):
         index.computed(index.put(0, prompt_of(f"{number:04}")))
+    assert index.reuse.share < 0.1
+
+
+def test_hits_on_what_was_just_used_would_be_kept_anyway() -> None:
+    """Only the older half of what an engine holds tells what it would lose by forgetting sooner."""
+    index = WarmIndex()
+    index.resize(0, 100)
+    for number in range(100):
+        for _ in range(2):
+            index.computed(index.put(0, prompt_of(f"{number:04}")))
     assert index.reuse.share < 0.1
