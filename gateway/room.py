@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
+from routing.candidates import NotNow
 from routing.placement import Placement, Usage
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router
-from tenancy.admission import Admission, NotNow
+from tenancy.admission import Admission
 from tenancy.promise import Promise
 from tenancy.queue import Queue, Waiter
 from tenancy.tenants import Caller

@@ -80,12 +80,16 @@ class Scorer(Protocol):
         ...
 
 
+class NotNow(Exception):  # noqa: N818 - not an error
+    """No engine may take a request now; later one may."""
+
+
 class Gate(Protocol):
-    """Who may be chosen now, asked once in the middle of a decision: admission and routing share one look around."""
+    """Who may be chosen now, asked in the middle of a decision: admission and routing share one look around."""
 
     pledge: Pledge | None
     """What the request is promised where it is placed."""
 
-    def __call__(self, request: Request, candidates: Candidates, totals: Sequence[float]) -> Sequence[float]:
-        """The same seconds, infinite for who may not be chosen. Raises where nobody may."""
+    def opens(self, candidates: Candidates, at: int) -> bool:
+        """Whether the engine in a position may be chosen. Asked of the best first, and of no more than it takes."""
         ...

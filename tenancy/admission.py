@@ -9,7 +9,7 @@ be free when its turn has come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import count
 from math import inf
 
@@ -51,86 +51,60 @@ JITTER = 0.25
 """Not all who are refused at once come again at once: some up to this part sooner."""
 
 
-class NotNow(Exception):  # noqa: N818 - not an error
-    """No engine may take it now; later one may."""
-
-
 class Gate:
-    """Who of the candidates may take one request now."""
+    """Who may take one request now, of the candidates of one decision."""
 
-    def __init__(self, admission: Admission, waiter: Waiter, queue: Queue, now_s: float) -> None:
-        self._admission = admission
-        self._waiter = waiter
-        self._queue = queue
-        self._now_s = now_s
+    def __init__(self, admission: Admission, waiter: Waiter, now_s: float) -> None:
         promise = waiter.promise
+        self._stalls = admission.stalls
+        self._waiter = waiter
+        self._now_s = now_s
+        left_s = waiter.arrived_s + promise.ttft_s - now_s
+        self._left_s = left_s if left_s >= 0 else inf  # It is late whatever happens: now or never.
+        self._is_late = waiter.start_by_s < now_s
+        self._is_owed = waiter.line.credit_s > 0 and not self._is_late
+        self._claims: dict[str, bool] = {}
+        self._has_opened = False
         sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, SURE)
         self.pledge: Pledge | None = Pledge(promise.tpot_s, sure, promise.tier.priority)
 
-    def __call__(self, request: Request, candidates: Candidates, totals: Sequence[float]) -> Sequence[float]:
-        """Infinite for who may not. Raises `NotNow` where nobody may."""
-        stalls = self._admission.stalls
-        bars = self._bars(candidates)
-        slots = [engine.slot for engine in candidates.engines]
-        rooms = [stalls.room_s[slot] for slot in slots]
-        allowed = [
-            inf if bar or own_s > room_s else total
-            for total, own_s, room_s, bar in zip(totals, candidates.own_s, rooms, bars, strict=True)
-        ]
-        least = min(allowed)
-        nearer = [at for at, total in enumerate(totals) if total < least and not bars[at]]
-        # What was told at an engine's last event can only have become more: look again before anybody is sent further.
-        for at in sorted(nearer, key=totals.__getitem__):
-            if candidates.own_s[at] <= stalls.room_now_s(slots[at], self._now_s):
-                allowed[at] = totals[at]
-                break
-        if min(allowed) == inf:
-            raise NotNow
-        return allowed
-
-    def _bars(self, candidates: Candidates) -> list[bool]:
-        """Who is out of the question, whatever those who decode there can bear."""
-        waiter, promise = self._waiter, self._waiter.promise
-        left_s, per_cold = waiter.arrived_s + promise.ttft_s - self._now_s, promise.ttft_per_cold
-        if left_s < 0:
-            left_s = inf  # It is late whatever happens: now or never.
-        # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
-        bars = [
-            ahead_s > STEP_TOKENS * pace or overhead_s + ahead_s + own_s * (1 - per_cold) > left_s
-            for overhead_s, ahead_s, own_s, pace in zip(
-                candidates.prefill_overhead_s,
-                candidates.ahead_s,
-                candidates.own_s,
-                candidates.seconds_per_token,
-                strict=True,
-            )
-        ]
-        needed = candidates.prompt_tokens + waiter.answer_tokens
-        if max(candidates.kv_tokens) + needed > candidates.least_kv_capacity:
-            for at, (held, most) in enumerate(zip(candidates.kv_tokens, candidates.kv_capacity, strict=True)):
-                bars[at] = bars[at] or (held > 0 and held + needed > most)
-        for within_s, engines in self._claims(len(bars)):
-            is_open = [ahead_s <= within_s for ahead_s in candidates.ahead_s]
-            if sum(is_open) <= engines:
-                for at, own_s in enumerate(candidates.own_s):
-                    bars[at] = bars[at] or (is_open[at] and candidates.ahead_s[at] + own_s > within_s)
-        return bars
-
-    def _claims(self, engines: int) -> list[tuple[float, int]]:
-        """(Seconds that may stand before them, engines) that higher tiers want to find open: never all there are.
-
-        Whoever is owed of its floor need not heed them.
+    def opens(self, candidates: Candidates, at: int) -> bool:
+        """Whether an engine may take it: in time, within its KV, past higher tiers, and as far as who decodes there can
+        bear it.
         """
-        tier, lines = self._waiter.promise.tier, self._queue.lines
-        is_late = self._waiter.start_by_s < self._now_s
-        if lines[tier.name].credit_s > 0 and not is_late:
-            return []
-        return [
-            (line.tier.ttft_s, min(wanted, max(1, round(line.tier.reserve * engines)), engines - 1))
-            for line in lines.values()
-            if (is_late or line.tier.priority > tier.priority)
-            and (wanted := max(line.demand.wanted(self._now_s), 1 if line.tier.reserve else 0))
-        ]
+        waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at]
+        # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
+        if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
+            return False
+        if candidates.prefill_overhead_s[at] + ahead_s + own_s * (1 - waiter.promise.ttft_per_cold) > self._left_s:
+            return False
+        held = candidates.kv_tokens[at]
+        if held > 0 and held + (candidates.prompt_tokens + waiter.answer_tokens) > candidates.kv_capacity[at]:
+            return False
+        # Whoever is owed of its floor need not heed what others claim.
+        if not self._is_owed and self._is_claimed(candidates, ahead_s, ahead_s + own_s):
+            return False
+        return self._is_borne(candidates.engines[at].slot, own_s)
+
+    def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
+        """Whether a higher tier wants to find an engine open that would no longer be."""
+        tier, is_late = self._waiter.promise.tier, self._is_late
+        for line in self._waiter.queue.lines.values():
+            if before_s <= line.tier.ttft_s < after_s and (is_late or line.tier.priority > tier.priority):
+                claims = self._claims.get(line.tier.name)
+                if claims is None:
+                    claims = self._claims[line.tier.name] = line.claims(candidates.ahead_s, self._now_s)
+                if claims:
+                    return True
+        return False
+
+    def _is_borne(self, slot: int, own_s: float) -> bool:
+        is_borne = own_s <= self._stalls.room_s[slot]
+        if not is_borne and not self._has_opened:
+            # What was told at its last event can only have become more: look again before anybody is sent further.
+            is_borne = own_s <= self._stalls.room_now_s(slot, self._now_s)
+        self._has_opened = self._has_opened or is_borne
+        return is_borne
 
 
 def _answer_tokens(forecast: Forecast, request: Request, tenant: str | None) -> float:
@@ -187,7 +161,7 @@ class Admission:
     def place(self, waiter: Waiter, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
         """Put it on an engine. Raises `NotNow`, or `Refused` as the router does."""
         queue, line = waiter.queue, waiter.line
-        gate = Gate(self, waiter, queue, now_s)
+        gate = Gate(self, waiter, now_s)
         placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
         queue.serve(line, waiter, now_s)
         seen = placement.predicted

@@ -6,7 +6,7 @@ first, which makes a trickle of the lowest. Inside a tier by service (`service.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -88,6 +88,16 @@ class Line:
         """How long those who wait would take at the rate of late."""
         work_s = sum(self._work_s.values())
         return work_s / self.rate.per_s if self.rate.per_s > 0 else inf if work_s else 0.0
+
+    def claims(self, ahead_s: Sequence[float], now_s: float) -> bool:
+        """Whether it needs all engines that are open to it, of those with so many seconds queued: open is where its own
+        first token would come in time. It claims what it is expected to use, up to its reserve, and never all there is.
+        """
+        wanted = max(self.demand.wanted(now_s), 1 if self.tier.reserve else 0)
+        engines = len(ahead_s)
+        claimed = min(wanted, max(1, round(self.tier.reserve * engines)), engines - 1)
+        within_s = self.tier.ttft_s
+        return sum([each_s <= within_s for each_s in ahead_s]) <= claimed
 
     def put(self, waiter: Waiter, now_s: float) -> None:
         self.rate.pass_time(now_s, is_waiting=self.waiting > 0)

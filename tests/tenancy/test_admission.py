@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from routing.blocks import cut_prompt
+from routing.candidates import NotNow
 from routing.fleet import EngineShape, Pod, Standing
 from routing.placement import Placement, Usage
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 from routing.router import Router
 from scorers.registry import routings
-from tenancy.admission import LATEST_S, MOST_WAITING, Admission, NotNow
+from tenancy.admission import LATEST_S, MOST_WAITING, Admission
 from tenancy.promise import promise_of
 from tenancy.queue import Waiter
 from tenancy.tenants import Caller, Tenant
