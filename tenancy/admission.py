@@ -216,14 +216,17 @@ class Admission:
         return line
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
-        # Who asks for less than its part waits as long as it may: it will be the next.
-        comings = 0 if line.is_modest(waiter) else max(0, COMINGS - 1 - waiter.request.retried)
-        spare_s = comings * (waiter.start_by_s - waiter.arrived_s) / COMINGS
-        late_s = now_s + line.wait_s(waiter, now_s) + spare_s - waiter.start_by_s
-        if len(queue) and late_s > 0:
+        if not len(queue):
+            return
+        late_s = now_s - waiter.start_by_s
+        # Where nobody goes before it, or its tenant has had less than its part, it will be the next.
+        if queue.comes_first(waiter.promise.tier) and not line.is_modest(waiter):
+            comings = max(0, COMINGS - 1 - waiter.request.retried)
+            late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / COMINGS
+        if late_s > 0:
             raise self.overloaded(waiter, now_s, late_s, draw)
         size = waiter.request.prompt.size
-        if len(queue) >= MOST_WAITING or (len(queue) and queue.size + size > MOST_WAITING_SIZE):
+        if len(queue) >= MOST_WAITING or queue.size + size > MOST_WAITING_SIZE:
             refusal = self.overloaded(waiter, now_s, queue.backlog_s, draw)
             raise Refused(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=refusal.retry_after_s)
 

@@ -134,29 +134,36 @@ class Line:
         return [heap[0][2] for heap in self._heaps.values() if heap[0][0] < now_s]
 
     def wait_s(self, waiter: Waiter, now_s: float) -> float:
-        """How long it would wait: for its tenant's own, and for as much of every other tenant's as will be served until
-        its counter has passed ours. So a tenant that has had its part is turned away before one that has not.
+        """How long it would wait: for what is more urgent of its tenant's own, and for as much of every other tenant's
+        as will be served until its counter has passed ours. So a tenant that has had its part is turned away before one
+        that has not.
         """
         if not self.waiting:
             return 0.0
         self.rate.pass_time(now_s, is_waiting=True)
-        had = self._had(waiter)
-        ahead_s = 0.0
+        ahead_s, had = self._before(waiter)
         for tenant, work_s in self._work_s.items():
-            rise = self._service[tenant]
-            part = 1.0 if tenant == waiter.tenant or rise <= 0 else (had - self.service.of(tenant)) / rise
-            ahead_s += work_s * min(max(part, 0.0), 1.0)
-        return ahead_s / self.rate.per_s if self.rate.per_s > 0 else inf
+            if tenant != waiter.tenant:
+                rise = self._service[tenant]
+                part = (had - self.service.of(tenant)) / rise if rise > 0 else 1.0
+                ahead_s += work_s * min(max(part, 0.0), 1.0)
+        return ahead_s / self.rate.per_s if self.rate.per_s > 0 else inf if ahead_s else 0.0
 
     def is_modest(self, waiter: Waiter) -> bool:
-        """Whether its tenant will have had less than any other of the tier even with all that it waits for."""
+        """Whether its tenant will have had less than any other of the tier even once it is served."""
         least = self.service.least_but(waiter.tenant)
-        return least is not None and self._had(waiter) <= least
+        return least is not None and self._before(waiter)[1] <= least
 
-    def _had(self, waiter: Waiter) -> float:
-        """Its tenant's counter, once all that waits of it is served, and this."""
-        tenant = waiter.tenant
-        return self.service.of(tenant) + self._service.get(tenant, 0.0) + waiter.service / waiter.weight
+    def _before(self, waiter: Waiter) -> tuple[float, float]:
+        """What of its own tenant's is more urgent, and where the tenant's counter will be once that and this are
+        served.
+        """
+        work_s, service = 0.0, waiter.service
+        for start_by_s, _, other in self._heaps.get(waiter.tenant, ()):
+            if start_by_s <= waiter.start_by_s and other is not waiter and not other.has_left:
+                work_s += other.own_s
+                service += other.service
+        return work_s, self.service.of(waiter.tenant) + service / waiter.weight
 
 
 class Queue:

@@ -130,6 +130,25 @@ def test_a_modest_tenant_is_not_refused_for_a_greedy_ones_sake() -> None:
     assert stage.arrive(GOLD, 1_200, tenant="modest").start_by_s > 0
 
 
+def test_nobody_is_refused_for_the_sake_of_those_behind_it() -> None:
+    """Bronze waits, and gold that comes again has little time left: no reason to have it come a third time."""
+    stage = Stage()
+    stage.admission.overloaded(stage.arrive(GOLD, 1_200, text=7), 0.0, 1.0, 0.0)
+    stage.wait(stage.arrive(BRONZE))
+    assert stage.arrive(GOLD, 1_200, 0.9, retried=1, text=7).arrived_s == 0.0
+
+
+def test_a_modest_tenant_waits_as_long_as_it_may() -> None:
+    """It will be the next, however little of late was served."""
+    stage = Stage()
+    stage.fill(tenant="greedy")
+    line = stage.arrive(GOLD, tenant="modest").line
+    line.service.serve("greedy", 1e6, 1.0)
+    line.rate.pass_time(1e3, is_waiting=True)
+    stage.wait(stage.arrive(GOLD, 1_200, 1e3, tenant="modest"), 1e3)
+    assert stage.arrive(GOLD, 1_200, 1e3, tenant="modest").start_by_s > 1e3
+
+
 def test_who_was_refused_and_comes_again_is_as_late_as_it_is() -> None:
     """Its promise runs from its first coming, if its client says that it has asked before."""
     stage = Stage()

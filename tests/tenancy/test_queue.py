@@ -100,6 +100,48 @@ def test_a_modest_tenant_waits_for_its_own_only() -> None:
     assert line.wait_s(waiter(tenant="greedy"), 0.0) == pytest.approx(10.0)
 
 
+def test_a_short_one_does_not_wait_for_what_is_less_urgent() -> None:
+    """A long prompt has time, and order inside a tenant is by urgency."""
+    queue = Queue()
+    put(queue, waiter(start_by_s=30.0, own_s=10.0))
+    line = queue.lines["gold"]
+    assert line.wait_s(waiter(start_by_s=1.0), 0.0) == 0.0
+    assert line.wait_s(waiter(start_by_s=31.0), 0.0) == pytest.approx(10.0)
+
+
+def test_a_tenant_is_modest_until_it_has_had_as_much_as_another() -> None:
+    """What waits of it and goes first counts as had; alone in its tier it is neither."""
+    queue = Queue()
+    line = queue.line(GOLD, 1.0, 0.0)
+    line.service.enter("modest")
+    assert not line.is_modest(waiter(tenant="modest"))
+    line.service.enter("greedy")
+    line.service.serve("greedy", 2_500, 1.0)
+    assert line.is_modest(waiter(tenant="modest"))
+    put(queue, waiter(tenant="modest"))
+    assert line.is_modest(waiter(tenant="modest", start_by_s=0.5))
+    put(queue, waiter(tenant="modest"))
+    assert not line.is_modest(waiter(tenant="modest"))
+    assert not line.is_modest(waiter(tenant="greedy"))
+
+
+COMERS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 9), st.floats(0.01, 5)), max_size=20)
+
+
+@given(COMERS, st.floats(0, 9), st.floats(0, 9))
+def test_the_more_urgent_of_a_tenant_never_waits_longer(
+    comers: list[tuple[str, float, float]], by_s: float, later_s: float
+) -> None:
+    """Nor is it less modest."""
+    queue = Queue()
+    line = queue.line(GOLD, 1.0, 0.0)
+    for tenant, start_by_s, own_s in comers:
+        put(queue, waiter(tenant=tenant, start_by_s=start_by_s, own_s=own_s))
+    sooner, later = (waiter(start_by_s=at_s) for at_s in sorted([by_s, later_s]))
+    assert line.wait_s(sooner, 0.0) <= line.wait_s(later, 0.0)
+    assert line.is_modest(sooner) >= line.is_modest(later)
+
+
 def test_overdue_are_those_that_cannot_start_in_time() -> None:
     """Of every tenant the most urgent, once its moment has passed."""
     queue = Queue()
