@@ -1,0 +1,131 @@
+"""The same decisions with admission: every request was promised something, and so was every stream that runs.
+
+Two scenes that are alike but for that take turns, so that whatever disturbs one disturbs the other. A decision with
+admission is all that a request goes through where nobody waits: at the door, at the gate in the middle of the routing
+decision, and into the accounts of service and of what streams can bear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+
+from bench.decide.cases import BURST, seconds_of
+from bench.decide.scene import ANSWER_TOKENS, MODEL, Scene, usage_of
+from routing.blocks import cut_prompt
+from routing.candidates import NotNow
+from routing.placement import Placement
+from routing.request import Request
+from routing.router import Router
+from tenancy.admission import Admission
+from tenancy.promise import promise_of
+from tenancy.queue import Waiter
+from tenancy.tenants import Caller, Tenant
+from tenancy.tier import Tier
+
+TIERS = (
+    Tier("gold", 10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05, reserve=0.5),
+    Tier("silver", 0, ttft_s=3.0, ttft_per_cold=3.0, tpot_s=0.08, reserve=0.3),
+    Tier("bronze", -10, ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15),
+)
+SHARES = (0.2, 0.3, 0.5)
+ASKING = [(Caller(Tenant(tier.name, tier=tier)), promise_of(tier)) for tier in TIERS]
+SEEN_ANSWERS = 500
+"""Of each tenant, so that there is something to foretell from."""
+
+
+class Promised(Scene):
+    """A scene in which every request asks admission."""
+
+    def __init__(self, pods: int, tokens: int, *, apart_s: float) -> None:
+        self.barred = 0
+        self._asking = Random(2)
+        self._waiters: dict[int, Waiter] = {}
+        super().__init__(pods, tokens, apart_s=apart_s)
+
+    def decide(self, request: Request) -> Placement:
+        ((caller, promise),) = self._asking.choices(ASKING, SHARES)
+        admission, now_s = self._admission, self._now_s
+        waiter = admission.arrive(request, caller, promise, came_s=now_s, now_s=now_s, draw=0.5)
+        try:
+            placement = admission.place(waiter, frozenset(), now_s=now_s, draw=0.5)
+        except NotNow:
+            self.barred += 1
+            admission.leave(waiter)
+            return super().decide(request)
+        self._waiters[placement.charge.number] = waiter
+        return placement
+
+    def _end(self, placement: Placement) -> None:
+        waiter = self._waiters.pop(placement.charge.number, None)
+        if waiter is not None:
+            self._admission.settle(waiter, placement, usage_of(placement), self._now_s)
+            self._admission.leave(waiter)
+        super()._end(placement)
+
+    def _fleet(self, pods: int, tokens: int) -> Router:
+        router = super()._fleet(pods, tokens)
+        self._admission = Admission(router)
+        self._admission.tiers = {tier.name: tier for tier in TIERS}
+        for caller, _ in ASKING:
+            for _ in range(SEEN_ANSWERS):
+                self._admission.forecast.observe(caller.tenant.name, MODEL, ANSWER_TOKENS)
+        return router
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One line of the table: medians in microseconds."""
+
+    pods: int
+    tokens: int
+    without_us: float
+    with_us: float
+    barred: float
+    """Part of the decisions that found no engine that might take the request, and were made without admission."""
+
+    @property
+    def times(self) -> float:
+        return self.with_us / self.without_us
+
+
+def measure_beside(pods: int, tokens: int, rounds: int) -> Beside:
+    """Decisions without admission and with it, by turns; an engine gets a request a second."""
+    scenes = (Scene(pods, tokens, apart_s=1 / pods), Promised(pods, tokens, apart_s=1 / pods))
+    times: tuple[list[float], list[float]] = ([], [])
+    barred_before = scenes[1].barred
+    for number in range(rounds):
+        placements: list[tuple[Scene, Placement]] = []
+        for turn in range(BURST):
+            for which in (0, 1) if (number + turn) % 2 else (1, 0):
+                placement, seconds = _decide(scenes[which], is_new=turn % 2 == 0)
+                times[which].append(seconds)
+                placements.append((scenes[which], placement))
+        for scene, placement in placements:
+            scene.settle_in(placement)
+    without_us, with_us = (median(each) * 1e6 for each in times)
+    return Beside(pods, tokens, without_us, with_us, (scenes[1].barred - barred_before) / len(times[1]))
+
+
+def _decide(scene: Scene, *, is_new: bool) -> tuple[Placement, float]:
+    session, text = None, b""
+    if is_new:
+        text = scene.new_text()
+    else:
+        conversation = scene.conversation()
+        session, text = conversation.session, conversation.next_turn()
+    request = scene.request(session, cut_prompt(text, 0))
+    seconds, placement = seconds_of(lambda: scene.decide(request))
+    return placement, seconds
+
+
+def beside_table(rows: Sequence[Beside]) -> str:
+    """The rows as lines of text."""
+    lines = [f"{'pods':>5} {'tokens':>9} | {'without':>8} {'admission':>9} {'times':>6} {'barred':>7}"]
+    lines += [
+        f"{row.pods:5} {row.tokens:9,} | {row.without_us:8.1f} {row.with_us:9.1f} {row.times:6.2f} {row.barred:7.1%}"
+        for row in rows
+    ]
+    return "\n".join(lines)
