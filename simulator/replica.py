@@ -73,7 +73,7 @@ class Replica:
         self.router = Router(scorers_of(made.routing, self.board, made.profile, draws), exact_sizes=True)
         self._pods = pods
         self._clock = loop.time
-        self._room = (make_room or _plain_room)(self.router, loop.time, draws.random)
+        self.room = (make_room or _plain_room)(self.router, loop.time, draws.random)
         self._passage = Passage(
             self.router,
             health=lambda _pod, _end: None,
@@ -82,7 +82,7 @@ class Replica:
             wall_clock=loop.time,
             draw=draws.random,
             patience=Patience(deadline_s=made.deadline_s),
-            room=self._room,
+            room=self.room,
         )
         shape = EngineShape(kv_tokens=made.profile.kv_capacity_tokens, block_tokens=made.profile.block_size)
         for url in pods:
@@ -104,7 +104,7 @@ class Replica:
         known = self.router.fleet.pod(url)
         if known is not None:
             self.router.put_pod(replace(known, standing=standing, ready_since_s=self._clock()))
-            self._room.stir()
+            self.room.stir()
 
     async def look(self) -> None:
         """Scrape all pods now and then, until cancelled: what is there beyond what this gateway knows of is others'."""

@@ -39,8 +39,8 @@ Virtual time: the real spine and router before simulated engines (12,000 tokens/
 steps of 12 ms and more), clients that retry as OpenAI's does. Medians of seeds, each figure by itself.
 attainment: offered requests whose whole answer kept the promise of their tier; a refusal is a miss, and the clock runs
 from the first attempt. of best: by what first come, first served on the least loaded engine keeps at its best load.
-Jain: service by tenant against its fair part of what its tier got. dry: longest time without a first token of a tenant.
-wasted: computed tokens that are in nobody's answer.\
+Jain: service by tenant against its fair part of what its tier got, while there was load. dry: longest time without a
+first token of a tenant. wasted: computed tokens that are in nobody's answer.\
 """
 
 

@@ -34,6 +34,10 @@ class Fate:
     def is_answered(self) -> bool:
         return self.end_s is not None
 
+    def begun_by(self, at_s: float) -> bool:
+        """Whether the whole answer came, and its first token by then."""
+        return self.is_answered and self.first_token_s is not None and self.first_token_s <= at_s
+
     @property
     def is_refused(self) -> bool:
         """Whether that is how it ended."""

@@ -28,7 +28,9 @@ class TierFigures:
     refused: float
     """The share of the offered that ended with a refusal, however often they were tried."""
     jain: float
-    """Of what each tenant was served by what was its fair part of all that its tier was served."""
+    """Of what each tenant was served by what was its fair part of all that its tier was served, while there was load:
+    what begins after the last was first asked, nobody has to go short of.
+    """
     dry_s: float
     """The longest time in which one of its tenants got no first token."""
     modest_refused: float
@@ -108,11 +110,12 @@ def _tier(scenario: Scenario, name: str, fates: Sequence[Fate], length_s: float)
     demand = {one: sum(map(_service, its)) for one, its in by_tenant.items()}
     served = {one: sum(_service(fate) for fate in its if fate.is_answered) for one, its in by_tenant.items()}
     modest = _modest(tenants, demand, sum(served.values()))
+    under_load = {one: sum(_service(fate) for fate in its if fate.begun_by(length_s)) for one, its in by_tenant.items()}
     return TierFigures(
         attainment=len(met) / max(1, len(mine)),
         attainment_tokens=sum(fate.tokens for fate in met) / max(1, sum(fate.tokens for fate in mine)),
         refused=sum(refused.values()) / max(1, len(mine)),
-        jain=_jain(tenants, demand, served),
+        jain=_jain(tenants, demand, under_load),
         dry_s=max((_dry_s(its, length_s) for its in by_tenant.values()), default=0.0),
         modest_refused=sum(refused[one] for one in modest),
     )

@@ -82,6 +82,8 @@ class _Venue:
         self.pods = {f"pod-{number}": VirtualPod(scenario.profile, loop) for number in range(scenario.engines)}
         made = Made(job.policy.routing, scenario.profile, job.seed)
         self._replica = Replica(made, 0, self.pods, self._note, job.policy.make_room)
+        if (admission := self._replica.room.admission) is not None:
+            admission.tiers = scenario.tiers  # As a policy file would tell them.
         self._draw = Random(f"{job.seed} retries").random
         self._clock = loop.time
         self._priority = {

@@ -82,6 +82,13 @@ def test_fairness_goes_by_weight_and_demand() -> None:
     assert figures_of(SMALL, even, 10.0, None).tiers["bronze"].jain == pytest.approx(0.8)
 
 
+def test_fairness_is_about_the_time_under_load() -> None:
+    """What begins after the last was first asked is given to whoever still asks: Carl's three are no injustice."""
+    fair = [fate(BOB)] * 3 + [refused(BOB)] * 9 + [fate(CARL)] + [refused(CARL)] * 5
+    told = figures_of(SMALL, [*fair, *[fate(CARL, 9.0, ttft_s=2.0)] * 3], 10.0, None)
+    assert told.tiers["bronze"].jain == pytest.approx(1.0)
+
+
 def test_who_asks_for_less_than_his_part_is_modest() -> None:
     """Carl is refused though a quarter of what the tier got was more than he asked for."""
     greedy = [fate(BOB)] * 40 + [refused(BOB)] * 40 + [fate(CARL)] * 3 + [refused(CARL)] * 2
