@@ -24,7 +24,6 @@ class Pledge(Struct, frozen=True, gc=False):
     """Between tokens, on average."""
     sure_tokens: float
     """As many as its answer will have, almost surely."""
-    priority: int = 0
 
 
 class Charge(Struct, gc=False):

@@ -64,9 +64,8 @@ class Gate:
         self._is_late = waiter.start_by_s < now_s
         self._is_owed = waiter.line.credit_s > 0 and not self._is_late
         self._claims: dict[str, bool] = {}
-        self._has_opened = False
         sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, SURE)
-        self.pledge: Pledge | None = Pledge(promise.tpot_s, sure, promise.tier.priority)
+        self.pledge: Pledge | None = Pledge(promise.tpot_s, sure)
 
     def opens(self, candidates: Candidates, at: int) -> bool:
         """Whether an engine may take it: in time, within its KV, past higher tiers, and as far as who decodes there can
@@ -84,7 +83,8 @@ class Gate:
         # Whoever is owed of its floor need not heed what others claim.
         if not self._is_owed and self._is_claimed(candidates, ahead_s, ahead_s + own_s):
             return False
-        return self._is_borne(candidates.engines[at].slot, own_s)
+        slot = candidates.engines[at].slot
+        return own_s <= self._stalls.room_s[slot] or own_s <= self._stalls.room_now_s(slot, self._now_s)
 
     def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
         """Whether a higher tier wants to find an engine open that would no longer be."""
@@ -97,14 +97,6 @@ class Gate:
                 if claims:
                     return True
         return False
-
-    def _is_borne(self, slot: int, own_s: float) -> bool:
-        is_borne = own_s <= self._stalls.room_s[slot]
-        if not is_borne and not self._has_opened:
-            # What was told at its last event can only have become more: look again before anybody is sent further.
-            is_borne = own_s <= self._stalls.room_now_s(slot, self._now_s)
-        self._has_opened = self._has_opened or is_borne
-        return is_borne
 
 
 def _answer_tokens(forecast: Forecast, request: Request, tenant: str | None) -> float:

@@ -51,11 +51,10 @@ class Stream:
 class Lane:
     """Those on one engine who were promised the same time per token."""
 
-    __slots__ = ("_allowed_s", "_at_s", "_old", "_young", "priority", "tpot_s")
+    __slots__ = ("_allowed_s", "_at_s", "_old", "_young", "tpot_s")
 
-    def __init__(self, tpot_s: float, priority: int, now_s: float) -> None:
+    def __init__(self, tpot_s: float, now_s: float) -> None:
         self.tpot_s = tpot_s
-        self.priority = priority
         self._allowed_s = 0.0
         """A(t), since the lane began."""
         self._at_s = now_s
@@ -90,13 +89,15 @@ class Lane:
 class Stand:
     """One engine."""
 
-    __slots__ = ("charged_s", "done_s", "fresh", "fresh_s", "lanes", "streams")
+    __slots__ = ("charged_s", "coming", "done_s", "fresh", "fresh_s", "lanes", "streams")
 
     def __init__(self) -> None:
         self.charged_s = 0.0
         self.done_s = 0.0
-        self.lanes: dict[tuple[float, int], Lane] = {}
+        self.lanes: dict[float, Lane] = {}
         self.streams: dict[int, Stream] = {}
+        self.coming: dict[int, tuple[Charge, float]] = {}
+        """Charged since anybody looked, with C as it was then: put among the streams when somebody does."""
         self.fresh: list[Stream] = []
         """Whose first token came in the last step in which any did."""
         self.fresh_s = -inf
@@ -106,10 +107,9 @@ class Stand:
         pledge = charge.pledge
         if pledge is None or pledge.tpot_s == inf:
             return None
-        key = pledge.tpot_s, pledge.priority
-        lane = self.lanes.get(key)
+        lane = self.lanes.get(pledge.tpot_s)
         if lane is None:
-            lane = self.lanes[key] = Lane(*key, now_s)
+            lane = self.lanes[pledge.tpot_s] = Lane(pledge.tpot_s, now_s)
         return lane
 
 
@@ -125,7 +125,8 @@ class Stalls:
         self._stands: list[Stand] = []
         self._numbers = count()
         self.room_s: list[float] = []
-        """What each engine could take when something last came or went there: it can only have become more."""
+        """What each engine could take when somebody last looked, and nothing where others have come since: it can only
+        have become more."""
 
     def reach(self, slots: int) -> None:
         """Have room for this many slots."""
@@ -139,31 +140,35 @@ class Stalls:
         running = self._ledger.all_running[slot] + more
         return (prior.step_base_s + prior.step_per_sequence_s * running) * self._steps.value * self._slowest
 
-    def room_now_s(self, slot: int, now_s: float, priority: float = -inf) -> float:
-        """Seconds of prefill that an engine may be given, for the sake of those of at least this priority."""
+    def room_now_s(self, slot: int, now_s: float) -> float:
+        """Seconds of prefill that an engine may be given now."""
         stand, step_s, least = self._stands[slot], self.step_s(slot), inf
+        if stand.coming:
+            for charge, charged_s in stand.coming.values():
+                self._put(stand, charge, None, charged_s, now_s)
+            stand.coming.clear()
         for lane in stand.lanes.values():
             lane.pass_time(now_s, step_s)
-            if lane.priority >= priority:
-                least = min(least, lane.left_s(stand.charged_s, step_s))
-        if priority == -inf:
-            self.room_s[slot] = least
+            least = min(least, lane.left_s(stand.charged_s, step_s))
+        self.room_s[slot] = least
         return least
 
     # -- what the ledger tells ---------------------------------------------------------------------------------------
 
     def charged(self, charge: Charge, now_s: float) -> None:
         """What comes behind it will stall it: by the order of their coming."""
-        self.reach(charge.slot + 1)
-        stand = self._stands[charge.slot]
+        slot = charge.slot
+        self.reach(slot + 1)
+        stand = self._stands[slot]
         stand.charged_s += charge.prefill_s
-        self._put(stand, charge, None, stand.charged_s, now_s)
-        self.room_now_s(charge.slot, now_s)
+        stand.coming[charge.number] = charge, stand.charged_s
+        self.room_s[slot] = -inf
 
     def begun(self, charge: Charge, now_s: float) -> None:
         """Whoever's prefill was in the same step has stalled nobody whose first token it brought."""
         self.reach(charge.slot + 1)  # Watched from the middle on, it was never heard of.
         stand = self._stands[charge.slot]
+        stand.coming.pop(charge.number, None)
         stand.done_s += charge.prefill_s
         if now_s - stand.fresh_s > SAME_STEP_S:
             stand.fresh.clear()
@@ -178,10 +183,11 @@ class Stalls:
     def ended(self, charge: Charge, now_s: float) -> None:
         self.reach(charge.slot + 1)
         stand = self._stands[charge.slot]
+        stand.coming.pop(charge.number, None)
         stream = stand.streams.pop(charge.number, None)
         if stream is not None:
             stream.is_stale = True
-        if not stand.streams:
+        if not stand.streams and not stand.coming:
             self._stands[charge.slot] = Stand()
             self.room_s[charge.slot] = inf
         elif stand.lanes:
