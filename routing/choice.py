@@ -22,49 +22,44 @@ HEEDS_SESSIONS = "session"
 
 
 def choose(scored: Scored, candidates: Candidates, draw: float, seat: Seat, gate: Gate | None) -> int:
-    """The position with the least seconds that the gate opens, wary of engines that others may be choosing now. Among
-    equals the session's, where a routing heeds sessions at all; else the one of our share that was chosen longest ago,
-    so that cold prompts spread.
+    """The position of the best, if the gate opens it; else of the best that it opens. Raises `NotNow` where it opens
+    none. Wary of engines that others may be choosing now.
     """
     totals = wary(scored.totals, candidates.own_s, seat)
-    if gate is not None:
-        totals = _from_first_open(totals, candidates, gate)
-    session_at = candidates.session_at if HEEDS_SESSIONS in scored.names else None
+    heeds_sessions = HEEDS_SESSIONS in scored.names
+    at = _best(totals, candidates, draw, seat, heeds_sessions=heeds_sessions)
+    if gate is None or gate.opens(candidates, at):
+        return at
+    return _best(_opened(totals, candidates, gate), candidates, draw, seat, heeds_sessions=heeds_sessions)
+
+
+def _best(totals: Sequence[float], candidates: Candidates, draw: float, seat: Seat, *, heeds_sessions: bool) -> int:
+    """The position with the least seconds. Among equals the session's, where a routing heeds sessions at all; else the
+    one of our share that was chosen longest ago, so that cold prompts spread.
+    """
+    last_turn, session_at = candidates.last_turn, candidates.session_at if heeds_sessions else None
     least = min(totals)
     bound = least + min(max(TIE_S, TIE_SHARE * least), TIE_MOST_S)
-    if session_at is not None and totals[session_at] <= bound and _is_open(gate, candidates, session_at):
+    if session_at is not None and totals[session_at] <= bound:
         return session_at
     if len([total for total in totals if total <= bound]) == 1:
         return totals.index(least)
-    near = [place for place, total in enumerate(totals) if total <= bound]
-    while True:  # At least one of them may be chosen.
-        equals = _foremost(near, candidates.last_turn, seat)
-        chosen = [place for place in equals if _is_open(gate, candidates, place)]
-        if chosen:
-            return chosen[int(draw * len(chosen))]
-        near = [place for place in near if place not in equals]
+    near: Sequence[int] = [place for place, total in enumerate(totals) if total <= bound]
+    near = nearest(near, len(totals), seat)
+    oldest = min(last_turn[place] for place in near)
+    equals = [place for place in near if last_turn[place] == oldest]
+    return equals[int(draw * len(equals))]
 
 
-def _from_first_open(totals: Sequence[float], candidates: Candidates, gate: Gate) -> Sequence[float]:
-    """The same seconds, infinite for those before the least that the gate opens."""
-    if gate.opens(candidates, totals.index(min(totals))):
-        return totals
-    least_at, *others = sorted(range(len(totals)), key=totals.__getitem__)
-    left = list(totals)
-    left[least_at] = inf
-    for place in others:
+def _opened(totals: Sequence[float], candidates: Candidates, gate: Gate) -> list[float]:
+    """The same seconds, infinite but for those that the gate opens; who cannot be the choice is not asked about."""
+    left, bound = [inf] * len(totals), inf
+    for place in sorted(range(len(totals)), key=totals.__getitem__):
+        if totals[place] > bound:
+            break
         if gate.opens(candidates, place):
-            return left
-        left[place] = inf
-    raise NotNow
-
-
-def _is_open(gate: Gate | None, candidates: Candidates, place: int) -> bool:
-    return gate is None or gate.opens(candidates, place)
-
-
-def _foremost(places: Sequence[int], last_turn: Sequence[int], seat: Seat) -> list[int]:
-    """Of engines as good as each other, those of our share that were chosen longest ago."""
-    places = nearest(places, len(last_turn), seat)
-    oldest = min(last_turn[place] for place in places)
-    return [place for place in places if last_turn[place] == oldest]
+            left[place] = totals[place]
+            bound = min(bound, totals[place] + TIE_MOST_S)
+    if bound == inf:
+        raise NotNow
+    return left

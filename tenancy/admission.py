@@ -14,7 +14,8 @@ from itertools import count
 from math import inf
 
 from routing.candidates import Candidates
-from routing.cost import prefill_work
+from routing.cost import CostBook, prefill_work
+from routing.fleet import Roster
 from routing.ledger import STEP_TOKENS, Charge, Pledge
 from routing.placement import Placement, Usage
 from routing.refusal import Reason, Refused
@@ -47,6 +48,9 @@ that whoever is let in at the last is in time for who has waited since the first
 LATEST_S = 60.0
 """Longer than this nobody is told to stay away."""
 
+PACE_S = 1.0
+"""For so long the fastest engine is taken to be as fast as it was: what is learned of paces moves slowly."""
+
 JITTER = 0.25
 """Not all who are refused at once come again at once: some up to this part sooner."""
 
@@ -61,8 +65,6 @@ class Gate:
         self._now_s = now_s
         left_s = waiter.arrived_s + promise.ttft_s - now_s
         self._left_s = left_s if left_s >= 0 else inf  # It is late whatever happens: now or never.
-        self._is_late = waiter.start_by_s < now_s
-        self._is_owed = waiter.line.credit_s > 0 and not self._is_late
         self._claims: dict[str, bool] = {}
         sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, SURE)
         self.pledge: Pledge | None = Pledge(promise.tpot_s, sure)
@@ -80,16 +82,20 @@ class Gate:
         held = candidates.kv_tokens[at]
         if held > 0 and held + (candidates.prompt_tokens + waiter.answer_tokens) > candidates.kv_capacity[at]:
             return False
-        # Whoever is owed of its floor need not heed what others claim.
-        if not self._is_owed and self._is_claimed(candidates, ahead_s, ahead_s + own_s):
+        if ahead_s + own_s > waiter.queue.tightest_s and self._is_claimed(candidates, ahead_s, ahead_s + own_s):
             return False
         slot = candidates.engines[at].slot
         return own_s <= self._stalls.room_s[slot] or own_s <= self._stalls.room_now_s(slot, self._now_s)
 
     def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
-        """Whether a higher tier wants to find an engine open that would no longer be."""
-        tier, is_late = self._waiter.promise.tier, self._is_late
-        for line in self._waiter.queue.lines.values():
+        """Whether a higher tier wants to find an engine open that would no longer be. Whoever is owed of its floor need
+        not heed that.
+        """
+        waiter, tier = self._waiter, self._waiter.promise.tier
+        is_late = waiter.start_by_s < self._now_s
+        if waiter.line.credit_s > 0 and not is_late:
+            return False
+        for line in waiter.queue.lines.values():
             if before_s <= line.tier.ttft_s < after_s and (is_late or line.tier.priority > tier.priority):
                 claims = self._claims.get(line.tier.name)
                 if claims is None:
@@ -97,6 +103,30 @@ class Gate:
                 if claims:
                     return True
         return False
+
+
+class Ground:
+    """Where one model's requests go while the fleet stays as it is: the engines, and the queue before them."""
+
+    __slots__ = ("_roster", "_seen_s", "engines", "overhead_s", "queue", "seconds_per_token")
+
+    def __init__(self, queue: Queue, roster: Roster) -> None:
+        self.queue = queue
+        self.engines = len(roster.engines)
+        self.overhead_s = self.seconds_per_token = 0.0
+        """Of the fastest engine."""
+        self._roster = roster
+        self._seen_s = -inf
+
+    def look(self, costs: CostBook, now_s: float) -> None:
+        """See now and then how fast engines are."""
+        if self.engines and now_s >= self._seen_s + PACE_S:
+            pick = self._roster.pick
+            self.overhead_s, self.seconds_per_token = (
+                min(pick(costs.prefill_overhead_s)),
+                min(pick(costs.seconds_per_token)),
+            )
+            self._seen_s = now_s
 
 
 def _answer_tokens(forecast: Forecast, request: Request, tenant: str | None) -> float:
@@ -119,7 +149,7 @@ class Admission:
         """Told when somebody might go."""
         self._returning = Returning()
         self._numbers = count()
-        self._groups: dict[str, str] = {}
+        self._grounds: dict[tuple[str, frozenset[str] | None], Ground] = {}
         self._fleet_version = -1
         router.ledger.watch = self
 
@@ -142,7 +172,6 @@ class Admission:
         self, request: Request, caller: Caller, promise: Promise, *, came_s: float, now_s: float, draw: float
     ) -> Waiter:
         """One that asks to be placed. Raises `Refused` where it could not be served in time."""
-        self.stalls.reach(self._router.fleet.slot_count)
         waiter = self._waiter(request, caller, promise, came_s, now_s)
         queue, line = waiter.queue, waiter.line
         line.demand.ask(waiter.own_s, now_s)
@@ -153,6 +182,7 @@ class Admission:
     def place(self, waiter: Waiter, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
         """Put it on an engine. Raises `NotNow`, or `Refused` as the router does."""
         queue, line = waiter.queue, waiter.line
+        self.stalls.reach(self._router.fleet.slot_count)
         gate = Gate(self, waiter, now_s)
         placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
         queue.serve(line, waiter, now_s)
@@ -189,14 +219,18 @@ class Admission:
         words = f"What tier `{waiter.promise.tier.name}` promises cannot be kept now: too much is asked of the fleet."
         return Refused(Reason.OVERLOADED, words, retry_after_s=after_s)
 
-    def _queue(self, request: Request) -> Queue:
-        group = self._group(request.model)
-        if request.regions is not None:
-            group = " ".join([group, *sorted(request.regions)])
-        queue = self.queues.get(group)
-        if queue is None:
-            queue = self.queues[group] = Queue()
-        return queue
+    def _ground(self, request: Request) -> Ground:
+        """Models that are served by the same engines, adapters say, wait in the same queue."""
+        fleet, model, regions = self._router.fleet, request.model, request.regions
+        if fleet.version != self._fleet_version:
+            self._grounds.clear()
+            self._fleet_version = fleet.version
+        ground = self._grounds.get((model, regions))
+        if ground is None:
+            group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
+            queue = self.queues.setdefault(" ".join([group, *sorted(regions or ())]), Queue())
+            ground = self._grounds[model, regions] = Ground(queue, fleet.roster(model, regions))
+        return ground
 
     def _line(self, queue: Queue, tier: Tier, engines: int, now_s: float) -> Line:
         line = queue.lines.get(tier.name)
@@ -208,7 +242,7 @@ class Admission:
         return line
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
-        if not len(queue):
+        if not queue.waiting:
             return
         late_s = now_s - waiter.start_by_s
         # Where nobody goes before it, or its tenant has had less than its part, it will be the next.
@@ -218,38 +252,25 @@ class Admission:
         if late_s > 0:
             raise self.overloaded(waiter, now_s, late_s, draw)
         size = waiter.request.prompt.size
-        if len(queue) >= MOST_WAITING or queue.size + size > MOST_WAITING_SIZE:
+        if queue.waiting >= MOST_WAITING or queue.size + size > MOST_WAITING_SIZE:
             refusal = self.overloaded(waiter, now_s, queue.backlog_s, draw)
             raise Refused(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=refusal.retry_after_s)
 
     def _waiter(self, request: Request, caller: Caller, promise: Promise, came_s: float, now_s: float) -> Waiter:
-        router, tenant = self._router, caller.tenant.name
-        costs, roster = router.costs, router.fleet.roster(request.model, request.regions)
-        pick = roster.pick
-        tokens = request.prompt.size / router.counter(request.model).size_per_token
-        pace = min(pick(costs.seconds_per_token), default=0.0)
-        own_s = prefill_work(tokens, tokens, costs.growth.per_token) * pace
-        overhead_s = min(pick(costs.prefill_overhead_s), default=0.0)
+        costs, tenant, ground = self._router.costs, caller.tenant.name, self._ground(request)
+        ground.look(costs, now_s)
+        tokens = request.prompt.size / self._router.counter(request.model).size_per_token
+        own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
         if request.retried:
             came_s = self._returning.first_s(face_of(request, tenant), came_s)
-        within_s = promise.first_token_within_s(own_s) - own_s - overhead_s
+        within_s = promise.first_token_within_s(own_s) - own_s - ground.overhead_s
         start_by_s = min(came_s + within_s, now_s + promise.longest_wait_s)
-        waiter = Waiter(next(self._numbers), request, caller, promise, came_s, own_s, 0.0, 0.0, start_by_s)
-        waiter.answer_tokens = _answer_tokens(self.forecast, request, tenant)
-        waiter.service = price(tokens, waiter.answer_tokens)
-        waiter.cost_s = waiter.service * pace
-        waiter.queue = self._queue(request)
-        waiter.line = self._line(waiter.queue, promise.tier, len(roster.engines), now_s)
+        answer_tokens = _answer_tokens(self.forecast, request, tenant)
+        service = price(tokens, answer_tokens)
+        cost_s = service * ground.seconds_per_token
+        waiter = Waiter(
+            next(self._numbers), request, caller, promise, came_s, own_s, service, cost_s, start_by_s, answer_tokens
+        )
+        waiter.queue = ground.queue
+        waiter.line = self._line(ground.queue, promise.tier, ground.engines, now_s)
         return waiter
-
-    def _group(self, model: str) -> str:
-        """Models that are served by the same engines, adapters say, wait in the same queue."""
-        fleet = self._router.fleet
-        if fleet.version != self._fleet_version:
-            self._groups.clear()
-            self._fleet_version = fleet.version
-        group = self._groups.get(model)
-        if group is None:
-            group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
-            self._groups[model] = group
-        return group

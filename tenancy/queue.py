@@ -171,11 +171,11 @@ class Queue:
 
     def __init__(self) -> None:
         self.lines: dict[str, Line] = {}
+        self.tightest_s = inf
+        """Of what the lines' tiers promise for a first token."""
+        self.waiting = 0
         self.size = 0
         """Of the prompts of all that wait."""
-
-    def __len__(self) -> int:
-        return sum([line.waiting for line in self.lines.values()])
 
     @property
     def backlog_s(self) -> float:
@@ -184,12 +184,14 @@ class Queue:
 
     def put(self, waiter: Waiter, now_s: float) -> None:
         """It waits from now on."""
-        self.lines[waiter.promise.tier.name].put(waiter, now_s)
+        waiter.line.put(waiter, now_s)
+        self.waiting += 1
         self.size += waiter.request.prompt.size
 
     def take(self, waiter: Waiter, now_s: float) -> None:
         """It waits no longer."""
-        self.lines[waiter.promise.tier.name].take(waiter, now_s)
+        waiter.line.take(waiter, now_s)
+        self.waiting -= 1
         self.size -= waiter.request.prompt.size
 
     def overdue(self, now_s: float) -> list[Waiter]:
@@ -202,6 +204,7 @@ class Queue:
         if line is None:
             line = self.lines[tier.name] = Line(tier, guess, now_s)
         line.tier = tier
+        self.tightest_s = min(each.tier.ttft_s for each in self.lines.values())
         return line
 
     def by_rank(self) -> list[Line]:
@@ -212,7 +215,7 @@ class Queue:
 
     def comes_first(self, tier: Tier) -> bool:
         """Whether somebody waits who goes before one of this tier that comes now."""
-        return any(
+        return self.waiting > 0 and any(
             line.waiting and (line.tier.priority >= tier.priority or line.credit_s > 0) for line in self.lines.values()
         )
 
@@ -221,7 +224,7 @@ class Queue:
         own.rate.pass_time(now_s, is_waiting=own.waiting > 0)
         if own.waiting:
             own.rate.serve(waiter.own_s)
-        for line in self.lines.values():
+        for line in self.lines.values() if self.waiting else ():
             if line.waiting:
                 line.credit_s = min(line.credit_s + line.floor * waiter.cost_s, MOST_CREDIT_S)
         own.credit_s = max(own.credit_s - waiter.cost_s, -MOST_CREDIT_S)

@@ -49,6 +49,7 @@ class Promised(Scene):
         ((caller, promise),) = self._asking.choices(ASKING, SHARES)
         admission, now_s = self._admission, self._now_s
         waiter = admission.arrive(request, caller, promise, came_s=now_s, now_s=now_s, draw=0.5)
+        assert not waiter.queue.comes_first(promise.tier)
         try:
             placement = admission.place(waiter, frozenset(), now_s=now_s, draw=0.5)
         except NotNow:

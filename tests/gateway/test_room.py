@@ -114,10 +114,10 @@ def test_who_leaves_frees_its_place_in_the_same_tick() -> None:
         first = stage.ask("a", "bronze", 20_000, 100)
         second = stage.ask("b", "bronze", 20_000, 100)
         await asyncio.sleep(0.001)
-        assert len(stage.admission.queues[MODEL]) == 1
+        assert stage.admission.queues[MODEL].waiting == 1
         second.cancel()
         await asyncio.wait([second])
-        assert len(stage.admission.queues[MODEL]) == 0
+        assert stage.admission.queues[MODEL].waiting == 0
         assert not stage.room.is_crowded
         await first
         assert stage.is_empty()

@@ -120,7 +120,7 @@ def test_who_cannot_start_in_time_is_refused_as_it_comes() -> None:
     refusal = stage.fill()
     assert refusal.reason is Reason.OVERLOADED
     assert 0.0 < (refusal.retry_after_s or 0.0) <= LATEST_S
-    assert 1 < len(stage.admission.queues[MODEL]) < 100
+    assert 1 < stage.admission.queues[MODEL].waiting < 100
 
 
 def test_a_modest_tenant_is_not_refused_for_a_greedy_ones_sake() -> None:
@@ -213,3 +213,15 @@ def test_room_is_kept_for_who_has_reserved_some_before_he_first_comes() -> None:
     stage.place(stage.arrive(BRONZE, 60_000))
     with pytest.raises(NotNow):
         stage.place(stage.arrive(BRONZE, 60_000))
+
+
+def test_who_waits_is_placed_on_an_engine_that_came_since() -> None:
+    """The fleet grows while it waits: nobody else need come for the new engine to be looked at."""
+    stage = Stage(engines=1)
+    busy = stage.place(stage.arrive(BRONZE, 20_000))
+    gold = stage.arrive(GOLD, 600)
+    with pytest.raises(NotNow):
+        stage.place(gold)
+    stage.router.put_pod(Pod("http://new", Standing.READY, frozenset({MODEL}), ready_since_s=-1e6))
+    stage.router.reshape_pod("http://new", [EngineShape(kv_tokens=1_000_000)])
+    assert stage.place(gold).engine is not busy.engine

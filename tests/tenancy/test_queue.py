@@ -29,8 +29,8 @@ def waiter(
 
 
 def put(queue: Queue, one: Waiter) -> Waiter:
-    line = queue.line(one.promise.tier, 1.0, 0.0)
-    line.service.enter(one.tenant)
+    one.queue, one.line = queue, queue.line(one.promise.tier, 1.0, 0.0)
+    one.line.service.enter(one.tenant)
     queue.put(one, 0.0)
     return one
 
@@ -160,8 +160,8 @@ def test_whoever_leaves_is_nowhere_left(comers: list[tuple[Tier, str, float]], r
     waiters = [put(queue, waiter(tier, tenant, by_s)) for tier, tenant, by_s in comers]
     random.shuffle(waiters)  # type: ignore[attr-defined]
     for at, one in enumerate(waiters):
-        assert len(queue) == len(waiters) - at
+        assert queue.waiting == len(waiters) - at
         queue.take(one, 1.0)
         assert all(one is not head for line in queue.by_rank() for head in line.heads())
-    assert (len(queue), queue.size, queue.backlog_s) == (0, 0, 0.0)
+    assert (queue.waiting, queue.size, queue.backlog_s) == (0, 0, 0.0)
     assert queue.by_rank() == []
