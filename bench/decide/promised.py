@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from random import Random
 from statistics import median
 
@@ -41,12 +42,12 @@ class Promised(Scene):
 
     def __init__(self, pods: int, tokens: int, *, apart_s: float) -> None:
         self.barred = 0
-        self._asking = Random(2)
+        self._asking = cycle(Random(2).choices(ASKING, SHARES, k=997))
         self._waiters: dict[int, Waiter] = {}
         super().__init__(pods, tokens, apart_s=apart_s)
 
     def decide(self, request: Request) -> Placement:
-        ((caller, promise),) = self._asking.choices(ASKING, SHARES)
+        caller, promise = next(self._asking)
         admission, now_s = self._admission, self._now_s
         waiter = admission.arrive(request, caller, promise, came_s=now_s, now_s=now_s, draw=0.5)
         assert not waiter.queue.comes_first(promise.tier)
