@@ -21,6 +21,7 @@ from routing.placement import Placement, Usage
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router
+from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import Forecast
 from tenancy.promise import Promise
 from tenancy.queue import Line, Queue, Waiter
@@ -58,6 +59,8 @@ JITTER = 0.25
 class Gate:
     """Who may take one request now, of the candidates of one decision."""
 
+    __slots__ = ("_claims", "_left_s", "_now_s", "_stalls", "_waiter", "pledge")
+
     def __init__(self, admission: Admission, waiter: Waiter, now_s: float) -> None:
         promise = waiter.promise
         self._stalls = admission.stalls
@@ -85,7 +88,7 @@ class Gate:
         if ahead_s + own_s > waiter.queue.tightest_s and self._is_claimed(candidates, ahead_s, ahead_s + own_s):
             return False
         slot = candidates.engines[at].slot
-        return own_s <= self._stalls.room_s[slot] or own_s <= self._stalls.room_now_s(slot, self._now_s)
+        return own_s <= self._stalls.room_s.get(slot, inf) or own_s <= self._stalls.room_now_s(slot, self._now_s)
 
     def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
         """Whether a higher tier wants to find an engine open that would no longer be. Whoever is owed of its floor need
@@ -108,25 +111,23 @@ class Gate:
 class Ground:
     """Where one model's requests go while the fleet stays as it is: the engines, and the queue before them."""
 
-    __slots__ = ("_roster", "_seen_s", "engines", "overhead_s", "queue", "seconds_per_token")
+    __slots__ = ("_roster", "counter", "engines", "look_again_s", "overhead_s", "queue", "seconds_per_token")
 
-    def __init__(self, queue: Queue, roster: Roster) -> None:
+    def __init__(self, queue: Queue, roster: Roster, counter: TokenCounter | ExactCounter) -> None:
         self.queue = queue
+        self.counter = counter
         self.engines = len(roster.engines)
         self.overhead_s = self.seconds_per_token = 0.0
         """Of the fastest engine."""
+        self.look_again_s = -inf
         self._roster = roster
-        self._seen_s = -inf
 
     def look(self, costs: CostBook, now_s: float) -> None:
-        """See now and then how fast engines are."""
-        if self.engines and now_s >= self._seen_s + PACE_S:
-            pick = self._roster.pick
-            self.overhead_s, self.seconds_per_token = (
-                min(pick(costs.prefill_overhead_s)),
-                min(pick(costs.seconds_per_token)),
-            )
-            self._seen_s = now_s
+        """See how fast engines are."""
+        pick = self._roster.pick
+        self.overhead_s = min(pick(costs.prefill_overhead_s), default=0.0)
+        self.seconds_per_token = min(pick(costs.seconds_per_token), default=0.0)
+        self.look_again_s = now_s + PACE_S
 
 
 def _answer_tokens(forecast: Forecast, request: Request, tenant: str | None) -> float:
@@ -175,22 +176,21 @@ class Admission:
         waiter = self._waiter(request, caller, promise, came_s, now_s)
         queue, line = waiter.queue, waiter.line
         line.demand.ask(waiter.own_s, now_s)
-        self._check(waiter, queue, line, now_s, draw)
+        if queue.waiting:
+            self._check(waiter, queue, line, now_s, draw)
         line.service.enter(waiter.tenant)
         return waiter
 
     def place(self, waiter: Waiter, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
         """Put it on an engine. Raises `NotNow`, or `Refused` as the router does."""
-        queue, line = waiter.queue, waiter.line
-        self.stalls.reach(self._router.fleet.slot_count)
-        gate = Gate(self, waiter, now_s)
+        tenant, gate = waiter.caller.tenant, Gate(self, waiter, now_s)
         placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
-        queue.serve(line, waiter, now_s)
+        waiter.queue.serve(waiter.line, waiter, now_s)
         seen = placement.predicted
         waiter.charged = price(seen.prompt_tokens - seen.warm_tokens, waiter.answer_tokens)
-        line.service.serve(waiter.tenant, waiter.charged, waiter.weight)
+        waiter.line.service.serve(tenant.name, waiter.charged, tenant.weight)
         if self._returning:
-            self._returning.served(face_of(waiter.request, waiter.tenant))
+            self._returning.served(face_of(waiter.request, tenant.name))
         return placement
 
     def settle(self, waiter: Waiter, placement: Placement, usage: Usage | None, now_s: float) -> None:
@@ -229,7 +229,8 @@ class Admission:
         if ground is None:
             group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
             queue = self.queues.setdefault(" ".join([group, *sorted(regions or ())]), Queue())
-            ground = self._grounds[model, regions] = Ground(queue, fleet.roster(model, regions))
+            roster, counter = fleet.roster(model, regions), self._router.counter(model)
+            ground = self._grounds[model, regions] = Ground(queue, roster, counter)
         return ground
 
     def _line(self, queue: Queue, tier: Tier, engines: int, now_s: float) -> Line:
@@ -242,8 +243,6 @@ class Admission:
         return line
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
-        if not queue.waiting:
-            return
         late_s = now_s - waiter.start_by_s
         # Where nobody goes before it, or its tenant has had less than its part, it will be the next.
         if queue.comes_first(waiter.promise.tier) and not line.is_modest(waiter):
@@ -258,8 +257,9 @@ class Admission:
 
     def _waiter(self, request: Request, caller: Caller, promise: Promise, came_s: float, now_s: float) -> Waiter:
         costs, tenant, ground = self._router.costs, caller.tenant.name, self._ground(request)
-        ground.look(costs, now_s)
-        tokens = request.prompt.size / self._router.counter(request.model).size_per_token
+        if now_s >= ground.look_again_s:
+            ground.look(costs, now_s)
+        tokens = request.prompt.size / ground.counter.size_per_token
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
         if request.retried:
             came_s = self._returning.first_s(face_of(request, tenant), came_s)

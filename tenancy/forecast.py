@@ -71,7 +71,7 @@ class Forecast:
     def __init__(self) -> None:
         self._tables: OrderedDict[Key, Lengths] = OrderedDict()
         self._of_model: OrderedDict[str, Lengths] = OrderedDict()
-        self._told: dict[tuple[Key, float], tuple[float, float]] = {}
+        self._told: dict[tuple[str | None, str, float], tuple[float, float]] = {}
 
     def observe(self, tenant: str | None, model: str, tokens: int) -> None:
         """An answer has ended after so many tokens."""
@@ -88,14 +88,13 @@ class Forecast:
 
     def tokens(self, tenant: str | None, model: str, part: float) -> float:
         """Tokens that all answers but this part have."""
-        key, of_model = (tenant, model), self._of_model.get(model)
-        seen = of_model.seen if of_model else 0.0
-        told = self._told.get((key, part))
+        of_model, told = self._of_model.get(model), self._told.get((tenant, model, part))
+        seen = of_model.seen if of_model is not None else 0.0
         if told is None or abs(seen - told[0]) > STALE * told[0] + 1:
             if len(self._told) > 4 * REMEMBERED:
                 self._told.clear()
-            guess = part * USUAL_OUTPUT_TOKENS
-            told = self._told[key, part] = seen, self._lean(key, lambda lengths: lengths.quantile(part), guess)
+            value = self._lean((tenant, model), lambda lengths: lengths.quantile(part), part * USUAL_OUTPUT_TOKENS)
+            told = self._told[tenant, model, part] = seen, value
         return told[1]
 
     def _lean(self, key: Key, read: Callable[[Lengths], float], guess: float) -> float:

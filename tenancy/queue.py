@@ -221,8 +221,8 @@ class Queue:
 
     def serve(self, own: Line, waiter: Waiter, now_s: float) -> None:
         """It was placed: all that wait are owed their part of it."""
-        own.rate.pass_time(now_s, is_waiting=own.waiting > 0)
         if own.waiting:
+            own.rate.pass_time(now_s, is_waiting=True)
             own.rate.serve(waiter.own_s)
         for line in self.lines.values() if self.waiting else ():
             if line.waiting:

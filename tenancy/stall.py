@@ -122,17 +122,12 @@ class Stalls:
         self._steps = Ratio(STEP_MEMORY)
         self._slowest = 1.0 + SLOWER
         """Steps as slow as all but a few streams have seen, in multiples of the mean."""
-        self._stands: list[Stand] = []
+        self._stands: dict[int, Stand] = {}
+        """Where anybody is."""
         self._numbers = count()
-        self.room_s: list[float] = []
-        """What each engine could take when somebody last looked, and nothing where others have come since: it can only
+        self.room_s: dict[int, float] = {}
+        """What each of them could take when somebody last looked, and nothing where others have come since: it can only
         have become more."""
-
-    def reach(self, slots: int) -> None:
-        """Have room for this many slots."""
-        for _ in range(slots - len(self._stands)):
-            self._stands.append(Stand())
-            self.room_s.append(inf)
 
     def step_s(self, slot: int, more: int = 0) -> float:
         """A step that only decodes, with so many sequences more than are there: as slow as it may well be."""
@@ -142,11 +137,14 @@ class Stalls:
 
     def room_now_s(self, slot: int, now_s: float) -> float:
         """Seconds of prefill that an engine may be given now."""
-        stand, step_s, least = self._stands[slot], self.step_s(slot), inf
+        stand = self._stands.get(slot)
+        if stand is None:
+            return inf
         if stand.coming:
             for charge, charged_s in stand.coming.values():
                 self._put(stand, charge, None, charged_s, now_s)
             stand.coming.clear()
+        step_s, least = self.step_s(slot), inf
         for lane in stand.lanes.values():
             lane.pass_time(now_s, step_s)
             least = min(least, lane.left_s(stand.charged_s, step_s))
@@ -158,16 +156,18 @@ class Stalls:
     def charged(self, charge: Charge, now_s: float) -> None:
         """What comes behind it will stall it: by the order of their coming."""
         slot = charge.slot
-        self.reach(slot + 1)
-        stand = self._stands[slot]
+        stand = self._stands.get(slot)
+        if stand is None:
+            stand = self._stands[slot] = Stand()
         stand.charged_s += charge.prefill_s
         stand.coming[charge.number] = charge, stand.charged_s
         self.room_s[slot] = -inf
 
     def begun(self, charge: Charge, now_s: float) -> None:
         """Whoever's prefill was in the same step has stalled nobody whose first token it brought."""
-        self.reach(charge.slot + 1)  # Watched from the middle on, it was never heard of.
-        stand = self._stands[charge.slot]
+        stand = self._stands.get(charge.slot)
+        if stand is None:  # Watched from the middle on, it was never heard of.
+            stand = self._stands[charge.slot] = Stand()
         stand.coming.pop(charge.number, None)
         stand.done_s += charge.prefill_s
         if now_s - stand.fresh_s > SAME_STEP_S:
@@ -181,15 +181,16 @@ class Stalls:
             self.room_now_s(charge.slot, now_s)
 
     def ended(self, charge: Charge, now_s: float) -> None:
-        self.reach(charge.slot + 1)
-        stand = self._stands[charge.slot]
+        stand = self._stands.get(charge.slot)
+        if stand is None:
+            return
         stand.coming.pop(charge.number, None)
         stream = stand.streams.pop(charge.number, None)
         if stream is not None:
             stream.is_stale = True
         if not stand.streams and not stand.coming:
-            self._stands[charge.slot] = Stand()
-            self.room_s[charge.slot] = inf
+            del self._stands[charge.slot]
+            self.room_s.pop(charge.slot, None)
         elif stand.lanes:
             self.room_now_s(charge.slot, now_s)
 
@@ -209,9 +210,9 @@ class Stalls:
 
     def learn(self, charge: Charge, running: float, tokens: int, now_s: float) -> None:
         """A stream has ended after so many tokens, with about `running` beside it: what was not stall were steps."""
-        stand = self._stands[charge.slot]
-        stream = stand.streams.get(charge.number)
-        if stream is None or stream.begun_s is None or tokens < 2:
+        stand = self._stands.get(charge.slot)
+        stream = stand.streams.get(charge.number) if stand is not None else None
+        if stand is None or stream is None or stream.begun_s is None or tokens < 2:
             return
         prior, steps = self._costs.prior, self._steps
         expected_s = (tokens - 1) * (prior.step_base_s + prior.step_per_sequence_s * running)

@@ -70,7 +70,7 @@ class Stage:
             and not self.room.is_crowded
             and not self.room._granted
             and all(line.waiting == 0 and not line.service._open for line in lines)
-            and all(room == float("inf") for room in self.admission.stalls.room_s)
+            and not self.admission.stalls.room_s
         )
 
 

@@ -21,7 +21,6 @@ def scene() -> tuple[Ledger, Stalls]:
     ledger.reach(2)
     costs.reach(2)
     stalls = Stalls(ledger, costs)
-    stalls.reach(2)
     ledger.watch = stalls
     return ledger, stalls
 
@@ -92,7 +91,8 @@ def test_who_has_left_bars_nobody() -> None:
     ledger.release(one, 0.3)
     assert stalls.room_now_s(0, 0.3) == inf
     ledger.release(two, 0.4)
-    assert stalls.room_s == [inf, inf]
+    assert not stalls.room_s
+    assert not stalls._stands
 
 
 @given(
