@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from routing.blocks import cut_prompt
-from routing.candidates import NotNow
+from routing.candidates import Candidates, NotNow
 from routing.fleet import EngineShape, Pod, Standing
+from routing.ledger import STEP_TOKENS, Pledge
 from routing.placement import Placement, Usage
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 from routing.router import Router
 from scorers.registry import routings
-from tenancy.admission import LATEST_S, MOST_WAITING, Admission
+from tenancy.admission import LATEST_S, MOST_WAITING, Admission, Gate
 from tenancy.promise import promise_of
 from tenancy.queue import Waiter
 from tenancy.tenants import Caller, Tenant
@@ -225,3 +228,87 @@ def test_who_waits_is_placed_on_an_engine_that_came_since() -> None:
     stage.router.put_pod(Pod("http://new", Standing.READY, frozenset({MODEL}), ready_since_s=-1e6))
     stage.router.reshape_pod("http://new", [EngineShape(kv_tokens=1_000_000)])
     assert stage.place(gold).engine is not busy.engine
+
+
+class Look:
+    """A gate that opens to nobody and keeps what it was shown."""
+
+    pledge: Pledge | None = None
+    candidates: Candidates
+
+    def opens(self, candidates: Candidates, at: int) -> bool:
+        self.candidates = candidates
+        return False
+
+
+def plainly_open(stage: Stage, waiter: Waiter, seen: Candidates, now_s: float) -> list[bool]:
+    """Every condition over every engine, written out."""
+    promise, tier, lines = waiter.promise, waiter.promise.tier, waiter.queue.lines.values()
+    engines, is_late = len(seen.engines), waiter.start_by_s < now_s
+    left_s = waiter.arrived_s + promise.ttft_s - now_s
+    in_time = [
+        left_s < 0 or over_s + ahead_s + own_s * (1 - promise.ttft_per_cold) <= left_s
+        for over_s, ahead_s, own_s in zip(seen.prefill_overhead_s, seen.ahead_s, seen.own_s, strict=True)
+    ]
+    short = [ahead_s <= STEP_TOKENS * pace for ahead_s, pace in zip(seen.ahead_s, seen.seconds_per_token, strict=True)]
+    needed = seen.prompt_tokens + waiter.answer_tokens
+    fits = [not held or held + needed <= most for held, most in zip(seen.kv_tokens, seen.kv_capacity, strict=True)]
+    borne = [
+        own_s <= stage.admission.stalls.room_now_s(engine.slot, now_s)
+        for own_s, engine in zip(seen.own_s, seen.engines, strict=True)
+    ]
+    opened = [all(each) for each in zip(in_time, short, fits, borne, strict=True)]
+    for line in lines if is_late or waiter.line.credit_s <= 0 else ():
+        within_s = line.tier.ttft_s
+        wanted = max(line.demand.wanted(now_s), 1 if line.tier.reserve else 0)
+        claimed = min(wanted, max(1, round(line.tier.reserve * engines)), engines - 1)
+        heeded = (is_late or line.tier.priority > tier.priority) and wanted > 0
+        if heeded and sum(ahead_s <= within_s for ahead_s in seen.ahead_s) <= claimed:
+            for at, (ahead_s, own_s) in enumerate(zip(seen.ahead_s, seen.own_s, strict=True)):
+                opened[at] = opened[at] and not ahead_s <= within_s < ahead_s + own_s
+    return opened
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([GOLD, BRONZE]),
+            st.integers(50, 14_000),
+            st.floats(0.0, 0.4),
+            st.integers(0, 3),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=25,
+    ),
+    st.integers(1, 4),
+)
+def test_asking_of_one_engine_is_as_good_as_asking_of_all(
+    visits: list[tuple[Tier, int, float, int, bool]], engines: int
+) -> None:
+    """In whatever state a few requests leave the fleet: beside all conditions over all engines, and nobody passes who
+    may not.
+    """
+    stage, now_s, running = Stage(engines, kv_tokens=40_000), 0.0, list[Placement]()
+    for tier, tokens, pause_s, leaves, is_owed in visits:
+        now_s += pause_s
+        for _ in range(min(leaves, len(running))):
+            placement = running.pop(0)
+            if placement.first_token_s is None:
+                placement.first_token(now_s)
+                running.append(placement)
+            else:
+                placement.release(now_s)
+        waiter, look = stage.arrive(tier, tokens, now_s), Look()
+        waiter.line.credit_s = 1.0 if is_owed else 0.0
+        with pytest.raises(NotNow):
+            stage.router.place(waiter.request, avoid=frozenset(), now_s=now_s, draw=0.5, gate=look)
+        asked = [Gate(stage.admission, waiter, now_s).opens(look.candidates, at) for at in range(engines)]
+        opened = plainly_open(stage, waiter, look.candidates, now_s)
+        assert asked == opened
+        if not any(opened):
+            with pytest.raises(NotNow):
+                stage.place(waiter, now_s)
+            continue
+        running.append(stage.place(waiter, now_s))
+        assert opened[look.candidates.engines.index(running[-1].engine)]
