@@ -177,8 +177,9 @@ class Room:
         now_s = self._clock()
         for queue in admission.queues.values():
             for waiter in queue.overdue(now_s):
-                refusal = admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
-                self._turn_away(queue, waiter, refusal)
+                if not waiter.line.defer(waiter, now_s):
+                    refusal = admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
+                    self._turn_away(queue, waiter, refusal)
             while self._grant_next(admission, queue):
                 pass
 

@@ -264,12 +264,14 @@ class Admission:
         if request.retried:
             came_s = self._returning.first_s(face_of(request, tenant), came_s)
         within_s = promise.first_token_within_s(own_s) - own_s - ground.overhead_s
-        start_by_s = min(came_s + within_s, now_s + promise.longest_wait_s)
+        leave_by_s = now_s + promise.longest_wait_s
+        start_by_s = min(came_s + within_s, leave_by_s)
         answer_tokens = _answer_tokens(self.forecast, request, tenant)
         service = price(tokens, answer_tokens)
         cost_s = service * ground.seconds_per_token
+        number = next(self._numbers)
         waiter = Waiter(
-            next(self._numbers), request, caller, promise, came_s, own_s, service, cost_s, start_by_s, answer_tokens
+            number, request, caller, promise, came_s, own_s, service, cost_s, start_by_s, leave_by_s, answer_tokens
         )
         waiter.queue = ground.queue
         waiter.line = self._line(ground.queue, promise.tier, ground.engines, now_s)

@@ -43,6 +43,8 @@ class Waiter:
     """The same as prefill of as many tokens."""
     start_by_s: float
     """When its prefill must begin for its promise to be kept."""
+    leave_by_s: float
+    """When it has waited as long as it may."""
     answer_tokens: float = 0.0
     """Of all its answers together, on average."""
     charged: float = 0.0
@@ -132,6 +134,17 @@ class Line:
     def overdue(self, now_s: float) -> list[Waiter]:
         """Those at the head who can no longer start in time."""
         return [heap[0][2] for heap in self._heaps.values() if heap[0][0] < now_s]
+
+    def defer(self, waiter: Waiter, now_s: float) -> bool:
+        """Let one that is overdue wait on, behind what can still be in time: a modest tenant is served late rather than
+        refused. False where it may not.
+        """
+        if waiter.start_by_s >= waiter.leave_by_s or not self.is_modest(waiter):
+            return False
+        self.take(waiter, now_s)
+        waiter.has_left, waiter.start_by_s = False, waiter.leave_by_s
+        self.put(waiter, now_s)
+        return True
 
     def wait_s(self, waiter: Waiter, now_s: float) -> float:
         """How long it would wait: for what is more urgent of its tenant's own, and for as much of every other tenant's

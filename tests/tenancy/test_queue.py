@@ -18,6 +18,7 @@ GOLD = Tier("gold", 10, ttft_s=1.0, tpot_s=0.05)
 BRONZE = Tier("bronze", -10, ttft_s=15.0, tpot_s=0.15)
 BATCH = Tier("batch", -20, is_batch=True)
 NUMBERS = count()
+LEAVE_BY_S = 30.0
 
 
 def waiter(
@@ -25,7 +26,7 @@ def waiter(
 ) -> Waiter:
     caller = Caller(Tenant(tenant, tier=tier, weight=weight))
     request = Request(str(number := next(NUMBERS)), Api.CHAT, "m")
-    return Waiter(number, request, caller, promise_of(tier), 0.0, own_s, 12_000 * own_s, own_s, start_by_s)
+    return Waiter(number, request, caller, promise_of(tier), 0.0, own_s, 12_000 * own_s, own_s, start_by_s, LEAVE_BY_S)
 
 
 def put(queue: Queue, one: Waiter) -> Waiter:
@@ -148,6 +149,21 @@ def test_overdue_are_those_that_cannot_start_in_time() -> None:
     late = put(queue, waiter(start_by_s=1.0))
     put(queue, waiter(tenant="b", start_by_s=2.0))
     assert queue.overdue(1.5) == [late]
+
+
+def test_a_modest_tenant_is_served_late_rather_than_refused() -> None:
+    """Behind what can still be in time, and no longer than it may wait; a greedy one is not."""
+    queue = Queue()
+    late, greedy = put(queue, waiter(tenant="modest")), put(queue, waiter(tenant="greedy"))
+    line = queue.lines["gold"]
+    line.service.serve("greedy", 1e6, 1.0)
+    assert [line.defer(one, 2.0) for one in queue.overdue(2.0)] == [True, False]
+    fresh = put(queue, waiter(tenant="modest", start_by_s=3.0))
+    assert (first(queue), queue.overdue(2.0), queue.waiting) == (fresh, [greedy], 3)
+    queue.take(fresh, 2.0)
+    assert first(queue) is late
+    assert late in queue.overdue(LEAVE_BY_S + 1)
+    assert not line.defer(late, LEAVE_BY_S + 1)
 
 
 @given(
