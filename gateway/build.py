@@ -32,7 +32,8 @@ from gateway.metrics.sharing import SharingExposition
 from gateway.metrics.tallies import Tallies
 from gateway.metrics.tiers import TierExposition, TierTallies, waiting_in
 from gateway.others import Others
-from gateway.passage import Passage, Patience
+from gateway.passage import Passage
+from gateway.patience import Patience
 from gateway.probe import Prober, probe_session
 from gateway.proxy.front import Front
 from gateway.quotas.expecting import Expecting

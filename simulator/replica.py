@@ -12,7 +12,8 @@ from random import Random
 from typing import Protocol
 
 from gateway.outcome import Witness
-from gateway.passage import Passage, Patience
+from gateway.passage import Passage
+from gateway.patience import Patience
 from gateway.room import Room
 from routing.fleet import EngineShape, Pod, Standing
 from routing.ledger import Foreign

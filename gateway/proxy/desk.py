@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.carrier import Leg, LegEnd
+from gateway.carrying import REASON_OF_END
 from gateway.limits import Limits
-from gateway.passage import REASON_OF_END, Passage
+from gateway.passage import Passage
 from gateway.proxy.asked import Asked, Budget
 from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
 from gateway.proxy.crowd import Begin, Crowds, Told, is_shareable

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.carrier import Leg, LegEnd
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome
-from gateway.passage import Passage, Patience
+from gateway.passage import Passage
+from gateway.patience import Patience
 from gateway.quotas.tab import Tab
 from routing.blocks import cut_prompt
 from routing.fleet import EngineShape, Pod, Standing

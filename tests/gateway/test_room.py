@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.outcome import Outcome
-from gateway.passage import Passage, Patience
+from gateway.passage import Passage
+from gateway.patience import Patience
 from gateway.room import Room
 from routing.blocks import Prompt
 from routing.fleet import EngineShape, Pod, Standing

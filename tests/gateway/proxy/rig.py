@@ -12,7 +12,8 @@ from typing import Any
 from gateway.carrier import LegEnd
 from gateway.limits import Limits, Timeouts
 from gateway.outcome import Outcome
-from gateway.passage import Passage, Patience
+from gateway.passage import Passage
+from gateway.patience import Patience
 from gateway.proxy.front import Front, Identify
 from gateway.proxy.spoken import Networks
 from gateway.quotas.quotas import Quotas

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.carrier import LegEnd
 from gateway.limits import Timeouts
-from gateway.passage import Patience
+from gateway.patience import Patience
 from tests.gateway.proxy.rig import CHAT_PATH, QUICK, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.proxy.scripted import Step, close, cut, until
 from tests.gateway.proxy.wire import (

@@ -1,0 +1,99 @@
+"""What is known of a request on its way through the spine, and the outcome that it comes to.
+
+Written by the spine's parts only: `passage.py` leads, `placing.py` finds it a place, `carrying.py` has it carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gateway.carrier import Leg, LegEnd
+from gateway.outcome import CLIENT_GONE_STATUS, Outcome
+from gateway.refusals import SAYINGS, status_of
+from routing.placement import Placement
+from routing.receipt import Attempt
+from routing.refusal import Fault, Refused
+from routing.request import Request
+from tenancy.promise import Promise
+from tenancy.tenants import Caller
+
+Smaller = Callable[[str], Request]
+"""The same request to a smaller model; what is carried from then on asks for that one."""
+
+
+class Journey(Struct):
+    """What is known of a request on its way. Becomes an `Outcome`."""
+
+    request: Request
+    caller: Caller
+    promise: Promise
+    trace: str | None
+    started_s: float
+    smaller: Smaller | None = None
+    attempts: list[Attempt] = []
+    avoid: frozenset[str] = frozenset()
+    """Pods that have failed it."""
+    last: Placement | None = None
+    leg: Leg | None = None
+    refusal: Refused | None = None
+    queued_s: float = 0.0
+    """How long it waited for an engine that might take it."""
+    shared: str | None = None
+
+    @property
+    def was_served(self) -> bool:
+        """Whether a pod has worked for it: has begun to answer, or was at it when the client left."""
+        leg = self.leg
+        if leg is not None and leg.end is LegEnd.ANSWERED:
+            return leg.status < 400
+        has_left = leg is None and self.refusal is None
+        return self.last is not None and (has_left or self.last.first_token_s is not None)
+
+    def outcome(self, now_s: float, at_s: float) -> Outcome:
+        """The end of the journey, however it came."""
+        leg, refusal = self.leg, self.refusal
+        first_s = self.last.first_token_s if self.last else None
+        return Outcome(
+            request=self.request,
+            at_s=at_s,
+            tenant=self.caller.tenant.name,
+            trace=self.trace,
+            status=self._status(),
+            reason=refusal.reason if refusal else None,
+            detail=refusal.message if refusal else leg.detail if leg else "client gone",
+            finish_reason=leg.finish_reason if leg else None,
+            usage=leg.usage or leg.counted if leg else None,
+            attempts=tuple(self.attempts),
+            ttft_s=None if first_s is None else first_s - self.started_s,
+            duration_s=now_s - self.started_s,
+            decode_s=None if first_s is None else now_s - first_s,
+            tier=self.promise.tier.name,
+            key_id=self.caller.key_id,
+            user=self.caller.user,
+            queued_s=self.queued_s,
+            promise_met=self._promise_met(now_s),
+            group=self.caller.group,
+            shared=self.shared,
+        )
+
+    def _promise_met(self, now_s: float) -> bool | None:
+        """Whether it got what was promised; None where nothing was, or the client was to blame or did not wait."""
+        promise, leg, last = self.promise, self.leg, self.last
+        if not promise.is_bound or self.shared is not None:
+            return None
+        if self.refusal is not None:
+            return None if SAYINGS[self.refusal.reason].fault is Fault.CLIENT else False
+        if leg is None or last is None or leg.status >= 400:
+            return None
+        first_s = None if last.first_token_s is None else last.first_token_s - self.started_s
+        tokens = leg.usage.completion_tokens // self.request.sequences if leg.usage is not None else 0
+        return promise.is_kept(
+            own_s=last.predicted.own_s, first_token_s=first_s, took_s=now_s - self.started_s, tokens=tokens
+        )
+
+    def _status(self) -> int:
+        if self.refusal:
+            return status_of(self.refusal.reason, anthropic=self.request.api.is_anthropic)
+        return self.leg.status if self.leg else CLIENT_GONE_STATUS

@@ -1,0 +1,63 @@
+"""Finds a place for a request on its way: where it waits for one, and asks for less where its tenant would rather.
+
+Knows who may wait and what may be asked for instead; not how a request is carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from gateway.carrying import refusal_for
+from gateway.journey import Journey
+from gateway.room import Room
+from routing.placement import Placement
+from routing.refusal import Reason, Refused
+from tenancy.promise import relaxed
+from tenancy.tier import Overload
+
+OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
+
+
+class Placing:
+    """Asks the room on behalf of journeys. Holds no request's state."""
+
+    def __init__(self, room: Room, clock: Callable[[], float]) -> None:
+        self._room = room
+        self._clock = clock
+
+    async def place(self, journey: Journey) -> Placement:
+        """Put a journey's request on an engine, now or when one may take it. Raises `Refused`."""
+        asked_s = self._clock()
+        try:
+            return await self._room.place(
+                journey.request, journey.caller, journey.promise, journey.avoid, journey.started_s
+            )
+        except Refused as refusal:
+            if journey.leg is not None:
+                # Nobody else may serve it: what the last pod said tells the client more than "no pod is ready".
+                raise refusal_for(journey.leg) from None
+            if refusal.reason not in OVERLOAD or not _ask_for_less(journey):
+                raise
+        finally:
+            journey.queued_s += self._clock() - asked_s
+        return await self.place(journey)
+
+
+def _ask_for_less(journey: Journey) -> bool:
+    """Whether there is less to ask for, where the tenant would rather have that than nothing. Each kind once."""
+    tenant, request, promise = journey.caller.tenant, journey.request, journey.promise
+    if tenant.on_overload is Overload.RELAX and tenant.relaxed is not None and promise.tier is tenant.tier:
+        journey.promise = relaxed(promise, tenant.relaxed)
+        journey.request = replace(request, priority=tenant.relaxed.priority)
+        return True
+    model = tenant.downgrades.get(request.model)
+    if tenant.on_overload is not Overload.DOWNGRADE or model is None or journey.smaller is None:
+        return False
+    if request.downgraded_from is not None:
+        return False
+    if request.sight is not None:
+        request.sight.watch.over()
+    journey.request = replace(journey.smaller(model), downgraded_from=request.model)
+    return True
