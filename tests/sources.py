@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +23,8 @@ class Source:
     path: PurePosixPath
     text: str
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]
+    """The whole tree, walked once for all the rules."""
 
     @property
     def folder(self) -> str:
@@ -31,20 +34,22 @@ class Source:
         return f"{self.path}:{node.lineno}: {words}"
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node
 
 
 def parse(path: str, text: str) -> Source:
-    return Source(PurePosixPath(path), text, ast.parse(text, filename=path))
+    tree = ast.parse(text, filename=path)
+    return Source(PurePosixPath(path), text, tree, tuple(ast.walk(tree)))
 
 
 def read_sources(*folders: str) -> list[Source]:
     """All hand-written modules below the folders, in the order of their paths."""
     found = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return [
-        parse(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
-        for path in found
-        if not path.name.endswith(GENERATED)
-    ]
+    return [_read(path) for path in found if not path.name.endswith(GENERATED)]
+
+
+@cache
+def _read(path: Path) -> Source:
+    return parse(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))

@@ -65,7 +65,7 @@ def is_within(name: str, modules: tuple[str, ...]) -> bool:
 
 def imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
     """Every import with its full dotted name, wherever it stands: inside a function it couples just as much."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -102,7 +102,7 @@ def worldly_imports(source: Source) -> Iterator[str]:
 def clock_readings(source: Source) -> Iterator[str]:
     if source.folder not in PURE:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="now" | "utcnow" | "today")):
                 if ast.unparse(owner).rpartition(".")[2] in {"datetime", "date"}:
@@ -112,7 +112,7 @@ def clock_readings(source: Source) -> Iterator[str]:
 def asynchrony(source: Source) -> Iterator[str]:
     if source.folder not in PURE:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
                 yield source.fault(node, f"{source.folder} decides in one go and may not be async")
@@ -130,7 +130,7 @@ def banned_names(source: Source) -> Iterator[str]:
     for part in source.path.with_suffix("").parts:
         if banned := BANNED_WORDS.intersection(words_of(part)):
             yield f"{source.path}: {part} says nothing ({', '.join(banned)})"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         is_exempt = node.name in NAMED_BY_OTHERS or (source.folder == "tests" and node.name.startswith("test_"))

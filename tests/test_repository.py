@@ -118,7 +118,7 @@ def sleeps(source: Source) -> Iterator[str]:
     if "from simulator.clock import" in source.text:
         return
     words = "a test waits on an event with a time limit, never on a clock (see MAY_SLEEP)"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr="sleep"), args=[ast.Constant(value=0)]):
                 continue
