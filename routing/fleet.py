@@ -13,15 +13,9 @@ from math import inf
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
+from routing.facts import Role
+
 V = TypeVar("V")
-
-
-class Role(StrEnum):
-    """What an engine may do."""
-
-    EITHER = "either"
-    PREFILL = "prefill"
-    DECODE = "decode"
 
 
 class Standing(StrEnum):

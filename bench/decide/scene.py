@@ -8,7 +8,8 @@ from itertools import count
 from random import Random
 
 from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
-from routing.fleet import EngineShape, Pod, Role, Standing
+from routing.facts import Role
+from routing.fleet import EngineShape, Pod, Standing
 from routing.ledger import Foreign
 from routing.placement import Placement, Usage
 from routing.request import Api, Request

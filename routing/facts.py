@@ -1,0 +1,211 @@
+"""What is known of a pod beyond its URL: what it may do, how it hands KV over, on what hardware and where it stands.
+
+Everything is optional; the default of each fact is "nobody has said so". The field names are the words under which
+pod file, configuration, labels and registry tell them, as one flat mapping. Knows no source and draws no conclusion
+but one: what a pod may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound=StrEnum)
+
+LONGEST_TEXT = 512
+"""Characters: beyond that it is no name and no address."""
+
+MOST_TEXTS = 256
+
+LARGEST_COUNT = 1 << 53
+"""What every JSON reader keeps exact."""
+
+
+class Role(StrEnum):
+    """What an engine may do."""
+
+    EITHER = "either"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Prompts(StrEnum):
+    """For which prompts a pod was put up."""
+
+    ANY = "any"
+    LONG = "long"
+    SHORT = "short"
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """All facts of one pod. Engines of a data-parallel pod have them in common."""
+
+    role: Role | None = None
+    """As somebody has said; `duty` is what follows from all facts."""
+    models: tuple[str, ...] = ()
+    revision: str | None = None
+    """Of the rollout: pods of two revisions may not hold the same weights."""
+    version: str | None = None
+    """The engine's own, as its `/version` says."""
+    engine_id: str | None = None
+    """By which a connector's peers know it; rank 0's, where each data-parallel rank has one."""
+    kv_connector: str | None = None
+    """As vLLM's registry spells it: `NixlConnector`, `MooncakeConnector`."""
+    kv_role: str | None = None
+    """`kv_producer`, `kv_consumer` or `kv_both`."""
+    side_channel: str | None = None
+    """NIXL's handshake, `HOST:PORT` of rank 0."""
+    bootstrap: str | None = None
+    """Mooncake's bootstrap server, `HOST:PORT`."""
+    kv_dtype: str | None = None
+    kv_layout: str | None = None
+    """`HND` or `NHD`."""
+    block_size: int | None = None
+    """Tokens in a KV block."""
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    kv_events: str | None = None
+    """The ZMQ endpoint of its KV events."""
+    gpu: str | None = None
+    """The model of its GPUs, which are all alike; `none` where there is none."""
+    gpus: int | None = None
+    gpu_memory_bytes: int | None = None
+    """Of one GPU."""
+    gpu_bandwidth_gb_s: int | None = None
+    """Between one GPU and its memory, 10^9 bytes a second."""
+    nvlink_gb_s: int | None = None
+    """Out of one GPU over all its links, 10^9 bytes a second."""
+    nics: tuple[str, ...] = ()
+    """RDMA devices, as the kernel names them."""
+    nic_gbit_s: int | None = None
+    """Of all of them together, 10^9 bits a second."""
+    host: str | None = None
+    rack: str | None = None
+    zone: str | None = None
+    region: str | None = None
+    prompts: Prompts = Prompts.ANY
+
+    @property
+    def duty(self) -> Role:
+        """What the pod may do: as said, or as its connector's role has it, or either."""
+        return self.role or _DUTIES.get(self.kv_role or "", Role.EITHER)
+
+    def told(self) -> dict[str, object]:
+        """The flat mapping that `read_facts` reads: what is known, in plain texts, whole numbers and lists."""
+        held = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        return {word: _plain(value) for word, value, default in held if value != default}
+
+
+_DUTIES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
+
+
+class BadFacts(ValueError):  # noqa: N818 - it carries a verdict on what was said
+    """What is wrong with facts; one line per word, beginning with it."""
+
+    def __init__(self, faults: Collection[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
+
+
+def read_facts(said: Mapping[str, object]) -> PodFacts:
+    """Facts from a flat mapping; numbers may be texts and lists may be one text with commas, as labels want it.
+
+    A word whose value is None or empty was not said. Raises `BadFacts` with all faults, unknown words included: who
+    reads what a later version may have written keeps to `WORDS` first.
+    """
+    faults = [f"{word}: is no fact of a pod" for word in said if word not in WORDS]
+    known: dict[str, Any] = {}
+    for word, value in said.items():
+        if word not in WORDS or value is None or value in ("", []):
+            continue
+        try:
+            known[word] = _READERS.get(word, _text)(value)
+        except ValueError as error:
+            faults.append(f"{word}: {error}")
+    if faults:
+        raise BadFacts(faults)
+    return PodFacts(**known)
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value.value if isinstance(value, StrEnum) else value
+
+
+def _text(value: object) -> str:
+    words = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if not isinstance(words, str):
+        raise ValueError("must be a text")  # noqa: TRY004 - a verdict on what was said, as all here
+    words = words.strip()
+    if not words or len(words) > LONGEST_TEXT or not words.isprintable():
+        raise ValueError(f"must be one line of at most {LONGEST_TEXT} characters")
+    return words
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or len(parts) > MOST_TEXTS:
+        raise ValueError(f"must be a list of at most {MOST_TEXTS} texts")
+    return tuple(map(_text, parts))
+
+
+def _count(value: object) -> int:
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal() and len(value) < 20:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST_COUNT:
+        raise ValueError("must be a whole number")
+    return value
+
+
+def _positive(value: object) -> int:
+    if (count := _count(value)) == 0:
+        raise ValueError("must be above zero")
+    return count
+
+
+def _address(value: object) -> str:
+    words = _text(value)
+    host, colon, port = words.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"must be HOST:PORT, not `{words}`")
+    return words
+
+
+def _role(value: object) -> Role:
+    """Also llm-d's words for a pod that does both."""
+    if value in ("prefill-decode", "both"):
+        return Role.EITHER
+    return _one_of(Role)(value)
+
+
+def _one_of(kind: type[E]) -> Callable[[object], E]:
+    def read(value: object) -> E:
+        try:
+            return kind(value)
+        except ValueError:
+            raise ValueError(f"must be one of {', '.join(kind)}") from None
+
+    return read
+
+
+class _KvRole(StrEnum):
+    PRODUCER = "kv_producer"
+    CONSUMER = "kv_consumer"
+    BOTH = "kv_both"
+
+
+_READERS: Mapping[str, Callable[[object], Any]] = {
+    "role": _role,
+    "prompts": _one_of(Prompts),
+    "kv_role": lambda value: _one_of(_KvRole)(value).value,
+    **dict.fromkeys(("models", "nics"), _texts),
+    **dict.fromkeys(("side_channel", "bootstrap"), _address),
+    **dict.fromkeys(("block_size", "tp", "pp", "dp"), _positive),
+    **dict.fromkeys(("gpus", "gpu_memory_bytes", "gpu_bandwidth_gb_s", "nvlink_gb_s", "nic_gbit_s"), _count),
+}
+"""Every other word is a text."""
+
+WORDS = frozenset(field.name for field in fields(PodFacts))

@@ -1,0 +1,98 @@
+"""Facts of pods: one flat mapping, read with all its faults and told again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.facts import LARGEST_COUNT, WORDS, BadFacts, PodFacts, Prompts, Role, read_facts
+
+FULL = PodFacts(
+    role=Role.PREFILL,
+    models=("qwen", "qwen-lora"),
+    revision="7f3a",
+    version="0.32.0",
+    engine_id="d5b269ce",
+    kv_connector="NixlConnector",
+    kv_role="kv_producer",
+    side_channel="10.0.0.7:5600",
+    bootstrap="[fd00::7]:8998",
+    kv_dtype="fp8_e4m3",
+    kv_layout="HND",
+    block_size=16,
+    tp=8,
+    pp=1,
+    dp=2,
+    kv_events="tcp://10.0.0.7:5557",
+    gpu="NVIDIA H200",
+    gpus=8,
+    gpu_memory_bytes=150_754_820_096,
+    gpu_bandwidth_gb_s=4_800,
+    nvlink_gb_s=450,
+    nics=("mlx5_0", "mlx5_1"),
+    nic_gbit_s=800,
+    host="node-7",
+    rack="r2",
+    zone="a",
+    region="eu-north",
+    prompts=Prompts.LONG,
+)
+
+
+def test_what_is_told_is_read_again() -> None:
+    """A full set of facts survives the flat mapping; one of nothing is an empty mapping."""
+    assert read_facts(FULL.told()) == FULL
+    assert set(FULL.told()) == WORDS
+    assert PodFacts().told() == {}
+    assert read_facts({}) == PodFacts()
+
+
+def test_labels_are_texts() -> None:
+    """Where all values are texts, numbers and lists are read from them."""
+    said = {"tp": "8", "gpus": "0", "models": "a, b", "role": "prefill-decode", "prompts": "short", "host": ""}
+    assert read_facts(said) == PodFacts(tp=8, gpus=0, models=("a", "b"), role=Role.EITHER, prompts=Prompts.SHORT)
+
+
+def test_all_faults_are_said_at_once() -> None:
+    """Each word that is wrong has its line, unknown words too."""
+    said = {"role": "cook", "tp": 0, "side_channel": "nowhere", "models": {"a": 1}, "colour": "red", "host": "x\ny"}
+    with pytest.raises(BadFacts) as caught:
+        read_facts(said)
+    assert sorted(fault.partition(":")[0] for fault in caught.value.faults) == sorted(said)
+
+
+@pytest.mark.parametrize("port", ["0", "70000", "x", ""])
+def test_a_port_must_be_one(port: str) -> None:
+    """An address that nobody can connect to is a fault, not a pod."""
+    with pytest.raises(BadFacts, match="HOST:PORT"):
+        read_facts({"bootstrap": f"host:{port}"})
+
+
+@pytest.mark.parametrize(
+    ("facts", "duty"),
+    [
+        (PodFacts(), Role.EITHER),
+        (PodFacts(kv_role="kv_both"), Role.EITHER),
+        (PodFacts(kv_role="kv_producer"), Role.PREFILL),
+        (PodFacts(kv_role="kv_consumer"), Role.DECODE),
+        (PodFacts(kv_role="kv_consumer", role=Role.EITHER), Role.EITHER),
+    ],
+)
+def test_a_duty_follows_from_what_was_said(facts: PodFacts, duty: Role) -> None:
+    """A role that was said decides; else the connector's."""
+    assert facts.duty is duty
+
+
+@given(st.dictionaries(st.sampled_from(sorted(WORDS)), st.none() | st.integers() | st.text() | st.lists(st.text())))
+def test_nonsense_gives_facts_or_faults(said: dict[str, object]) -> None:
+    """Whatever is said, there is no other error; and what is read can be told and read again."""
+    try:
+        facts = read_facts(said)
+    except BadFacts:
+        return
+    assert read_facts(facts.told()) == facts
+
+
+def test_a_count_has_an_end() -> None:
+    """No number that another reader would round."""
+    with pytest.raises(BadFacts):
+        read_facts({"gpu_memory_bytes": LARGEST_COUNT + 1})
