@@ -21,7 +21,7 @@ class Pulse:
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until it is so."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not is_so():
                 self._beat.clear()
                 await self._beat.wait()

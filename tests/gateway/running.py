@@ -27,7 +27,7 @@ class Running:
         """The next line that says so; lines before it are kept and skipped."""
         assert self.running.stdout is not None
         wanted = {"message": message, **fields}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 raw = await self.running.stdout.readline()
                 assert raw, f"ended before it said {wanted}: {self.lines}"
@@ -43,7 +43,7 @@ class Running:
     async def end(self) -> int:
         """Its exit status, once it has ended by itself."""
         assert self.running.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             async for raw in self.running.stdout:
                 self.lines.append(json.loads(raw))
             return await self.running.wait()

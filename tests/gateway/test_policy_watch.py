@@ -38,7 +38,7 @@ class Watch:
 
     async def until(self, words: str) -> dict[str, Any]:
         """The next thing that was said, which is this."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not self.said:
                 self.more.clear()
                 await self.more.wait()
@@ -79,7 +79,7 @@ async def watched(folder: Path) -> AsyncIterator[Watch]:
             poll_s=0.02,
         )
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await begun.wait()
     try:
         yield watch

@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.vllm)
             # A fixture may wait minutes for the pods; the test itself may not.
-            item.add_marker(pytest.mark.timeout(120, func_only=True))
+            item.add_marker(pytest.mark.timeout(600, func_only=True))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

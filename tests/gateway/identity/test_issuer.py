@@ -45,7 +45,7 @@ class Said:
         self.more.set()
 
     async def until(self, words: str) -> dict[str, Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while True:
                 for at, (_, message, fields) in enumerate(self.lines):
                     if words in message:

@@ -32,7 +32,7 @@ async def test_orders_arrive_as_they_were_given() -> None:
     ours, theirs = [await Channel.over(end) for end in socket.socketpair()]
     ours.send(orders)
     ours.send(Renew(fresh))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         assert await theirs.receive() == orders
         assert await theirs.receive() == Renew(fresh)
         theirs.send(Renewed(("no",)))

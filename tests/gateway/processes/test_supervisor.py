@@ -68,7 +68,7 @@ async def served(client: aiohttp.ClientSession, gateway: Running) -> str:
 
 async def until(is_so: Callable[[], Any]) -> None:
     """Ask again and again; every asking waits for an answer of its own."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not await is_so():
             pass
 
@@ -268,7 +268,7 @@ async def refused(*flags: str) -> str:
         *(sys.executable, "-m", "gateway", "serve", *flags), stderr=asyncio.subprocess.PIPE, cwd=ROOT
     )
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             _, said = await started.communicate()
     finally:
         if started.returncode is None:

@@ -63,7 +63,7 @@ async def test_a_warmth_process_that_is_away_or_silent_lends_nothing() -> None:
         await away.leave("search", "w1", [ASK])
     silent, wire = lender(HostSlices(lambda: 0.0))
     wire.answers = False
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         with pytest.raises(LenderAway):
             await silent.ask("search", "w1", [ASK])
 

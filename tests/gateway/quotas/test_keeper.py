@@ -273,7 +273,7 @@ async def test_a_hanging_redis_holds_nobody_up(tmp_path: Path) -> None:
     quota, clock = Quota(tokens_per_min=1000 * SIZE), Hand()
     async with redis_server(tmp_path) as redis, replicas(redis, clock, answer_s=0.5) as every:
         await redis.hang()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             assert await all_ask(every, quota, 10) >= 4
         assert all(each.keeper.is_apart for each in every)
         await redis.wake()

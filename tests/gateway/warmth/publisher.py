@@ -65,7 +65,7 @@ class Publisher:
 
     async def subscribed(self) -> None:
         """Wait for a subscriber."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await self._pub.recv()
 
     async def say(self, *events: KvEvent | dict[str, Any], lost: bool = False, payload: bytes | None = None) -> int:

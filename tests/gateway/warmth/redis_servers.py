@@ -86,7 +86,7 @@ class Server:
 
     async def ready(self) -> None:
         """Wait until it answers."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while True:
                 client = self.client()
                 try:

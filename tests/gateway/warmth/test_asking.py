@@ -85,7 +85,7 @@ class Scene:
         """What the engine has to say, until it is heard."""
         events = self.engine.told()
         number = await self.publisher.say(*events) if events else -1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while events and self.feed.count.batches and self.feed._next <= number:
                 await self.look("x")
 
@@ -288,7 +288,7 @@ async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) ->
         settings = one.host.warmth.settings
         await one.host.stop()
         client = one.asking._client
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while client.is_connected:
                 await one.look(TALK)
         assert (await one.look(TALK)).sight is None
@@ -310,7 +310,7 @@ async def test_a_wrong_tokenizer_is_found_out(tmp_path: Path) -> None:
             placement = one.router.place(request, avoid=frozenset(), now_s=0.0, draw=0.0)
             placement.settle(Usage(7, 1, 0), 1.0)
             placement.release(1.0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while (await one.look(TALK)).sight is not None:
                 pass
         assert one.asking.ends["wrong_tokenizer"] >= 1
