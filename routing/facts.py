@@ -184,7 +184,7 @@ def _role(value: object) -> Role:
 def _one_of(kind: type[E]) -> Callable[[object], E]:
     def read(value: object) -> E:
         try:
-            return kind(value)
+            return kind(str(value))
         except ValueError:
             raise ValueError(f"must be one of {', '.join(kind)}") from None
 
