@@ -57,5 +57,7 @@ class Timeouts:
     """How long a client may stop reading while bytes wait for it."""
     pod_idle_s: float = 4.0
     """How long an idle pod connection is used again: below the 5 s after which uvicorn closes its side."""
+    lame_duck_s: float = 0.0
+    """How long a gateway that was told to stop serves on, unready: until whoever spreads the load has noticed."""
     drain_s: float = 30.0
-    """How long a stopping gateway waits for the requests it has."""
+    """How long a stopping gateway waits then for the requests it has."""

@@ -166,8 +166,9 @@ async def watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
 
 
 async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Signals) -> None:
-    """No new connections, then wait for the requests in flight, for as long as allowed or until told again."""
+    """Unready first, then no new connections; wait for what is in flight as long as allowed, or until told again."""
     gateway.life.is_stopping = True
+    await _serve_on(gateway, signals)
     for server in servers:
         server.close()
     grace_s = gateway.settings.timeouts.drain_s
@@ -184,6 +185,18 @@ async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Si
     for log in gateway.logs.values():
         log.flush()
     gateway.say("info", "stopped")
+
+
+async def _serve_on(gateway: Gateway, signals: Signals) -> None:
+    """As a lame duck: whoever sends us requests takes a while to notice that we are going, and must not be refused."""
+    lame_duck_s = gateway.settings.timeouts.lame_duck_s
+    if not lame_duck_s:
+        return
+    gateway.say("info", "lame duck", seconds=lame_duck_s)
+    gateway.front.ask_to_leave()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(lame_duck_s):
+            await signals.cut.wait()
 
 
 @contextmanager

@@ -66,9 +66,9 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
             await signals.stop.wait()
         for held in reserved:
             held.close()  # who comes after us need not wait until all have ended
-        grace_s = team.fresh.settings.timeouts.drain_s
-        say("info", "draining", grace_s=grace_s)
-        await team.leave(signals.cut, grace_s)
+        times = team.fresh.settings.timeouts
+        say("info", "draining", grace_s=times.drain_s, lame_duck_s=times.lame_duck_s)
+        await team.leave(signals.cut, times.lame_duck_s + times.drain_s)
         say("info", "stopped")
 
 

@@ -102,13 +102,17 @@ class Front:
         """A protocol for one client's connection."""
         return ClientConnection(self)
 
+    def ask_to_leave(self) -> None:
+        """From now on each answer closes its connection; whoever comes is served still."""
+        self.is_draining = True
+
     async def drain(self, grace_s: float) -> None:
         """Take no more than is under way, wait for it, then cut what is left.
 
         A request that comes while its connection was already open is served, and its connection closed: what the client
         could not know is not held against it.
         """
-        self.is_draining = True
+        self.ask_to_leave()
         for connection in tuple(self._connections):
             connection.close_when_idle()
         await self._wait_until_empty(grace_s)

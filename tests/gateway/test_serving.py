@@ -122,6 +122,39 @@ async def test_sigterm_lets_what_runs_finish(client: aiohttp.ClientSession, pod:
     assert gateway.lines[-1]["message"] == "stopped"
 
 
+async def test_a_lame_duck_serves_on_unready(client: aiohttp.ClientSession, pod: SimulatedPod, tmp_path: Path) -> None:
+    """Told to stop it says so first; whoever still comes is served, and told to come elsewhere next time."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text("timeouts: {lame_duck_s: 3600}\n")
+    async with serving("--pod", pod.url, "--config", str(config)) as gateway:
+        await gateway.until("pod ready")
+        gateway.running.send_signal(signal.SIGTERM)
+        await gateway.until("lame duck", seconds=3600)
+        for port in ("traffic", "metrics"):
+            async with client.get(gateway.at(port, "/ready")) as ready:
+                assert ready.status == 503
+        async with client.post(gateway.at("traffic", CHAT), json=asked()) as answer:
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            assert (await answer.text()).rstrip().endswith("data: [DONE]")
+        gateway.running.send_signal(signal.SIGTERM)
+        assert await gateway.end() == 0
+    assert gateway.lines[-1]["message"] == "stopped"
+
+
+async def test_a_lame_duck_goes_by_itself(client: aiohttp.ClientSession, pod: SimulatedPod, tmp_path: Path) -> None:
+    """When its time is over it drains as ever: the stream that runs ends whole."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text("timeouts: {lame_duck_s: 0.2}\n")
+    async with serving("--pod", pod.url, "--config", str(config)) as gateway:
+        await gateway.until("pod ready")
+        async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
+            await first_byte(answer)
+            gateway.running.send_signal(signal.SIGTERM)
+            await gateway.until("draining")
+            assert (await answer.text()).rstrip().endswith("data: [DONE]")
+        assert await gateway.end() == 0
+
+
 async def cut_short(answer: aiohttp.ClientResponse) -> bool:
     """Whether the answer ends before its end."""
     try:
