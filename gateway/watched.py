@@ -49,14 +49,15 @@ class WatchedPod:
 
     def standing(self) -> Standing:
         """Where it stands, from all that is known."""
-        if self.is_drained:
+        if self.is_drained or self.found.held is Standing.DRAINING:
             return Standing.DRAINING
         if not self.was_well or self.cards is None:
             return Standing.STARTING
         if self.breaker.is_open:
             return Standing.BROKEN
         # One silent probe changes nothing: a busy pod may answer late, and requests tell more than probes.
-        return Standing.UNREADY if self.health is Health.NOT_READY else Standing.READY
+        is_unready = self.health is Health.NOT_READY or self.found.held is Standing.UNREADY
+        return Standing.UNREADY if is_unready else Standing.READY
 
     def take_health(self, health: Health, now_s: float) -> None:
         """Draw the conclusions of a probe."""
@@ -101,6 +102,7 @@ class WatchedPod:
         return tuple(
             EngineShape(
                 rank=None if is_single else rank,
+                role=self.found.facts.duty,
                 kv_tokens=reading.kv_capacity_tokens,
                 block_tokens=reading.block_tokens,
             )

@@ -14,6 +14,7 @@ from math import inf
 from gateway.breaker import Breaker
 from gateway.carrier import LegEnd
 from gateway.config.values import ModelEntry
+from gateway.discovery.census import Census
 from gateway.discovery.source import Found, Source
 from gateway.probe import Health, Prober
 from gateway.scrape import Page
@@ -61,7 +62,7 @@ class Watcher:
         rhythm: Rhythm | None = None,
     ) -> None:
         self._router = router
-        self._sources = list(sources)
+        self.census = Census(sources)
         self._prober = prober
         self._say = say
         self._clock = clock
@@ -70,7 +71,6 @@ class Watcher:
         self._rhythm = rhythm or Rhythm()
         self._gone: Callable[[str], object] = lambda _: None
         self._pods: dict[str, WatchedPod] = {}
-        self._told: dict[Source, tuple[Found, ...]] = {}
         self._following: dict[Source, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._slots = asyncio.Semaphore(self._rhythm.at_once)
@@ -129,45 +129,60 @@ class Watcher:
 
     def replace_source(self, old: Source, new: Source) -> None:
         """Follow another source in the place of one."""
-        self._sources[self._sources.index(old)] = new
+        self.census.replace(old, new)
         if (task := self._following.pop(old, None)) is not None:
             task.cancel()
         if self._group is not None:
-            self._told[new] = self._told.pop(old, ())
             self._following[new] = self._group.create_task(self._follow(new), name="follow pods")
 
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for source in self._sources:
+            for source in self.census.sources:
                 self._following[source] = group.create_task(self._follow(source), name="follow pods")
             await asyncio.get_running_loop().create_future()
 
     # -- which pods there are --------------------------------------------------------------------------------------
 
     async def _follow(self, source: Source) -> None:
-        await source.follow(lambda found: self._take_found(source, found))
+        while True:
+            try:
+                return await source.follow(lambda found: self._take_found(source, found))
+            except Exception as error:  # noqa: BLE001 - no odd answer of a source may end the watching of all
+                self._say(
+                    "error", "a source of pods failed, its last list stands", source=source.name, error=repr(error)
+                )
+            await asyncio.sleep(self._rhythm.list_s)
 
     def _take_found(self, source: Source, found: tuple[Found, ...]) -> None:
-        self._told[source] = found
-        wanted = {pod.url: pod for told in reversed(self._told.values()) for pod in told}
+        if not self.census.take(source, found, self._clock()):
+            return
+        wanted = self.census.wanted
         for url in [url for url in self._pods if url not in wanted]:
             self._remove(url)
         for url, pod in wanted.items():
             if url not in self._pods:
                 self._add(pod)
             elif self._pods[url].found != pod:
-                self._pods[url].found = pod
-                self._show(self._pods[url])
+                self._learn(self._pods[url], pod)
         self._note_look()
 
     def _add(self, found: Found) -> None:
         pod = self._pods[found.url] = WatchedPod(found, is_drained=found.url in self._drained)
-        self._router.put_pod(Pod(found.url, pool=found.pool, region=found.region))
-        self._router.reshape_pod(found.url, (EngineShape(),))
+        self._router.put_pod(Pod(found.url, pool=found.pool, region=found.region, facts=found.facts))
+        self._router.reshape_pod(found.url, (EngineShape(role=found.facts.duty),))
         if self._group is not None:
             pod.task = self._group.create_task(self._watch(pod), name=f"watch {found.url}")
+
+    def _learn(self, pod: WatchedPod, found: Found) -> None:
+        """Take over what sources now say of it."""
+        pod.found = found
+        known, role = self._router.fleet.pod(pod.url), found.facts.duty
+        if known is not None and any(engine.role is not role for engine in known.engines):
+            shapes = [EngineShape(each.rank, role, each.kv_tokens, each.block_tokens) for each in known.engines]
+            self._router.reshape_pod(pod.url, shapes)
+        self._show(pod)
 
     def _remove(self, url: str) -> None:
         pod = self._pods.pop(url)
@@ -190,7 +205,7 @@ class Watcher:
             await self._pause(pod)
 
     def _note_look(self) -> None:
-        if self.has_looked.is_set() or len(self._told) < len(self._sources):
+        if self.has_looked.is_set() or not self.census.is_whole:
             return
         if all(pod.looked_s > -inf for pod in self._pods.values()):
             self.has_looked.set()
@@ -303,6 +318,7 @@ class Watcher:
             cards=cards,
             pool=pod.found.pool,
             region=pod.found.region,
+            facts=pod.found.facts,
             takes_priority=pod.found.takes_priority or any(self._takes_priority(card.name) for card in cards),
         )
         if shown.standing is Standing.READY and known.standing not in (Standing.READY, Standing.DRAINING):

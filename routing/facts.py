@@ -100,6 +100,9 @@ class PodFacts:
         return {word: _plain(value) for word, value, default in held if value != default}
 
 
+NO_FACTS = PodFacts()
+"""Of a pod of which nobody has said anything."""
+
 _DUTIES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 
 

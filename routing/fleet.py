@@ -13,7 +13,7 @@ from math import inf
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
-from routing.facts import Role
+from routing.facts import NO_FACTS, PodFacts, Role
 
 V = TypeVar("V")
 
@@ -75,6 +75,8 @@ class Pod:
     """Where it stands, None where nobody has said so: then it is in no region that anybody asks for."""
     takes_priority: bool = False
     """Whether its scheduler goes by priorities; one that does not may refuse a request that has one."""
+    facts: PodFacts = NO_FACTS
+    """What anybody has said of it beyond all that."""
     engines: tuple[Engine, ...] = ()
     ready_since_s: float = 0.0
 

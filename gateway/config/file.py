@@ -7,27 +7,24 @@ wrote it counts on it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from gateway.config.discovery import discovered
 from gateway.config.exact import kv_events, tokenizer_entry
 from gateway.config.values import ModelEntry, Routing, Secret, Settings, TlsFiles
 from gateway.config.words import (
     LOG_LEVELS,
     address,
     address_or_off,
-    each_once,
     file,
     goes_by_priority,
     network,
     place,
-    pod_place,
     pod_url,
     processes,
     redis_url,
     secret,
     secret_file,
 )
-from gateway.discovery.source import Found
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
 from tenancy.document import Table, Wrong, not_negative, one_of, positive, read_document, read_fields, text, whole
@@ -38,7 +35,6 @@ LATER_OF_MODEL = (
     *("ladder", "calibration", "hold_back", "shadow_fraction", "kv_connector", "inference_pool", "aliases"),
     "litellm_params",
 )
-LATER_OF_DISCOVERY = ("kubernetes", "dns", "redis")
 
 
 def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, Table]:
@@ -67,7 +63,7 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
         if (times := root.table("timeouts"))
         else usual.timeouts,
     )
-    settings = _discovered(root.table("discovery"), settings)
+    settings = discovered(root.table("discovery"), settings)
     for word in ("ladders", "extproc", "telemetry"):
         root.refuse(word, NOT_SUPPORTED)
     root.close()
@@ -80,29 +76,6 @@ def _secret(root: Table, key: str) -> Secret | None:
     if given and filed:
         root.fault(f"{key}_file", f"stands beside {key}: which one is meant?")
     return given or filed
-
-
-def _discovered(table: Table | None, settings: Settings) -> Settings:
-    if table is None:
-        return settings
-    for word in LATER_OF_DISCOVERY:
-        table.refuse(word, NOT_SUPPORTED)
-    if (static := table.table("static")) is not None:
-        settings = replace(settings, pods=_pods(static))
-        static.close()
-    if (watched := table.table("file")) is not None:
-        settings = replace(settings, pod_file=watched.need("path", file, None))
-        watched.close()
-    table.close()
-    return settings
-
-
-def _pods(static: Table) -> tuple[Found, ...]:
-    try:
-        return each_once(static.each("pods", pod_place) or ())
-    except Wrong as wrong:
-        static.fault("pods", str(wrong))
-        return ()
 
 
 def _models(root: Table) -> tuple[ModelEntry, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from gateway.config.discovery_schema import discovery_schema
 from gateway.config.exact import LoadTimes
 from gateway.config.words import LOG_LEVELS, MOST_PROCESSES
 from gateway.limits import Limits, Timeouts
@@ -36,7 +37,7 @@ def config_schema() -> Schema:
                 "trusted_proxies": described(NAMES.schema, "Networks whose word about who asks is believed."),
                 "pod_api_key": described(TEXT.schema, "What the pods were given as --api-key."),
                 "pod_api_key_file": described(TEXT.schema, "The file that holds it, instead."),
-                "discovery": described(_discovery(), "Where pods come from."),
+                "discovery": described(discovery_schema(), "Where pods come from."),
                 "model_list": described({"type": "array", "items": _model()}, "What a pod cannot tell of its models."),
                 "routing": described(_routing(), "How a pod is chosen: a name, or what is to be otherwise."),
                 "kv_events": described(
@@ -67,21 +68,6 @@ def _ports() -> dict[str, Schema]:
         "admin_token": described(TEXT.schema, "Asked for by the admin port; needed beyond loopback."),
         "admin_token_file": described(TEXT.schema, "The file that holds it, instead."),
     }
-
-
-def _discovery() -> Schema:
-    scheduling: Schema = {"enum": ["fcfs", "priority"]}
-    pod = table(
-        {"url": TEXT.schema, "region": TEXT.schema, "pool": TEXT.schema, "scheduling_policy": scheduling},
-        required=("url",),
-    )
-    pods: Schema = {"type": "array", "items": {"anyOf": [TEXT.schema, pod]}}
-    return table(
-        {
-            "static": described(table({"pods": pods}), "Pods by their URLs, with their regions where it matters."),
-            "file": described(table({"path": TEXT.schema}, required=("path",)), "A file that lists pods, watched."),
-        }
-    )
 
 
 def _model() -> Schema:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gateway.config.discovery import pod_place
 from gateway.config.file import read_settings
 from gateway.config.values import Routing, Settings, TlsFiles
 from gateway.config.words import (
@@ -18,7 +19,6 @@ from gateway.config.words import (
     address_or_off,
     file,
     place,
-    pod_place,
     processes,
     redis_url,
     secret,

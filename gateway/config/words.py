@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import Address, Secret
-from gateway.discovery.source import Found
 from tenancy.document import Wrong, one_of, text, whole
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 MOST_PROCESSES = 256
-
-WORDS_OF_POD = ("url", "region", "pool", "scheduling_policy")
 
 
 def address(value: object) -> Address:
@@ -58,33 +54,6 @@ def pod_url(value: object) -> str:
     host = f"[{host}]" if ":" in host else host
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"{parts.scheme}://{host}:{port}"
-
-
-def pod_place(value: object) -> Found:
-    """A pod by its URL, or by a mapping that also says where it stands and how it schedules."""
-    if not isinstance(value, dict):
-        return Found(pod_url(value))
-    if unknown := [str(key) for key in value if key not in WORDS_OF_POD]:
-        raise Wrong(f"{unknown[0]}: unknown key (known are {', '.join(WORDS_OF_POD)})")
-    said = {key: _said(key, held) for key, held in value.items() if held is not None}
-    url, policy = said.pop("url", None), said.pop("scheduling_policy", "fcfs")
-    return Found(pod_url(url), **said, takes_priority=goes_by_priority(policy))
-
-
-def each_once(found: Iterable[Found]) -> tuple[Found, ...]:
-    """The same without repetitions. Raises `Wrong` where a pod is said to be two things: in which region is it?"""
-    once: dict[str, Found] = {}
-    for pod in found:
-        if once.setdefault(pod.url, pod) != pod:
-            raise Wrong(f"{pod.url} stands twice, with different words")
-    return tuple(once.values())
-
-
-def _said(key: str, held: object) -> str:
-    try:
-        return text(held)
-    except Wrong as wrong:
-        raise Wrong(f"{key}: {wrong}") from None
 
 
 def goes_by_priority(value: object) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gateway.config.words import each_once, pod_place
+from gateway.config.discovery import each_once, pod_place
 from gateway.discovery.source import Found, Tell
 from tenancy.document import Wrong
 
@@ -27,10 +27,13 @@ Stamp = tuple[int, int, int, int]
 class WatchedFile:
     """A YAML list of URLs or of mappings (`pod_place`), `pods: [...]`, or one URL a line."""
 
+    name = "file"
+
     def __init__(self, path: Path, say: Say, *, poll_s: float = POLL_S) -> None:
         self._path = path
         self._say = say
         self._poll_s = poll_s
+        self.trouble = ""
         self._seen: Stamp | str | None = "never"
         self._now = asyncio.Event()
 
@@ -63,9 +66,11 @@ class WatchedFile:
         except (Wrong, UnicodeDecodeError) as error:
             self._bad(str(error))
         else:
+            self.trouble = ""
             tell(found)
 
     def _bad(self, words: str) -> None:
+        self.trouble = words
         self._say("error", "pod file is bad, the last good list stands", file=str(self._path), error=words)
 
 

@@ -10,6 +10,9 @@ from gateway.discovery.source import Found, Tell
 class Static:
     """A list that changes only when the configuration is read again."""
 
+    name = "static"
+    trouble = ""
+
     def __init__(self, found: Iterable[Found]) -> None:
         self._found = tuple(found)
 

@@ -14,6 +14,7 @@ from gateway.discovery.source import Found, Source
 from gateway.discovery.static import Static
 from gateway.probe import Prober, probe_session
 from gateway.watcher import Rhythm, Watcher
+from routing.facts import PodFacts
 from routing.fleet import Pod, Standing
 from routing.ledger import Foreign
 from routing.request import Api, Request
@@ -60,6 +61,9 @@ class TellingRouter(Router):
 class Told:
     """A source that tells what the test wants, when it wants."""
 
+    name = "told"
+    trouble = ""
+
     def __init__(self) -> None:
         self._urls: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
 
@@ -90,6 +94,10 @@ class Watch:
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something that the router is told of is so."""
         await self.router.pulse.until(is_so)
+
+
+def placed(url: str, region: str) -> Found:
+    return Found(url, "p", PodFacts(region=region))
 
 
 def static(*urls: str) -> Static:
@@ -313,7 +321,7 @@ async def test_where_a_pod_stands_is_news_like_any_other() -> None:
     pod = FakePod()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(fake_pods(pod))
-        first, second = Static([Found(pod.url, "p", "eu")]), Static([Found(pod.url, "p", "us")])
+        first, second = Static([placed(pod.url, "eu")]), Static([placed(pod.url, "us")])
         watch = await stack.enter_async_context(watching(first))
         await watch.stands(pod.url, Standing.READY)
         assert (watch.pod(pod.url).pool, watch.pod(pod.url).region) == ("p", "eu")

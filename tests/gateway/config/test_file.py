@@ -7,6 +7,7 @@ import pytest
 from gateway.config.file import read_settings
 from gateway.config.values import Address, ModelEntry, Secret, Settings
 from gateway.discovery.source import Found
+from routing.facts import PodFacts
 from scorers.interference import Interference
 from scorers.prefill import Prefill
 from scorers.registry import SCORERS, routings
@@ -96,7 +97,11 @@ discovery: {static: {pods: [http://a:1, {url: http://b:1, region: eu}]}}
 model_list: [{model_name: m, pods: [http://b:1, http://c:1]}]
 """
     )
-    assert found.static_pods == (Found("http://a:1"), Found("http://b:1", region="eu"), Found("http://c:1"))
+    assert found.static_pods == (
+        Found("http://a:1"),
+        Found("http://b:1", facts=PodFacts(region="eu")),
+        Found("http://c:1"),
+    )
 
 
 def test_a_routing_is_a_name_or_its_scorers() -> None:
@@ -155,7 +160,6 @@ model_list:
         ("model_list: [{model_name: a, inference_pool: p}]", "model_list[0].inference_pool"),
         ("model_list: [{model_name: a, ladder: [b, c]}]", "model_list[0].ladder"),
         ("model_list: [{model_name: a, shadow_fraction: 0.01}]", "model_list[0].shadow_fraction"),
-        ("discovery: {kubernetes: {namespace: x}}", "discovery.kubernetes"),
     ],
 )
 def test_words_of_later_versions_are_refused(source: str, path: str) -> None:

@@ -71,7 +71,6 @@ def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.
     document["model_list"][0] |= dict.fromkeys(
         (*("ladder", "calibration", "hold_back", "shadow_fraction", "kv_connector", "inference_pool", "aliases"),), 1
     ) | {"litellm_params": 1}
-    document["discovery"] |= dict.fromkeys(("kubernetes", "dns", "redis"), 1)
     read_settings(yaml.safe_dump(document | later), {})
     known = set(words(SCHEMA))
     # A pod's own words, and the names of scorers, are not read by way of a table.
@@ -100,7 +99,8 @@ def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.
         {"model_list": [{"model_name": "a", "pods": []}]},
         {"log": {"level": "loud"}},
         {"lisen": "a:1"},
-        {"discovery": {"static": {"pods": [{"url": "http://a:1", "zone": "x"}]}}},
+        {"discovery": {"static": {"pods": [{"url": "http://a:1", "zonne": "x"}]}}},
+        {"discovery": {"static": {"pods": [{"url": "http://a:1", "role": "prefill", "tp": 2, "nics": ["a"]}]}}},
     ],
 )
 def test_schema_and_reader_agree(files: Path, change: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gateway.discovery import file
 from gateway.discovery.file import WatchedFile, read_pods
 from gateway.discovery.source import Found
+from routing.facts import PodFacts, Role
 from tenancy.document import Wrong
 from tests.gateway.fake_pod import Pulse
 
@@ -61,8 +62,10 @@ def test_pods_may_be_listed_as_people_like(text: str) -> None:
 
 def test_a_pod_may_say_where_it_stands_and_how_it_schedules() -> None:
     """Words that no engine tells: they come with the pod."""
-    text = "[{url: http://a:1, region: on-prem, pool: big, scheduling_policy: priority}, http://b:2]"
-    assert read_pods(text) == (Found("http://a:1", "big", "on-prem", takes_priority=True), Found("http://b:2"))
+    text = "[{url: http://a:1, region: on-prem, pool: big, role: prefill,"
+    text += " tp: 2, scheduling_policy: priority}, http://b:2]"
+    facts = PodFacts(role=Role.PREFILL, region="on-prem", tp=2)
+    assert read_pods(text) == (Found("http://a:1", "big", facts, takes_priority=True), Found("http://b:2"))
 
 
 def test_an_empty_list_is_written() -> None:
@@ -78,11 +81,11 @@ def test_an_empty_list_is_written() -> None:
     [
         ("pods: [http://a:1", "not YAML"),
         ("pod: [http://a:1]", "pod: unknown key"),
-        ("[{uri: http://a:1}]", r"pods\[0\]: uri: unknown key"),
+        ("[{uri: http://a:1}]", r"pods\[0\]: uri: is no fact of a pod"),
         ("[http://a:1, a]", r"pods\[1\]: must be a URL"),
         ("[5]", r"pods\[0\]: must be a text"),
         ("5", "must be a list of pods"),
-        ("[{url: http://a:1, region: 5}]", r"pods\[0\]: region: must be a text"),
+        ("[{url: http://a:1, region: [5, x]}]", r"pods\[0\]: region: must be a text"),
         ("[{url: http://a:1, scheduling_policy: prior}]", r"pods\[0\]: `prior` is none of fcfs, priority"),
         ("[{region: x}]", r"pods\[0\]: must be a text"),
         ("[http://a:1, {url: http://a:1, region: x}]", "http://a:1 stands twice"),

@@ -1,0 +1,91 @@
+"""What all sources have told, as one fleet: a pod that several of them name is one pod, and stands while any names it.
+
+Where they disagree about a fact, the source that comes first has its way: the order of the sources is the order in
+which they are believed (`in_force.py` says which). Decides; asks nobody. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from gateway.discovery.source import Found, Source
+from routing.facts import NO_FACTS, PodFacts
+from routing.fleet import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The last word of a source."""
+
+    found: tuple[Found, ...]
+    at_s: float
+
+
+class Census:
+    """Mutable; written by the watcher only."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = list(sources)
+        self.wanted: Mapping[str, Found] = {}
+        """All pods there should be, by URL."""
+        self._told: dict[Source, Told] = {}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every source has told its pods."""
+        return all(source in self._told for source in self.sources)
+
+    def last_word(self, source: Source) -> Told | None:
+        """What a source told last, None where it has never spoken."""
+        return self._told.get(source)
+
+    def named_by(self, url: str) -> list[str]:
+        """The sources that name a pod now, the most believed first."""
+        return [source.name for source in self.sources if any(pod.url == url for pod in self._found_by(source))]
+
+    def take(self, source: Source, found: tuple[Found, ...], now_s: float) -> bool:
+        """Take a source's word in the place of its last one. True where it was another."""
+        before, self._told[source] = self._told.get(source), Told(found, now_s)
+        if before is not None and before.found == found:
+            return False
+        self.wanted = merged(self._found_by(each) for each in self.sources)
+        return True
+
+    def replace(self, old: Source, new: Source) -> None:
+        """Another source in the place of one; what the old one told stands until the new one speaks."""
+        self.sources[self.sources.index(old)] = new
+        if (told := self._told.pop(old, None)) is not None:
+            self._told[new] = told
+
+    def _found_by(self, source: Source) -> tuple[Found, ...]:
+        told = self._told.get(source)
+        return told.found if told else ()
+
+
+def merged(lists: Iterable[Iterable[Found]]) -> dict[str, Found]:
+    """Each pod once, as all lists together know it; earlier lists are believed before later ones."""
+    pods: dict[str, Found] = {}
+    for found in lists:
+        for pod in found:
+            known = pods.get(pod.url)
+            pods[pod.url] = pod if known is None else _joined(known, pod)
+    return pods
+
+
+def _joined(believed: Found, other: Found) -> Found:
+    if believed == other:
+        return believed
+    return Found(
+        believed.url,
+        pool=believed.pool or other.pool,
+        facts=facts_over(believed.facts, other.facts),
+        takes_priority=believed.takes_priority or other.takes_priority,
+        held=Standing.DRAINING if Standing.DRAINING in (believed.held, other.held) else believed.held or other.held,
+    )
+
+
+def facts_over(believed: PodFacts, other: PodFacts) -> PodFacts:
+    """Fact by fact what the believed one says, and where it says nothing the other's."""
+    said = {each.name: getattr(believed, each.name) for each in fields(PodFacts)}
+    return replace(other, **{word: value for word, value in said.items() if value != getattr(NO_FACTS, word)})
