@@ -1,0 +1,164 @@
+"""What an agent writes into Redis of the pods beside it, and what a gateway reads there: one value, one wire shape.
+
+A key per agent (`key`) holds a JSON record and expires after the record's `ttl_s`; each beat writes it whole, so a
+Redis that was emptied is whole again one beat later. The same record goes out on a channel (`channel`), for quickness
+only: what counts is the key. An agent that leaves deletes its key and publishes a record without pods. Figures of load
+go out on the channel alone. Knows no socket and no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.config.words import pod_url
+from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
+from tenancy.document import Wrong
+
+VERSION = 1
+"""Of the shape. A reader passes over words that it does not know; another version means that it would misread."""
+
+LARGEST_RECORD = 64 << 10
+"""Bytes. A pod takes some six hundred."""
+
+MOST_PODS = 64
+"""Beside one agent; a node has a dozen GPUs."""
+
+LONGEST_TTL_S = 3600.0
+
+_AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""It stands in a key: no brackets, stars or colons."""
+
+
+class BadRecord(ValueError):  # noqa: N818 - it carries a verdict on what was read
+    """What is wrong with a record, or with one to be written."""
+
+
+class State(StrEnum):
+    """Whether a pod wants requests."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    """It finishes what it has and takes nothing new."""
+
+
+class EngineLoad(Struct, frozen=True, omit_defaults=True):
+    """What an engine itself said of one of its steps."""
+
+    rank: int = 0
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    """Share of its KV cache that requests use, 0 to 1."""
+    age_s: float = 0.0
+    """How old this was when the record was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One pod of an agent."""
+
+    url: str
+    facts: PodFacts = NO_FACTS
+    state: State = State.SERVING
+    takes_priority: bool = False
+    """Its engine was started with `--scheduling-policy priority`."""
+    loads: tuple[EngineLoad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that one agent says; each record replaces its last."""
+
+    agent: str
+    beat: int
+    """Counts up from the agent's start: of two records the one with the higher beat is the later."""
+    ttl_s: float
+    """Without another record for so long, these pods are to be forgotten."""
+    pods: tuple[Registered, ...] = ()
+    life: int = 0
+    """Drawn at the agent's start: beats count anew in another life."""
+
+
+def key(prefix: str, agent: str) -> str:
+    """Where an agent's record stands."""
+    return f"{prefix}hearth:agent:{agent}"
+
+
+def keys_pattern(prefix: str) -> str:
+    """Matches the keys of all agents, as SCAN wants it."""
+    return re.sub(r"([*?\[\]^\\])", r"\\\1", prefix) + "hearth:agent:*"
+
+
+def channel(prefix: str) -> str:
+    """Where records are published."""
+    return f"{prefix}hearth:agents"
+
+
+def is_agent_name(name: str) -> bool:
+    """Whether an agent may be called so: letters, digits, `.`, `_` and `-`, 128 at most."""
+    return _AGENT.fullmatch(name) is not None
+
+
+class _Pod(Struct, frozen=True, omit_defaults=True):
+    url: str
+    facts: dict[str, Any] = {}
+    state: State = State.SERVING
+    takes_priority: bool = False
+    load: list[EngineLoad] = []
+
+
+class _Record(Struct, frozen=True):
+    v: int
+    agent: str
+    beat: int
+    ttl_s: float
+    pods: list[_Pod]
+    life: int = 0
+
+
+class _Version(Struct, frozen=True):
+    v: int
+
+
+def write_record(record: Record) -> bytes:
+    """The record as JSON. Raises `BadRecord` where no reader would take it."""
+    pods = [_Pod(pod.url, pod.facts.told(), pod.state, pod.takes_priority, list(pod.loads)) for pod in record.pods]
+    written = msgspec.json.encode(_Record(VERSION, record.agent, record.beat, record.ttl_s, pods, record.life))
+    if len(written) > LARGEST_RECORD or len(pods) > MOST_PODS:
+        raise BadRecord(f"more than {MOST_PODS} pods or {LARGEST_RECORD} bytes")
+    return written
+
+
+def read_record(written: bytes) -> Record:
+    """What stands in Redis. Raises `BadRecord` that names what is wrong; words of a later writer are passed over."""
+    if len(written) > LARGEST_RECORD:
+        raise BadRecord(f"more than {LARGEST_RECORD} bytes")
+    try:
+        version = msgspec.json.decode(written, type=_Version).v
+        if version != VERSION:
+            raise BadRecord(f"v: is {version}, we read {VERSION}")
+        said = msgspec.json.decode(written, type=_Record)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRecord(str(error)) from None
+    if not is_agent_name(said.agent):
+        raise BadRecord("agent: is no name")
+    if not 0.1 <= said.ttl_s <= LONGEST_TTL_S:
+        raise BadRecord(f"ttl_s: must be from 0.1 to {LONGEST_TTL_S:.0f}")
+    if len(said.pods) > MOST_PODS:
+        raise BadRecord(f"pods: more than {MOST_PODS}")
+    pods = tuple(_registered(at, pod) for at, pod in enumerate(said.pods))
+    return Record(said.agent, said.beat, said.ttl_s, pods, said.life)
+
+
+def _registered(at: int, pod: _Pod) -> Registered:
+    try:
+        facts = read_facts({word: value for word, value in pod.facts.items() if word in WORDS})
+        return Registered(pod_url(pod.url), facts, pod.state, pod.takes_priority, tuple(pod.load))
+    except (Wrong, BadFacts) as wrong:
+        raise BadRecord(f"pods[{at}]: {wrong}") from None
