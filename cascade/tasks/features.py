@@ -1,0 +1,93 @@
+"""What a prompt looks like, in a few counts. The counts are kept, the text is not.
+
+Only the last `LOOKED_AT` characters are looked at: the question stands at the end, and a long prompt must cost no more
+than a short one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from math import log1p
+
+LOOKED_AT = 8_192
+"""Characters of the last text. All expressions below are linear in them."""
+
+WORD = re.compile(r"[^\W\d_]+")
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+CODE = re.compile(r"\b(?:def|class|import|return|function|const|select|from|where|void|struct|fn)\b|[{};]|=>|==|\(\)")
+MATHS = re.compile(r"[=+*/^%$<>√∑∫≤≥]|\\(?:frac|sqrt|sum|int|boxed)\b")
+OPTION = re.compile(r"^\s*\(?[A-J][).:]\s", re.MULTILINE)
+ASKING = frozenset({"what", "who", "when", "where", "which", "why", "how", "many", "much", "is", "are", "does", "can"})
+WRITING = frozenset({"write", "compose", "draft", "poem", "story", "essay", "email", "letter", "song", "blog"})
+CHANGING = frozenset({"translate", "summarize", "summarise", "rewrite", "paraphrase", "shorten", "proofread", "tldr"})
+EXTRACTING = frozenset({"extract", "classify", "label", "json", "fields", "entities", "sentiment", "category", "csv"})
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Counts over the last text of a prompt, and what else is asked of the model."""
+
+    characters: int = 0
+    """Of all texts together."""
+    turns: int = 1
+    words: int = 0
+    numbers: int = 0
+    lines: int = 0
+    fences: int = 0
+    code_marks: int = 0
+    maths_marks: int = 0
+    options: int = 0
+    """Lines that look like the options of a multiple choice."""
+    asking: int = 0
+    writing: int = 0
+    changing: int = 0
+    extracting: int = 0
+    foreign: int = 0
+    """Letters beyond ASCII."""
+    tools: int = 0
+    images: int = 0
+    is_json_asked: bool = False
+
+    def scaled(self) -> tuple[float, ...]:
+        """As numbers of like size, for a linear rule: log(1 + count)."""
+        return tuple(log1p(float(count)) for count in astuple(self))
+
+
+FEATURES = tuple(field.name for field in fields(Features))
+
+
+def features_of(texts: Sequence[str], *, tools: int = 0, images: int = 0, is_json_asked: bool = False) -> Features:
+    """Of the texts of a prompt in their order: turns of a conversation, or one text alone."""
+    text = texts[-1][-LOOKED_AT:] if texts else ""
+    words = [word.lower() for word in WORD.findall(text)]
+    return Features(
+        characters=sum(map(len, texts)),
+        turns=len(texts),
+        words=len(words),
+        numbers=len(NUMBER.findall(text)),
+        lines=text.count("\n") + 1 if text else 0,
+        fences=text.count("```") // 2,
+        code_marks=len(CODE.findall(text)),
+        maths_marks=len(MATHS.findall(text)),
+        options=len(OPTION.findall(text)),
+        asking=text.count("?") + sum(word in ASKING for word in words),
+        writing=sum(word in WRITING for word in words),
+        changing=sum(word in CHANGING for word in words),
+        extracting=sum(word in EXTRACTING for word in words),
+        foreign=sum(not character.isascii() for character in text),
+        tools=tools,
+        images=images,
+        is_json_asked=is_json_asked,
+    )
+
+
+def difficulty(features: Features) -> float:
+    """How hard a prompt looks, without anything learned: more numbers, marks, code, length and turns are harder.
+
+    A sum of logarithms of counts, about 0 for a word of greeting and 20 for a page of problems. As a signal of the
+    prompt it is used negated: higher = surer.
+    """
+    counts = (features.numbers, features.maths_marks, features.code_marks, features.words, features.turns - 1)
+    return sum(log1p(float(count)) for count in counts)

@@ -1,0 +1,36 @@
+"""One rung's answer judged: good enough, not good enough, or not yet clear.
+
+Pure look-up in the ladder file. What is not known is not good enough: a promise covers only what was calibrated.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import isnan
+
+from cascade.ladder_file import LadderFile
+
+
+class Verdict(StrEnum):
+    """What becomes of a rung's answer."""
+
+    KEEP = "keep"
+    ESCALATE = "escalate"
+    GREY = "grey"
+    """Not decided yet, and likely to end as escalate: a hedge may begin the next rung. Never said of a full window."""
+
+
+def judge(file: LadderFile, rung: int, bucket: str, signal: float | None, *, is_final: bool = True) -> Verdict:
+    """Whether this rung's answer is kept.
+
+    `signal` is the one that the file names, None or nan where it could not be had. While the window is still filling
+    (`is_final=False`) nothing is decided: KEEP says only that it looks well so far.
+    """
+    cut = file.cut(rung, bucket) if file.is_promised else None
+    if cut is None:
+        return Verdict.ESCALATE if is_final else Verdict.GREY
+    is_known = signal is not None and not isnan(signal)
+    if is_final:
+        return Verdict.KEEP if is_known and signal is not None and signal >= cut.threshold else Verdict.ESCALATE
+    is_doubtful = signal is None or not signal >= cut.threshold + cut.grey
+    return Verdict.GREY if is_doubtful else Verdict.KEEP
