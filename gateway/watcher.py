@@ -205,7 +205,7 @@ class Watcher:
             await self._pause(pod)
 
     def _note_look(self) -> None:
-        if self.has_looked.is_set() or not self.census.is_whole:
+        if self.has_looked.is_set() or not self.census.is_whole():
             return
         if all(pod.looked_s > -inf for pod in self._pods.values()):
             self.has_looked.set()

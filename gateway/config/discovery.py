@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gateway.config.discovery_places import dns_place, kubernetes_place, registry_place
 from gateway.config.values import Settings
 from gateway.config.words import file, goes_by_priority, pod_url
+from gateway.discovery.places import Places, RegistryPlace
 from gateway.discovery.source import Found
 from routing.facts import BadFacts, read_facts
-from tenancy.document import Table, Wrong, text
+from tenancy.document import Table, Wrong, flag, text
 
 WORDS_OF_POD = ("url", "pool", "scheduling_policy")
 """Beside the facts that anybody may tell of a pod (`routing/facts.py`)."""
@@ -25,8 +27,32 @@ def discovered(table: Table | None, settings: Settings) -> Settings:
     if (watched := table.table("file")) is not None:
         settings = replace(settings, pod_file=watched.need("path", file, None))
         watched.close()
+    pools = tuple(dict.fromkeys(entry.inference_pool for entry in settings.models if entry.inference_pool))
+    places = Places(
+        dns=tuple(dns_place(each) for each in _several(table, "dns")),
+        registry=_registry(table),
+        kubernetes=tuple(kubernetes_place(each, pools) for each in _several(table, "kubernetes")),
+    )
     table.close()
-    return settings
+    return replace(settings, places=places)
+
+
+def _registry(table: Table) -> RegistryPlace | None:
+    """`redis: true` is the Redis that gateways share."""
+    if not table.get("redis", lambda value: isinstance(value, dict) or flag(value), default=False):
+        return None
+    if table.get("redis", lambda value: value is True, default=False):
+        return RegistryPlace()
+    said = table.table("redis")
+    return registry_place(said) if said is not None else None
+
+
+def _several(table: Table, key: str) -> tuple[Table, ...]:
+    """One mapping, or a list of them."""
+    if table.get(key, lambda value: isinstance(value, list), default=False):
+        return table.tables(key)
+    one = table.table(key)
+    return (one,) if one is not None else ()
 
 
 def pod_place(value: object) -> Found:

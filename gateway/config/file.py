@@ -32,7 +32,7 @@ from tenancy.document import Table, Wrong, not_negative, one_of, positive, read_
 NOT_SUPPORTED = "not supported by this version"
 
 LATER_OF_MODEL = (
-    *("ladder", "calibration", "hold_back", "shadow_fraction", "kv_connector", "inference_pool", "aliases"),
+    *("ladder", "calibration", "hold_back", "shadow_fraction", "kv_connector", "aliases"),
     "litellm_params",
 )
 
@@ -94,6 +94,7 @@ def _models(root: Table) -> tuple[ModelEntry, ...]:
             pods=pods,
             tokenizer=tokenizer_entry(table, file),
             takes_priority=table.get("scheduling_policy", goes_by_priority, default=False),
+            inference_pool=table.get("inference_pool", text, None),
         )
         table.close()
         if entry.name and entry.name in entries:

@@ -82,6 +82,7 @@ def _model() -> Schema:
             "pods": described(
                 {"type": "array", "items": TEXT.schema, "minItems": 1}, "The only pods that may serve it."
             ),
+            "inference_pool": described(TEXT.schema, "The InferencePool whose pods may serve it."),
             "tokenizer": described(TEXT.schema, "For kv_events: a folder with tokenizer.json, or `pod`."),
             "chat_template": described(TEXT.schema, "Where vLLM was given one with --chat-template."),
             "scheduling_policy": described(

@@ -1,4 +1,4 @@
-"""The settings as JSON values for people to look at. Secrets stay hidden."""
+"""The settings as JSON values for people to look at. Secrets stay hidden, and what its value does not show either."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def _shown(value: Any) -> object:
         case tuple():
             return [_shown(held) for held in value]
         case _ if is_dataclass(value):
-            return {field.name: _shown(getattr(value, field.name)) for field in fields(value)}
+            return {field.name: _shown(getattr(value, field.name)) for field in fields(value) if field.repr}
         case _:
             return str(value)

@@ -163,6 +163,9 @@ def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[Fault]) 
 def _contradictions(settings: Settings) -> list[Fault]:
     """What each word allows by itself, but not together."""
     faults = []
+    registry = settings.places.registry
+    if registry is not None and registry.url is None and settings.redis is None:
+        faults.append(Fault("discovery.redis", "names no Redis: give it a url, or set `redis` for the whole gateway"))
     admin = settings.admin
     if admin is not None and not admin.is_loopback and settings.admin_token is None:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"

@@ -8,6 +8,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 
 from gateway.config.exact import KvEvents, TokenizerEntry
+from gateway.discovery.places import ELSEWHERE, Places
 from gateway.discovery.source import Found
 from gateway.limits import Limits, Timeouts
 from routing.candidates import Scorer
@@ -58,6 +59,8 @@ class ModelEntry:
     """How its prompts become tokens, None where the pods' own `/tokenize` does."""
     takes_priority: bool = False
     """Its pods schedule by priority."""
+    inference_pool: str | None = None
+    """The InferencePool whose pods may serve it, None for all that say they do."""
 
     def input_cost(self, tokens: int | None, cached_tokens: int | None) -> float | None:
         """Of a prompt, None where price or tokens are unknown."""
@@ -105,6 +108,8 @@ class Settings:
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     pods: tuple[Found, ...] = ()
     pod_file: Path | None = None
+    places: Places = ELSEWHERE
+    """Where else pods are looked for."""
     pod_api_key: Secret | None = None
     models: tuple[ModelEntry, ...] = ()
     routing: Routing = field(default_factory=Routing)

@@ -31,7 +31,6 @@ class Census:
         """All pods there should be, by URL."""
         self._told: dict[Source, Told] = {}
 
-    @property
     def is_whole(self) -> bool:
         """Whether every source has told its pods."""
         return all(source in self._told for source in self.sources)

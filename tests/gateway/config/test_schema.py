@@ -35,11 +35,19 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+ASKED: dict[str, Any] = {
+    "dns": [{"name": "pods.example", "port": 8000, "role": "decode"}],
+    "redis": {"url": "redis://h", "keep_s": 5},
+    "kubernetes": [{"selector": "app=vllm"}],
+}
+"""Sources that ask others; of those that may stand once or in a list, the list."""
+
+
 def full(folder: Path) -> dict[str, Any]:
     """A configuration that opens every table."""
     return {
         "model_list": [{"model_name": "a"}],
-        "discovery": {"static": {"pods": [{"url": "http://a:1"}]}, "file": {"path": f"{folder}/pods"}},
+        "discovery": {"static": {"pods": [{"url": "http://a:1"}]}, "file": {"path": f"{folder}/pods"}} | ASKED,
         "routing": {"scorers": {"session": {}, "interference": {}, "copies": {}, "lora": {}, "slow_start": {}}},
         "kv_events": {"load_us_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
         "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key"},
@@ -69,12 +77,13 @@ def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.
     later = dict.fromkeys(("ladders", "extproc", "telemetry"), 1)
     document = full(files)
     document["model_list"][0] |= dict.fromkeys(
-        (*("ladder", "calibration", "hold_back", "shadow_fraction", "kv_connector", "inference_pool", "aliases"),), 1
+        (*("ladder", "calibration", "hold_back", "shadow_fraction", "kv_connector", "aliases"),), 1
     ) | {"litellm_params": 1}
     read_settings(yaml.safe_dump(document | later), {})
     known = set(words(SCHEMA))
     # A pod's own words, and the names of scorers, are not read by way of a table.
     known -= {word for word in known if ".pods[0]." in word}
+    known -= {word for word in known if word.startswith(("discovery.dns.", "discovery.kubernetes."))}
     assert known == asked | {f"routing.scorers.{scorer.name}" for scorer in SCORERS}
 
 
@@ -88,6 +97,11 @@ def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.
         {"limits": {"max_body_bytes": 5}, "timeouts": {"drain_s": 0.5}},
         {"trusted_proxies": ["10.0.0.0/8"], "redis": "redis://h"},
         {"model_list": [{"model_name": "a", "input_cost_per_token": "2e-7", "pods": ["http://a:1"]}]},
+        {"discovery": {"dns": {"name": "_http._tcp.pods.example"}, "redis": True}},
+        {"discovery": {"kubernetes": {"selector": {"app": "vllm"}, "namespace": "x", "nodes": True}}},
+        {"discovery": {"kubernetes": {"inference_pools": ["a"], "port": 0}}},
+        {"discovery": {"dns": {"port": 8000}}},
+        {"discovery": {"redis": {"keep_s": 0}}},
         {"listen": 8000},
         {"processes": 0},
         {"routing": "warn"},

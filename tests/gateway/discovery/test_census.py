@@ -47,9 +47,9 @@ def test_a_silent_source_keeps_its_last_list() -> None:
     one, other = Named("one"), Named("other")
     census = Census([one, other])
     assert census.take(one, (Found(A), Found(B)), 1.0)
-    assert not census.is_whole
+    assert not census.is_whole()
     assert census.take(other, (Found(B),), 2.0)
-    assert census.is_whole
+    assert census.is_whole()
     assert census.take(other, (Found(C),), 3.0)
     assert set(census.wanted) == {A, B, C}
     assert census.named_by(B) == ["one"]
@@ -75,7 +75,7 @@ def test_a_source_in_the_place_of_another_inherits_its_list() -> None:
     census = Census([old])
     census.take(old, (Found(A),), 1.0)
     census.replace(old, new)
-    assert census.is_whole
+    assert census.is_whole()
     assert set(census.wanted) == {A}
     census.take(new, (Found(B),), 2.0)
     assert set(census.wanted) == {B}

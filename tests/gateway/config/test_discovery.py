@@ -1,0 +1,107 @@
+"""What the sources of pods are told, and what is said of a configuration that tells them nonsense."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config.file import read_settings
+from gateway.config.show import show_settings
+from gateway.config.sources import gather
+from gateway.config.values import Settings
+from gateway.discovery.places import DnsPlace, KubernetesPlace, RegistryPlace
+from routing.facts import PodFacts, Role
+from tenancy.document import Invalid
+
+
+def settings(source: str) -> Settings:
+    found, root = read_settings(source, {})
+    assert not root.faults, list(map(str, root.faults))
+    return found
+
+
+def faults(source: str) -> list[str]:
+    return [str(fault) for fault in read_settings(source, {})[1].faults]
+
+
+def test_every_source_is_read() -> None:
+    """One of a kind as a mapping, several as a list."""
+    places = settings(
+        """
+discovery:
+  dns:
+    - {name: vllm.inference.svc.cluster.local, port: 8000, region: eu, role: prefill, pool: p}
+    - {name: _http._tcp.pods.example, servers: [127.0.0.1:5353, 10.0.0.2, "[::1]:53"]}
+  redis: {url: "redis://:secret@h", keep_s: 60}
+  kubernetes: {namespace: inference, selector: "app=vllm,tier!=test", port: 8001, api: "https://10.0.0.1:6443"}
+"""
+    ).places
+    assert places.dns == (
+        DnsPlace("vllm.inference.svc.cluster.local", 8000, pool="p", facts=PodFacts(region="eu", role=Role.PREFILL)),
+        DnsPlace("_http._tcp.pods.example", servers=("127.0.0.1:5353", "10.0.0.2:53", "[::1]:53")),
+    )
+    assert places.registry == RegistryPlace("redis://:secret@h", 60)
+    assert places.kubernetes == (
+        KubernetesPlace("inference", "app=vllm,tier!=test", port=8001, api="https://10.0.0.1:6443"),
+    )
+
+
+def test_the_registry_may_be_the_redis_of_all() -> None:
+    """`true` is enough, wherever that Redis was named; without one it is a fault."""
+    assert settings("redis: redis://h\ndiscovery: {redis: true}").places.registry == RegistryPlace()
+    assert settings("discovery: {redis: false}").places.registry is None
+
+
+def test_a_registry_without_redis_is_a_fault(tmp_path: Path) -> None:
+    """Also where flags and environment might have named it."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text("discovery: {redis: {}}\n")
+    with pytest.raises(Invalid, match=r"discovery\.redis: names no Redis"):
+        gather({}, {}, config)
+    assert gather({}, {"HEARTH_REDIS": "redis://h"}, config).places.registry == RegistryPlace()
+
+
+def test_pools_of_models_are_followed() -> None:
+    """Where the source itself names none."""
+    found = settings(
+        "model_list: [{model_name: a, inference_pool: p}, {model_name: b, inference_pool: q}, {model_name: c}]\n"
+        "discovery: {kubernetes: [{namespace: x}, {namespace: y, selector: {app: vllm}}]}"
+    )
+    assert [(place.inference_pools, place.selector) for place in found.places.kubernetes] == [
+        (("p", "q"), None),
+        ((), "app=vllm"),
+    ]
+    assert [entry.inference_pool for entry in found.models] == ["p", "q", None]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("dns: {}", "discovery.dns.name: is missing"),
+        ("dns: {name: 'a b'}", "discovery.dns.name: `a b` is no name in DNS"),
+        (
+            "dns: {name: a}",
+            "discovery.dns.port: is missing: only SRV records, as of `_http._tcp.a`, say a port themselves",
+        ),
+        ("dns: [{name: a, port: 70000}]", "discovery.dns[0].port: `70000` is no port (1 to 65535)"),
+        ("dns: {name: a, port: 1, servers: [':5']}", "discovery.dns.servers[0]: must be HOST:PORT, not `:5`"),
+        ("dns: {name: a, port: 1, role: cook}", "discovery.dns.role: must be one of either, prefill, decode"),
+        ("redis: {keep_s: 0}", "discovery.redis.keep_s: must be above 0"),
+        ("redis: {url: 'http://secret@h'}", "discovery.redis.url: must be a URL beginning with redis://"),
+        ("kubernetes: {}", "discovery.kubernetes: says not which pods: name a selector, a service or inference_pools"),
+        ("kubernetes: {service: S}", "discovery.kubernetes.service: `S` is no name in Kubernetes"),
+        ("kubernetes: {selector: 'a\"b'}", 'discovery.kubernetes.selector: `a"b` is no label selector'),
+        ("kubernetes: {selector: a, tokenn: x}", "discovery.kubernetes.tokenn: unknown key"),
+        ("consul: {}", "discovery.consul: unknown key"),
+    ],
+)
+def test_nonsense_is_told_with_its_path(source: str, words: str) -> None:
+    """Nothing secret stands in what is said."""
+    said = faults(f"discovery: {{{source}}}")
+    assert any(fault.startswith(words) for fault in said), said
+    assert not any("secret" in fault for fault in said)
+
+
+def test_a_password_in_the_registry_is_not_shown() -> None:
+    """Wherever settings are shown."""
+    found = settings("discovery: {redis: {url: 'redis://u:hush@h'}}")
+    assert "hush" not in f"{show_settings(found)}{found!r}"
