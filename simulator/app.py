@@ -26,6 +26,7 @@ from simulator.surface.wire import (
     fault_error,
     json_answer,
 )
+from simulator.transfer.transfers import Transfers
 
 GUARDED = ("/v1", "/v2", "/inference")
 """Paths below these want the API key; all others are open."""
@@ -103,6 +104,17 @@ def make_app(door: Door) -> web.Application:
     for path, handler in posted.items():
         router.add_post(path, handler)
     app.on_response_prepare.append(_add_headers)
+    return app
+
+
+def bootstrap_app(transfers: Transfers) -> web.Application:
+    """Mooncake's bootstrap server: says who this pod is to other pods."""
+
+    async def query(_: web.Request) -> web.Response:
+        return json_answer(transfers.who())
+
+    app = web.Application()
+    app.router.add_get("/query", query)
     return app
 
 

@@ -14,6 +14,7 @@ from itertools import islice
 from simulator.live import Live, WaitingQueue
 from simulator.paged_cache import PagedCache
 from simulator.profile import Profile
+from simulator.sequence import Fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,12 @@ class Batch:
         self.waiting = WaitingQueue()
         self.prefilling: dict[Live, None] = {}
         self.decoding: dict[Live, None] = {}
+        self.fetching: dict[Live, None] = {}
+        """They have their blocks, and wait for another engine's KV."""
+        self.held: dict[str, Live] = {}
+        """They have ended; their blocks wait to be fetched."""
+        self.begun_fetches: list[Fetch] = []
+        self.fetched_tokens = 0
         self.steps = 0
         self.kv_tokens = 0
         """KV tokens of all that decode, at the step count."""
@@ -63,7 +70,7 @@ class Batch:
         """Decide the step that begins at `at`."""
         preempted = self._make_room()
         chunks = self._plan_chunks(at, may_admit=not preempted)
-        return Plan(chunks, 1 if chunks or preempted else self._steps_alike())
+        return Plan(chunks, 1 if chunks or preempted or not self.decoding else self._steps_alike())
 
     def _make_room(self) -> bool:
         """Take the blocks that decoding begins in the next step, from the last in order of service if need be."""
@@ -88,11 +95,12 @@ class Batch:
         for live in self.prefilling:
             if budget:
                 budget -= self._plan_chunk(live, budget, chunks)
-        while may_admit and budget and self.running < self.profile.max_num_seqs:
+        while may_admit and budget and self.running + len(self.fetching) < self.profile.max_num_seqs:
             head = self.waiting.head()
             if head is None or not self._admit(head, at):
                 break
-            budget -= self._plan_chunk(head, budget, chunks)
+            if head in self.prefilling:
+                budget -= self._plan_chunk(head, budget, chunks)
         return chunks
 
     def _plan_chunk(self, live: Live, budget: int, chunks: list[Chunk]) -> int:
@@ -122,7 +130,11 @@ class Batch:
         cache.acquire(live.held)
         cache.take(blocks - hits)
         live.named, live.blocks, live.computed = hits, blocks, hits * block_size
-        self.prefilling[live] = None
+        if live.remote > live.computed:
+            self.fetching[live] = None
+            self.begun_fetches.append(Fetch(live.spec.sequence_id, live.remote - live.computed))
+        else:
+            self.prefilling[live] = None
         if live.admitted_at is None:
             self._count_lookup(live, at)
         return True
@@ -180,8 +192,40 @@ class Batch:
         end = self.steps + live.spec.output_tokens - live.emitted
         heappush(self._ends, (end, live.rank, self.steps, live))
 
+    def end_fetch(self, live: Live, *, came: bool) -> None:
+        """What another engine has computed is here, all but the last token, which is always computed; or it never will
+        be, and all is computed.
+        """
+        del self.fetching[live]
+        if came:
+            self.fetched_tokens += live.remote - live.computed
+            live.cached_tokens = live.remote
+            live.computed = min(live.remote, live.target - 1)
+            self._name_blocks(live, live.computed // self.profile.block_size)
+        live.remote = 0
+        self.prefilling[live] = None
+
+    def finish(self, live: Live) -> None:
+        """It has ended by itself: its blocks are given back, or kept for whoever is to fetch them."""
+        if live.spec.is_held:
+            self._take_out(live)
+            self.held[live.spec.sequence_id] = live
+        else:
+            self.remove(live)
+
+    def let_go(self, sequence_id: str) -> bool:
+        """Give back what was held for another engine. No if nothing is."""
+        live = self.held.pop(sequence_id, None)
+        if live is not None:
+            live.leave(self.cache, self.profile.block_size)
+        return live is not None
+
     def remove(self, live: Live) -> None:
         """Take it out of the batch or the queue, its blocks given back."""
+        self._take_out(live)
+        live.leave(self.cache, self.profile.block_size)
+
+    def _take_out(self, live: Live) -> None:
         if live in self.decoding:
             del self.decoding[live]
             live.stop_decoding(self.steps)
@@ -189,16 +233,17 @@ class Batch:
             self._beginners[(self.steps - live.computed) % self.profile.block_size] -= 1
         elif live in self.prefilling:
             del self.prefilling[live]
+        elif live in self.fetching:
+            del self.fetching[live]
         else:
             self.waiting.discard(live)
-        live.leave(self.cache, self.profile.block_size)
 
     def pop_ended(self) -> Iterator[Live]:
         """Those whose last token came with the step count reached; each is taken out."""
         while self._ends and self._ends[0][0] <= self.steps:
             _, _, joined, live = heappop(self._ends)
             if live.joined_at_step == joined:
-                self.remove(live)
+                self.finish(live)
                 yield live
 
     def _drop_stale_ends(self) -> None:

@@ -16,7 +16,7 @@ from math import sqrt
 from simulator.batch import Batch, Chunk
 from simulator.live import Live
 from simulator.profile import Profile
-from simulator.sequence import Milestone, MilestoneKind, Sequence, Statistics, StepReport
+from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence, Statistics, StepReport
 
 ABORTED = "abort"
 """The finish reason of a sequence that was aborted."""
@@ -81,7 +81,9 @@ class Engine:
         self._check(sequence, now)
         order = sequence.priority if self.profile.by_priority else 0
         prompt_blocks = sequence.prompt_tokens // self.profile.block_size
-        live = Live(sequence, (order, self._arrivals), sequence.prompt_tokens, prompt_blocks)
+        live = Live(
+            sequence, (order, self._arrivals), sequence.prompt_tokens, prompt_blocks, remote=sequence.remote_tokens
+        )
         self._arrivals += 1
         self._live[sequence.sequence_id] = live
         self._batch.waiting.push(live)
@@ -96,6 +98,29 @@ class Engine:
         live.aborted = True
         self._aborted.append(live)
         self._batch.waiting.discard(live)
+        self._reconsider(now)
+        return True
+
+    def take_fetches(self) -> list[Fetch]:
+        """Whose blocks were taken since the last look, and how much of other engines' KV is to come into them."""
+        fetches, self._batch.begun_fetches = self._batch.begun_fetches, []
+        return fetches
+
+    def end_fetch(self, sequence_id: str, now: float, *, came: bool) -> bool:
+        """The KV that a sequence waits for is here, or never will be. No if it does not wait for any (any more)."""
+        self._check_played(now)
+        live = self._live.get(sequence_id)
+        if live is None or live.aborted or live not in self._batch.fetching:
+            return False
+        self._batch.end_fetch(live, came=came)
+        self._reconsider(now)
+        return True
+
+    def let_go(self, sequence_id: str, now: float) -> bool:
+        """Free the blocks that a sequence left behind for another engine. No if there are none (any more)."""
+        self._check_played(now)
+        if not self._batch.let_go(sequence_id):
+            return False
         self._reconsider(now)
         return True
 
@@ -179,7 +204,7 @@ class Engine:
         batch, done = self._batch, 0 if self._run is None else self._run.done
         return Statistics(
             running=batch.running,
-            waiting=len(batch.waiting),
+            waiting=len(batch.waiting) + len(batch.fetching),
             kv_usage=batch.used_blocks(0 if self._run is None else done + 1) / batch.cache.total,
             prefix_query_tokens=batch.query_tokens,
             prefix_hit_tokens=batch.hit_tokens,
@@ -188,6 +213,8 @@ class Engine:
             preemptions=batch.preemptions,
             steps=batch.steps + done,
             computed_prompt_tokens=self._computed_tokens,
+            fetching=len(batch.fetching),
+            fetched_tokens=batch.fetched_tokens,
         )
 
     def audit(self) -> None:
@@ -202,6 +229,10 @@ class Engine:
             return
         plan = self._batch.plan(at)
         decoding = len(self._batch.decoding)
+        if not (plan.chunks or decoding or self._aborted):
+            # All that are here wait for other engines, or for blocks that others hold: whoever ends that asks again.
+            self._run = None
+            return
         first = self.profile.step_base_s + self.profile.decode_s(decoding, self._batch.kv_tokens)
         for chunk in plan.chunks:
             first += self.profile.prefill_s(chunk.live.computed, chunk.tokens)
@@ -247,7 +278,7 @@ class Engine:
         if live.emitted < live.spec.output_tokens:
             self._batch.start_decoding(live)
         else:
-            self._batch.remove(live)
+            self._batch.finish(live)
             self._end(live, at, live.spec.finish_reason, milestones)
 
     def _end(self, live: Live, at: float, reason: str, milestones: list[Milestone]) -> None:

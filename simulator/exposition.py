@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from simulator.books import HISTOGRAMS
 from simulator.options import Options
 from simulator.rank import Rank
+from simulator.transfer.transfers import Transfers
 
 _LABELS = ("engine", "model_name")
 
@@ -31,6 +32,7 @@ class Subject:
     ranks: Sequence[Rank]
     rejected: int
     adapters: Sequence[str]
+    transfers: Transfers | None = None
 
 
 def render_metrics(subject: Subject) -> bytes:
@@ -48,6 +50,7 @@ class _Page(Collector):
         self._ranks = subject.ranks
         self._rejected = subject.rejected
         self._adapters_in_use = subject.adapters
+        self._transfers = subject.transfers
 
     def collect(self) -> Iterable[Metric]:
         yield from self._gauges()
@@ -57,6 +60,33 @@ class _Page(Collector):
         yield self._cache_config()
         if self._options.adapters:
             yield self._adapters()
+        if self._transfers is not None:
+            yield from self._transferred(self._transfers)
+
+    def _transferred(self, transfers: Transfers) -> Iterable[Metric]:
+        stages = GaugeMetricFamily("vllm:num_requests_kv_fetch_by_stage", "fetching", labels=(*_LABELS, "stage"))
+        for rank, each in enumerate(self._ranks):
+            stages.add_metric(self._labels(rank, "waiting_to_start"), 0)
+            stages.add_metric(self._labels(rank, "in_progress"), each.engine.statistics().fetching)
+            stages.add_metric(self._labels(rank, "completed_waiting"), 0)
+        yield stages
+        if not transfers.wiring.connector.startswith("Nixl"):
+            return
+        counts = transfers.side_channel.counts
+        for name, value in (
+            ("nixl_num_kv_expired_reqs", counts.expired),
+            ("nixl_num_notifications_after_expiry", counts.after_expiry),
+        ):
+            counter = CounterMetricFamily(f"vllm:{name}", name, labels=_LABELS)
+            counter.add_metric(self._labels(0), value)
+            yield counter
+        for name, total in (
+            ("nixl_xfer_time_seconds", counts.transfer_s),
+            ("nixl_bytes_transferred", counts.bytes_moved),
+        ):
+            family = HistogramMetricFamily(f"vllm:{name}", name, labels=_LABELS)
+            family.add_metric(self._labels(0), [("+Inf", counts.transfers)], total)
+            yield family
 
     def _labels(self, rank: int, *more: str) -> tuple[str, ...]:
         return (str(rank), self._options.models[0], *more)
@@ -75,8 +105,8 @@ class _Page(Collector):
         waiting = GaugeMetricFamily("vllm:num_requests_waiting_by_reason", "waiting", labels=(*_LABELS, "reason"))
         asleep = GaugeMetricFamily("vllm:engine_sleep_state", "asleep", labels=(*_LABELS, "sleep_state"))
         for rank, each in enumerate(books):
-            waiting.add_metric(self._labels(rank, "capacity"), each.waiting)
-            waiting.add_metric(self._labels(rank, "deferred"), 0)
+            waiting.add_metric(self._labels(rank, "capacity"), each.waiting - each.fetching)
+            waiting.add_metric(self._labels(rank, "deferred"), each.fetching)
             for state in ("awake", "weights_offloaded", "discard_all"):
                 asleep.add_metric(self._labels(rank, state), float(state == "awake"))
         yield from (waiting, asleep)
@@ -87,8 +117,8 @@ class _Page(Collector):
             ("num_preemptions", [each.preemptions for each in books]),
             ("prefix_cache_queries", [each.prefix_query_tokens for each in books]),
             ("prefix_cache_hits", [each.prefix_hit_tokens for each in books]),
-            ("external_prefix_cache_queries", [0 for _ in books]),
-            ("external_prefix_cache_hits", [0 for _ in books]),
+            ("external_prefix_cache_queries", [each.fetched_tokens for each in books]),
+            ("external_prefix_cache_hits", [each.fetched_tokens for each in books]),
             ("prompt_tokens", [each.prompt_tokens for each in books]),
             ("prompt_tokens_cached", [each.prefix_hit_tokens for each in books]),
             ("generation_tokens", [each.generation_tokens for each in books]),
@@ -105,11 +135,13 @@ class _Page(Collector):
         rejected = CounterMetricFamily("vllm:admission_rejections", "refused", labels=(*_LABELS, "reason"))
         for rank, each in enumerate(self._ranks):
             books = each.engine.statistics()
-            hits = books.prefix_hit_tokens
-            for source, value in zip(_SOURCES, (max(books.prompt_tokens - hits, 0), hits, 0), strict=True):
+            hits, fetched = books.prefix_hit_tokens, books.fetched_tokens
+            computed = max(books.prompt_tokens - hits - fetched, 0)
+            for source, value in zip(_SOURCES, (computed, hits, fetched), strict=True):
                 sources.add_metric(self._labels(rank, source), value)
             for source in _CACHE_SOURCES:
-                cached.add_metric(self._labels(rank, source), hits if source == "device" else 0)
+                value = hits if source == "device" else fetched if source == "p2p" else 0
+                cached.add_metric(self._labels(rank, source), value)
             for reason, value in each.books.finished.items():
                 success.add_metric(self._labels(rank, reason), value)
             for reason in _REJECTIONS:

@@ -29,12 +29,22 @@ class FaultKind(StrEnum):
     """500, the engine had an issue; nothing else suffers."""
     CRASH = "crash"
     """The engine is dead behind a living server: streams end with an error event, then 500, /health says 503."""
+    STALL = "stall"
+    """Whoever fetches KV from here hears nothing more; all else goes on."""
     UNREADY = "unready"
     """/health says 503; requests are answered all the same."""
 
 
 LASTING = frozenset(
-    {FaultKind.DIE, FaultKind.FREEZE, FaultKind.HANG, FaultKind.SLOW, FaultKind.CRASH, FaultKind.UNREADY}
+    {
+        FaultKind.DIE,
+        FaultKind.FREEZE,
+        FaultKind.HANG,
+        FaultKind.SLOW,
+        FaultKind.CRASH,
+        FaultKind.STALL,
+        FaultKind.UNREADY,
+    }
 )
 """These are states of the pod; the others happen to requests and can be counted."""
 

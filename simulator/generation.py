@@ -6,11 +6,13 @@ Must not know of HTTP, nor how a prompt came to be.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.options import Options
 from simulator.prompts import Prompt
 from simulator.rank import Bell, Progress, Rank
 from simulator.script import Script
+from simulator.transfer.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Portion:
 class Choice:
     """One answer of a generation."""
 
-    __slots__ = ("index", "progress", "prompt", "script", "sequence_id", "taken", "told_end")
+    __slots__ = ("index", "progress", "prompt", "script", "sequence_id", "taken", "told_cached_tokens", "told_end")
 
     def __init__(self, index: int, prompt: Prompt, script: Script, sequence_id: str, progress: Progress) -> None:
         self.index = index
@@ -36,6 +38,8 @@ class Choice:
         self.progress = progress
         self.taken = 0
         self.told_end = False
+        self.told_cached_tokens: int | None = None
+        """What a prefilling pod has told of its own cache: engines repeat that instead of what they found."""
 
     def take(self, most: int) -> Portion | None:
         """What is new, `most` tokens at most, if anything is."""
@@ -54,6 +58,8 @@ class Choice:
     @property
     def cached_tokens(self) -> int:
         """What the prefix cache gave; 0 until it is known."""
+        if self.told_cached_tokens is not None:
+            return self.told_cached_tokens
         milestone = self.progress.end or self.progress.first
         return milestone.cached_tokens if milestone else 0
 
@@ -61,13 +67,22 @@ class Choice:
 class Generation:
     """All answers to one request."""
 
-    def __init__(self, rank: Rank, choices: list[Choice], bell: Bell, options: Options, copies: int) -> None:
+    def __init__(
+        self,
+        rank: Rank,
+        choices: list[Choice],
+        bell: Bell,
+        options: Options,
+        copies: int,
+        transfers: Transfers | None = None,
+    ) -> None:
         self.choices = choices
         self.copies = copies
         self._rank = rank
         self._bell = bell
         self._block_size = options.profile.block_size
         self._most = options.tokens_per_event
+        self._transfers = transfers
 
     def abort(self) -> None:
         """Take whatever still runs out of the engine."""
@@ -103,6 +118,14 @@ class Generation:
         """Until all is said."""
         while not self.is_over:
             await self._bell.wait()
+
+    @property
+    def transfer_params(self) -> dict[str, Any] | None:
+        """What a whole answer tells of its KV, for whoever decodes."""
+        if self._transfers is None:
+            return None
+        choice = self.choices[0]
+        return self._transfers.returned(choice.sequence_id, choice.cached_tokens)
 
     @property
     def prompt_tokens(self) -> int:

@@ -38,6 +38,8 @@ class Live:
     """Leading blocks that were offered to the cache."""
     blocks: int = 0
     """Blocks it was admitted with, ids or not."""
+    remote: int = 0
+    """Leading tokens still to be fetched from another engine; once they came or failed to, what is lost is computed."""
 
     def chain(self, blocks: int) -> tuple[int, ...]:
         """Ids of its first `blocks` full blocks: its caller's, then derived ones; none behind a gap in the prompt's."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from simulator.profile import Profile
+from simulator.transfer.wiring import Wiring
 
 TASKS = frozenset({"generate", "pooling"})
 """What a pod can serve; a real one serves one of them, and the other's paths are not there."""
@@ -39,6 +40,8 @@ class Options:
     load_s: float = 0.0
     """Real seconds from the start until /health says 200."""
     keep_alive_s: float = 5.0
+    wiring: Wiring | None = None
+    """`--kv-transfer-config`: how it shares KV with other pods."""
 
     def __post_init__(self) -> None:
         if not self.models:

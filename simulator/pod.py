@@ -12,17 +12,20 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
 
 import uvloop
 from aiohttp import web
 
-from simulator.app import Door, Received, make_app
+from simulator.app import Door, Received, bootstrap_app, make_app
 from simulator.engine import Engine
 from simulator.faults import NO_FAULT, Fault, FaultKind, Trouble
+from simulator.link import Link
 from simulator.options import TASKS, Options
 from simulator.profile import Profile
 from simulator.service import Service
+from simulator.transfer.wiring import ROLES, Wiring
 
 
 class SimulatedPod:
@@ -39,6 +42,9 @@ class SimulatedPod:
         self._server: asyncio.Server | None = None
         self._door: Door | None = None
         self._loading: asyncio.TimerHandle | None = None
+        self._bootstrap: web.AppRunner | None = None
+        self.bootstrap_url: str | None = None
+        """Where Mooncake's bootstrap server listens."""
 
     def __repr__(self) -> str:
         return f"<SimulatedPod {self.url} {'up' if self._server is not None else 'down'}, {self.fault.kind}>"
@@ -92,6 +98,7 @@ class SimulatedPod:
             access_log=None,
             shutdown_timeout=0.0,
         )
+        await self._open_transfers(self._door.service)
         await self._runner.setup()
         protocols = self._runner.server
         if protocols is None:
@@ -110,6 +117,8 @@ class SimulatedPod:
         self._close()
         runner, self._runner = self._runner, None
         await runner.cleanup()
+        if self._bootstrap is not None:
+            await self._bootstrap.cleanup()
 
     def set_fault(self, fault: Fault) -> None:
         """Let something go wrong from now on; `NO_FAULT` takes back whatever can be taken back."""
@@ -120,6 +129,8 @@ class SimulatedPod:
         is_still = fault.kind in (FaultKind.HANG, FaultKind.FREEZE)
         service.set_speed(0.0 if is_still else 1.0 / fault.factor)
         service.is_unready = fault.kind is FaultKind.UNREADY
+        if service.transfers is not None:
+            service.transfers.side_channel.is_stalled = fault.kind in (FaultKind.STALL, FaultKind.FREEZE)
         match fault.kind:
             case FaultKind.DIE:
                 self._close()
@@ -128,6 +139,18 @@ class SimulatedPod:
                 self._stop_listening()
             case FaultKind.CRASH:
                 service.kill_engines()
+
+    async def _open_transfers(self, service: Service) -> None:
+        """Let other pods ask for KV, and Mooncake's ask who this is."""
+        if service.transfers is None:
+            return
+        await service.transfers.open(self.host)
+        if service.transfers.wiring.connector == "MooncakeConnector":
+            self._bootstrap = web.AppRunner(bootstrap_app(service.transfers), access_log=None, shutdown_timeout=0.0)
+            await self._bootstrap.setup()
+            site = web.TCPSite(self._bootstrap, self.host, service.transfers.wiring.bootstrap_port)
+            await site.start()
+            self.bootstrap_url = f"http://{self.host}:{self._bootstrap.addresses[0][1]}"
 
     def _finish_loading(self) -> None:
         self.service.is_loaded = True
@@ -172,6 +195,7 @@ def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(profile, name))
     for name in ("kv_capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(profile, name))
+    _add_wiring(parser)
     parser.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
     asked = parser.parse_args(arguments)
     host, _, port = asked.listen.rpartition(":")
@@ -179,6 +203,37 @@ def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
         return _options(asked), host, int(port)
     except ValueError as error:
         parser.error(str(error))
+
+
+def _add_wiring(parser: argparse.ArgumentParser) -> None:
+    """How it shares KV with other pods."""
+    wiring, link = Wiring(), Link()
+    add = parser.add_argument
+    add("--kv-connector", choices=("NixlConnector", "MooncakeConnector", "ExampleConnector"))
+    add("--role", choices=sorted(ROLES), default="either", help="which side of a pair it is, with --kv-connector")
+    add("--kv-lease-s", type=float, default=wiring.lease_s)
+    add("--kv-load-failure-policy", choices=("fail", "recompute"), default="fail")
+    add("--kv-side-channel-port", type=int, default=0)
+    add("--kv-bootstrap-port", type=int, default=0)
+    add("--kv-shelf", type=Path, metavar="FOLDER", help="shared by the pods of ExampleConnector")
+    add("--kv-bytes-per-token", type=int, default=link.bytes_per_token)
+    add("--kv-bytes-per-s", type=float, default=link.bytes_per_s)
+    add("--kv-fixed-s", type=float, default=link.fixed_s, help="seconds of a transfer of any size")
+
+
+def _wiring(asked: argparse.Namespace) -> Wiring | None:
+    if asked.kv_connector is None:
+        return None
+    return Wiring(
+        connector=asked.kv_connector,
+        role=ROLES[asked.role],
+        link=Link(asked.kv_bytes_per_token, asked.kv_bytes_per_s, asked.kv_fixed_s),
+        lease_s=asked.kv_lease_s,
+        recomputes=asked.kv_load_failure_policy == "recompute",
+        shelf=asked.kv_shelf,
+        side_port=asked.kv_side_channel_port,
+        bootstrap_port=asked.kv_bootstrap_port,
+    )
 
 
 def _options(asked: argparse.Namespace) -> Options:
@@ -206,6 +261,7 @@ def _options(asked: argparse.Namespace) -> Options:
         shortest_answer=asked.shortest_answer,
         longest_answer=asked.longest_answer,
         load_s=asked.load_s,
+        wiring=_wiring(asked),
     )
 
 

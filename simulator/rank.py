@@ -6,11 +6,12 @@ Knows the event loop and the engine; must not know of HTTP or of what the tokens
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from simulator.books import Books
 from simulator.engine import ABORTED, Engine
 from simulator.profile import Profile
-from simulator.sequence import Milestone, MilestoneKind, Sequence
+from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence
 
 
 class Bell:
@@ -36,6 +37,22 @@ class Bell:
             await self._waiter
             self._waiter = None
         self._rung = False
+
+
+class Errands(Protocol):
+    """Whoever brings KV from engine to engine."""
+
+    def fetch(self, rank: Rank, wanted: Fetch) -> None:
+        """A sequence has its blocks, and wants another engine's KV in them."""
+        ...
+
+    def ended(self, rank: Rank, end: Milestone) -> None:
+        """A sequence has ended by itself."""
+        ...
+
+    def gave_up(self, sequence_id: str) -> None:
+        """A sequence was aborted."""
+        ...
 
 
 class Progress:
@@ -96,6 +113,8 @@ class Rank:
         self._timer: asyncio.TimerHandle | None = None
         self._live: dict[str, Progress] = {}
         self._is_dead = False
+        self.errands: Errands | None = None
+        """Who is told what other engines are concerned with, where there are any."""
         self.idle = asyncio.Event()
         """Set while the engine has nothing to do."""
         self.idle.set()
@@ -121,6 +140,7 @@ class Rank:
             return progress
         self.engine.submit(sequence, now)
         self._live[sequence.sequence_id] = progress
+        self._tell_fetches()
         self._set_timer()
         return progress
 
@@ -128,6 +148,29 @@ class Rank:
         """Take a sequence out by the next step; nothing when it has ended already."""
         if self._live.pop(sequence_id, None) is not None:
             self.engine.abort(sequence_id, self._catch_up())
+            self._set_timer()
+            if self.errands is not None:
+                self.errands.gave_up(sequence_id)
+
+    def end_fetch(self, sequence_id: str, *, came: bool) -> None:
+        """Another engine's KV is here, or will never be."""
+        self.engine.end_fetch(sequence_id, self._catch_up(), came=came)
+        self._tell_fetches()
+        self._set_timer()
+
+    def let_go(self, sequence_id: str) -> None:
+        """Nobody will fetch what this sequence left behind."""
+        self.engine.let_go(sequence_id, self._catch_up())
+        self._tell_fetches()
+        self._set_timer()
+
+    def fail(self, sequence_id: str) -> None:
+        """This one sequence cannot go on."""
+        progress = self._live.pop(sequence_id, None)
+        if progress is not None:
+            self.engine.abort(sequence_id, self._catch_up())
+            progress.has_failed = True
+            progress.bell.ring()
             self._set_timer()
 
     def set_speed(self, factor: float) -> None:
@@ -154,11 +197,11 @@ class Rank:
     def _set_timer(self) -> None:
         self.stop()
         due = self.engine.next_step_at()
-        if due is None:
+        if due is None and not self._live:
             self.idle.set()
             return
         self.idle.clear()
-        if self._pace.speed > 0 and not self._is_dead:
+        if due is not None and self._pace.speed > 0 and not self._is_dead:
             self._timer = self._loop.call_at(self._pace.loop_time(due), self._on_timer)
 
     def _on_timer(self) -> None:
@@ -177,7 +220,13 @@ class Rank:
                     progress.bell.ring()
             for milestone in report.milestones:
                 self._reach(milestone)
+            self._tell_fetches()
         return now
+
+    def _tell_fetches(self) -> None:
+        for wanted in self.engine.take_fetches():
+            if self.errands is not None:
+                self.errands.fetch(self, wanted)
 
     def _reach(self, milestone: Milestone) -> None:
         progress = self._live.get(milestone.sequence_id)
@@ -191,3 +240,5 @@ class Rank:
             progress.bell.ring()
             if milestone.reason != ABORTED:
                 self.books.enter(progress.sequence, progress.submitted_at, progress.first, milestone)
+                if self.errands is not None:
+                    self.errands.ended(self, milestone)

@@ -24,6 +24,10 @@ class Sequence:
     priority: int = 0
     finish_reason: str = "stop"
     answer_blocks: Callable[[int], tuple[int, ...]] | None = None
+    remote_tokens: int = 0
+    """Leading prompt tokens whose KV another engine has computed: it is fetched into blocks taken for it beforehand."""
+    is_held: bool = False
+    """Its blocks stay taken after its end, for another engine to fetch, until `Engine.let_go`."""
 
 
 def derived_blocks(parent: int, count: int) -> tuple[int, ...]:
@@ -69,6 +73,14 @@ class Milestone:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """A sequence has its blocks, and wants so many tokens' KV in them before it can run."""
+
+    sequence_id: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """One step's outcome: each of `tokens` produced exactly one token when it ended."""
 
@@ -92,3 +104,7 @@ class Statistics:
     steps: int
     computed_prompt_tokens: int = 0
     """Prefilled, whether a first token came of it or not; counted as chunks end."""
+    fetching: int = 0
+    """How many of those waiting have their blocks and wait for another engine's KV."""
+    fetched_tokens: int = 0
+    """Prompt tokens whose KV came from another engine."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +17,9 @@ from simulator.prompts import Chain, Prompt, seed_of
 from simulator.rank import Bell, Rank
 from simulator.script import Script, Wish, write_script
 from simulator.sequence import Sequence as EngineSequence
+from simulator.transfer.connector import Subject as Moved
+from simulator.transfer.errand import NOTHING, Errand, RuleBroken
+from simulator.transfer.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Order:
     salt: str = ""
     priority: int = 0
     rank: int | None = None
+    transfer: Mapping[str, Any] | None = None
+    """`kv_transfer_params`."""
     pools: bool = False
     """The prompt is only read: nothing is said."""
 
@@ -67,6 +72,11 @@ class Service:
         """Says that it is not ready, though it answers."""
         self.rejected = 0
         """Requests refused at the door, as --max-num-queued-reqs counts them."""
+        self.transfers: Transfers | None = None
+        if options.wiring is not None:
+            self.transfers = Transfers(options.wiring, options.profile, self.kill_engines)
+            for rank in self.ranks:
+                rank.errands = self.transfers
         self.responses = ResponseStore()
         self._adapters: Counter[str] = Counter()
 
@@ -103,6 +113,8 @@ class Service:
         """Play no more steps."""
         for rank in self.ranks:
             rank.stop()
+        if self.transfers is not None:
+            self.transfers.close()
 
     def kill_engines(self) -> None:
         """The engines are dead; the server is not."""
@@ -113,7 +125,7 @@ class Service:
     def metrics(self) -> bytes:
         """The /metrics page."""
         in_use = sorted(adapter for adapter, requests in self._adapters.items() if requests)
-        return render_metrics(Subject(self.options, self.ranks, self.rejected, in_use))
+        return render_metrics(Subject(self.options, self.ranks, self.rejected, in_use, self.transfers))
 
     @contextmanager
     def generate(self, order: Order) -> Iterator[Generation]:
@@ -126,6 +138,9 @@ class Service:
         finally:
             self._adapters.subtract(adapters)
             generation.abort()
+            if self.transfers is not None:
+                for choice in generation.choices:
+                    self.transfers.forget(choice.sequence_id)
 
     def _submit(self, order: Order) -> Generation:
         rank = self.ranks[order.rank] if order.rank is not None else min(self.ranks, key=lambda rank: rank.load)
@@ -137,9 +152,26 @@ class Service:
             for copy in range(order.copies):
                 script = self._script(order, prompt, copy)
                 sequence = self._sequence(order, prompt, script, chain_seed)
+                errand = self._errand(order, sequence)
+                is_held = errand.held_as is not None
+                sequence = replace(sequence, remote_tokens=errand.remote_tokens, is_held=is_held)
                 progress = rank.submit(sequence, bell)
-                choices.append(Choice(len(choices), prompt, script, sequence.sequence_id, progress))
-        return Generation(rank, choices, bell, self.options, order.copies)
+                choice = Choice(len(choices), prompt, script, sequence.sequence_id, progress)
+                choice.told_cached_tokens = errand.told_cached_tokens
+                choices.append(choice)
+        return Generation(rank, choices, bell, self.options, order.copies, self.transfers)
+
+    def _errand(self, order: Order, sequence: EngineSequence) -> Errand:
+        """What it has to do with other pods' KV. Kills the engines where they would not have survived it."""
+        if self.transfers is None or order.pools:
+            return NOTHING
+        full = sequence.prompt_tokens // self.options.profile.block_size
+        subject = Moved(sequence.sequence_id, sequence.prompt_tokens, sequence.blocks[:full])
+        try:
+            return self.transfers.begin(order.transfer or {}, subject)
+        except RuleBroken:
+            self.kill_engines()
+            return NOTHING
 
     def _script(self, order: Order, prompt: Prompt, copy: int) -> Script:
         if order.recital is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 from aiohttp import web
@@ -36,6 +37,8 @@ class Asked:
     salt: str
     priority: int
     returns_token_ids: bool
+    transfer: Mapping[str, Any] = field(default_factory=dict)
+    """`kv_transfer_params`."""
 
     def order(self, options: Options, prompts: Sequence[Prompt], recital: str | None = None) -> Order:
         """The order for these prompts, once they are known to fit."""
@@ -52,6 +55,7 @@ class Asked:
             salt=self.salt,
             priority=self.priority,
             rank=self.rank,
+            transfer=self.transfer,
         )
 
 
@@ -84,6 +88,7 @@ def read_asked(service: Service, request: web.Request, body: Body, default_max_t
         salt=salt_of(body),
         priority=body.integer("priority", 0) or 0,
         returns_token_ids=body.flag("return_token_ids"),
+        transfer=body.object("kv_transfer_params").fields,
     )
 
 

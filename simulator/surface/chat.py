@@ -48,7 +48,7 @@ def _whole(options: Options, chat: Chat, generation: Generation) -> dict[str, An
         "prompt_logprobs": None,
         "prompt_token_ids": list(chat.prompt.tokens) if asked.returns_token_ids else None,
         "prompt_text": None,
-        "kv_transfer_params": None,
+        "kv_transfer_params": generation.transfer_params,
         "ec_transfer_params": None,
         "metrics": None,
     }

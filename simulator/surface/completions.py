@@ -94,7 +94,7 @@ def _whole(options: Options, completion: Completion, generation: Generation) -> 
         "service_tier": None,
         "system_fingerprint": fingerprint(options),
         "usage": whole_usage(options, generation, tells_created=False),
-        "kv_transfer_params": None,
+        "kv_transfer_params": generation.transfer_params,
         "ec_transfer_params": None,
         "metrics": None,
     }

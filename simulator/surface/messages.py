@@ -88,6 +88,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Message:
         salt=salt_of(body),
         priority=body.integer("priority", 0) or 0,
         returns_token_ids=False,
+        transfer=body.object("kv_transfer_params").fields,
     )
     tool, schema = _chosen_tool(body)
     recital = None if tool is None else fixed_json(schema)

@@ -80,6 +80,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Response:
         salt=salt_of(body),
         priority=body.integer("priority", 0) or 0,
         returns_token_ids=False,
+        transfer=body.object("kv_transfer_params").fields,
     )
     return Response(
         body=body,

@@ -1,0 +1,1 @@
+"""Simulated pods that share KV."""
