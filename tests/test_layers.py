@@ -31,7 +31,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "tenancy": ("msgspec", "yaml"),
     "cascade": (),
     "gateway": (
-        *("aiohttp", "google.protobuf", "grpc", "httptools", "msgspec", "prometheus_client"),
+        *("aiohttp", "google.protobuf", "hpack", "httptools", "msgspec", "prometheus_client"),
         *("redis", "uvloop", "yaml", "zmq"),
         *("cryptography", "jinja2", "jwt", "kubernetes_asyncio", "opentelemetry"),  # extras
         *("pynvml", "tokenizers", "torch", "vllm"),

@@ -17,7 +17,7 @@ from tests.sources import FOLDERS, PURE, ROOT, SHIPPED, Source, parse, read_sour
 
 NOT_OURS = frozenset(
     (
-        *(".git", ".venv", ".venv-vllm", ".venv-rivals", "__pycache__", ".mypy_cache", ".ruff_cache"),
+        *(".git", ".venv", ".venv-vllm", ".venv-envoy", ".venv-rivals", "__pycache__", ".mypy_cache", ".ruff_cache"),
         *(".pytest_cache", ".hypothesis"),
         *("build", "dist", "out", ".idea", ".vscode"),
     )
