@@ -10,6 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from gateway.ladders.judging import Judge
 from gateway.quotas.tab import Tab
 from routing.placement import Placement, Usage
 from routing.refusal import Refused
@@ -32,11 +33,13 @@ class LegEnd(StrEnum):
     """The pod said not now (429, 503). Busy is not broken."""
     BROKEN = "broken"
     """The pod said it failed (other 5xx)."""
+    UNCONVINCING = "unconvincing"
+    """It was judged not good enough before the client had any of it: a larger model is to answer."""
 
     @property
     def is_pods_fault(self) -> bool:
         """Whether it counts against the pod's health."""
-        return self not in (LegEnd.ANSWERED, LegEnd.BUSY)
+        return self not in (LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.UNCONVINCING)
 
 
 class Leg(Struct, frozen=True, gc=False):
@@ -51,7 +54,9 @@ class Leg(Struct, frozen=True, gc=False):
     answer: bytes = b""
     """Canonical bytes of what was generated, where the shell keeps them."""
     counted: Usage | None = None
-    """What was counted here, where a limit ended a stream before its engine could tell."""
+    """What was counted here, where a limit or a judge ended a stream before its engine could tell."""
+    held_s: float = 0.0
+    """How long a stream was held back before its client had the first of it."""
     detail: str = ""
     """What the pod or the network said, for the log and the refusal. Never prompt or answer text."""
 
@@ -70,6 +75,10 @@ class Carrier(Protocol):
 
     def open_tab(self, tab: Tab) -> None:
         """The caller's accounts keep count of this request. Called before `carry`, where there are any."""
+        ...
+
+    def judged_by(self, judge: Judge | None) -> None:
+        """What is carried next is shown to `judge` before the client; None: to nobody. Called before `carry`."""
         ...
 
     def refuse(self, refusal: Refused) -> None:

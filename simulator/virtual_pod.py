@@ -1,53 +1,100 @@
-"""A simulated engine in a virtual loop, and the spine's way to it. Knows no HTTP and no real time."""
+"""A simulated engine in a virtual loop, and the wire by which it comes by another's KV. Knows no HTTP, no real time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from gateway.carrier import Leg, LegEnd
-from gateway.quotas.tab import Tab
-from routing.placement import Placement, Usage
-from routing.refusal import Refused
+from gateway.ladders.judging import Judge
 from simulator.engine import Engine
+from simulator.link import Link
 from simulator.profile import Profile
-from simulator.sequence import Milestone, MilestoneKind, Sequence, Statistics
+from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence, Statistics
 
 Listener = Callable[[Milestone], None]
 
 LOST = "lost"
 """The finish reason of a sequence whose engine died."""
 
+LEASE_S = 30.0
+"""How long an engine keeps KV for who does not come for it: NIXL's default."""
+
+
+class Wire:
+    """One engine's way to others: transfers go one after the other, in and out apart."""
+
+    __slots__ = ("_loop", "_out_until_s", "in_until_s", "link", "moved_tokens", "transfers")
+
+    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
+        self.link = link
+        self.in_until_s = 0.0
+        self.transfers = 0
+        self.moved_tokens = 0
+        self._out_until_s = 0.0
+        self._loop = loop
+
+    def send(self, to: Wire, tokens: int, then: Callable[[], None]) -> asyncio.TimerHandle:
+        """Bring the KV of so many tokens over; `then` is called when it is there."""
+        begin_s = max(self._loop.time(), self._out_until_s, to.in_until_s)
+        self._out_until_s = to.in_until_s = begin_s + self.link.wire_s(tokens)
+        self.transfers += 1
+        self.moved_tokens += tokens
+        return self._loop.call_at(self._out_until_s + self.link.fixed_s, then)
+
 
 class VirtualPod:
     """One engine that plays its steps as the loop's clock passes them: one timer, set to its next event."""
 
-    def __init__(self, profile: Profile, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, profile: Profile, loop: asyncio.AbstractEventLoop, link: Link | None = None) -> None:
         self.engine = Engine(profile)
+        self.wire = Wire(link or Link(), loop)
+        self.expired = 0
+        """How often KV was kept for somebody who did not come."""
+        self._leases: dict[str, asyncio.TimerHandle] = {}
+        self._sources: dict[str, tuple[VirtualPod, str]] = {}
+        self._transfers: dict[str, asyncio.TimerHandle] = {}
         self._loop = loop
         self._listeners: dict[str, Listener] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_lost = False
+        self._held: set[str] = set()
+        """Sequences whose KV is to be kept for another engine when they end."""
 
-    def submit(self, sequence: Sequence, listener: Listener) -> None:
-        """Queue a sequence; `listener` is told its first token and its end.
+    def submit(self, sequence: Sequence, listener: Listener, source: tuple[VirtualPod, str] | None = None) -> None:
+        """Queue a sequence; `listener` is told its first token and its end. `source` is the engine that holds the KV of
+        its remote tokens, and the sequence there that computed it.
 
         Raises ValueError where it never fits, ConnectionError while the engine is lost.
         """
         if self._is_lost:
             raise ConnectionError("the engine is lost")
         self._play()
+        if source is not None:
+            self._sources[sequence.sequence_id] = source
         self.engine.submit(sequence, self._loop.time())
         self._listeners[sequence.sequence_id] = listener
-        self._arm()
+        if sequence.is_held:
+            self._held.add(sequence.sequence_id)
+        self._go_on()
 
     def abort(self, sequence_id: str) -> None:
         """Nobody listens to this sequence any more."""
         if self._listeners.pop(sequence_id, None) is None:
             return
+        self._end_transfer(sequence_id)
+        self._held.discard(sequence_id)
         self._play()
         self.engine.abort(sequence_id, self._loop.time())
-        self._arm()
+        self._go_on()
+
+    def let_go(self, sequence_id: str) -> None:
+        """What this sequence left behind was fetched, or nobody will come for it."""
+        if (lease := self._leases.pop(sequence_id, None)) is None:
+            return
+        lease.cancel()
+        self._play()
+        self.engine.let_go(sequence_id, self._loop.time())
+        self._go_on()
 
     def lose(self) -> None:
         """The engine dies, and all that is on it."""
@@ -59,6 +106,8 @@ class VirtualPod:
 
     def revive(self) -> None:
         """It is there again, with nothing in its cache."""
+        for sequence_id in list(self._leases):
+            self.let_go(sequence_id)
         self._is_lost = False
         self.engine.forget_prefixes()
 
@@ -72,13 +121,54 @@ class VirtualPod:
             ended = milestone.kind is MilestoneKind.FINISHED
             listeners = self._listeners
             listener = listeners.pop(milestone.sequence_id, None) if ended else listeners.get(milestone.sequence_id)
+            if ended and milestone.sequence_id in self._held:
+                self._hold(milestone.sequence_id)
             if listener:
                 listener(milestone)
+
+    def _hold(self, sequence_id: str) -> None:
+        self._held.discard(sequence_id)
+        self._leases[sequence_id] = self._loop.call_later(LEASE_S, self._expire, sequence_id)
+
+    def _expire(self, sequence_id: str) -> None:
+        self.expired += 1
+        self.let_go(sequence_id)
 
     def _ring(self) -> None:
         self._timer = None
         self._play()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """After anything that may have given a sequence its blocks."""
+        for wanted in self.engine.take_fetches():
+            self._fetch(wanted)
         self._arm()
+
+    def _fetch(self, wanted: Fetch) -> None:
+        source, held_as = self._sources.pop(wanted.sequence_id)
+        if source._is_lost:
+            self._loop.call_soon(self._end_fetch, wanted.sequence_id, source, held_as)
+            return
+        # Who fetches sends heartbeats: what it is about to have does not expire.
+        if (lease := source._leases.get(held_as)) is not None:
+            lease.cancel()
+        timer = source.wire.send(self.wire, wanted.tokens, lambda: self._end_fetch(wanted.sequence_id, source, held_as))
+        self._transfers[wanted.sequence_id] = timer
+
+    def _end_fetch(self, sequence_id: str, source: VirtualPod, held_as: str) -> None:
+        self._transfers.pop(sequence_id, None)
+        self._play()
+        self.engine.end_fetch(sequence_id, self._loop.time(), came=not source._is_lost)
+        source.let_go(held_as)
+        self._go_on()
+
+    def _end_transfer(self, sequence_id: str) -> None:
+        """Nobody waits for it any more: its source hears of it, as NIXL's notification has it."""
+        if (timer := self._transfers.pop(sequence_id, None)) is not None:
+            timer.cancel()
+        if (source := self._sources.pop(sequence_id, None)) is not None:
+            source[0].let_go(source[1])
 
     def _arm(self) -> None:
         due = self.engine.next_event_at()
@@ -87,62 +177,3 @@ class VirtualPod:
                 return
             self._timer.cancel()
         self._timer = None if due is None else self._loop.call_at(due, self._ring)
-
-
-class VirtualCarrier:
-    """Carries one request of a trace to whichever engine it is placed on."""
-
-    __slots__ = ("_on_first_token", "_pods", "_sequence", "refusal")
-
-    def __init__(
-        self, pods: Mapping[str, VirtualPod], sequence: Sequence, on_first_token: Callable[[str], None] | None = None
-    ) -> None:
-        self._pods = pods
-        self._sequence = sequence
-        self._on_first_token = on_first_token
-        self.refusal: Refused | None = None
-
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
-        """Submit it, tell the placement its first token, and wait for its end."""
-        loop = asyncio.get_running_loop()
-        pod, sequence = self._pods[placement.engine.pod], self._sequence
-        ended: asyncio.Future[Milestone | None] = loop.create_future()
-        patience = loop.call_at(first_byte_by_s, _give_up, ended)
-
-        def listen(milestone: Milestone) -> None:
-            if milestone.kind is MilestoneKind.FIRST_TOKEN:
-                patience.cancel()
-                placement.first_token(milestone.at)
-                if self._on_first_token:
-                    self._on_first_token(milestone.sequence_id)
-            elif not ended.done():
-                ended.set_result(milestone)
-
-        try:
-            pod.submit(sequence, listen)
-            milestone = await ended
-        except ValueError as error:
-            return Leg(LegEnd.ANSWERED, 400, begun=True, detail=str(error))
-        except ConnectionError as error:
-            return Leg(LegEnd.UNREACHABLE, detail=str(error))
-        finally:
-            patience.cancel()
-            pod.abort(sequence.sequence_id)
-        if milestone is None:
-            return Leg(LegEnd.TIMEOUT, detail="no first token in time")
-        if milestone.reason == LOST:
-            return Leg(LegEnd.LOST, begun=placement.first_token_s is not None, detail="the engine died")
-        usage = Usage(sequence.prompt_tokens, milestone.output_tokens, milestone.cached_tokens)
-        return Leg(LegEnd.ANSWERED, 200, begun=True, usage=usage, finish_reason=milestone.reason)
-
-    def open_tab(self, tab: Tab) -> None:
-        """It has no limits to be told of."""
-
-    def refuse(self, refusal: Refused) -> None:
-        """The client is told no."""
-        self.refusal = refusal
-
-
-def _give_up(ended: asyncio.Future[Milestone | None]) -> None:
-    if not ended.done():
-        ended.set_result(None)

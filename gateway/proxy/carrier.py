@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.carrier import Leg, LegEnd
+from gateway.ladders.judging import Judge
 from gateway.proxy.asked import Asked
 from gateway.proxy.pool import Address, Pool, PoolIsFull
 from gateway.proxy.relay import Placed, Relay
@@ -60,6 +61,7 @@ class HttpCarrier:
         self._body_needed_no_more = body_needed_no_more
         self._attempts = 0
         self._watch: Watch | None = None
+        self._judge: Judge | None = None
 
     def ask_instead(self, body: bytes, model: str) -> None:
         """Send another body from now on: a smaller model answers for `model`, and the client is told."""
@@ -91,6 +93,9 @@ class HttpCarrier:
         if tab.is_watched:
             self._watch = Watch(self._reply, tab)
 
+    def judged_by(self, judge: Judge | None) -> None:
+        self._judge = judge
+
     def refuse(self, refusal: Refused) -> None:
         self._reply.refuse(refusal)
 
@@ -105,6 +110,7 @@ class HttpCarrier:
             withholds_usage=self._usage_added,
             kept_bytes=self._kept_bytes,
             begun=self._begun,
+            judge=self._judge,
         )
         if self._watch is not None:
             self._watch.relay = relay

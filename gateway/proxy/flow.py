@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.proxy.kept import Kept
+from gateway.proxy.kept import LONGEST_RUN_BYTES, Kept
 from gateway.proxy.scanner import ERROR, USAGE
 
 ONE_CHUNK_BYTES = 4096
@@ -50,9 +50,6 @@ TEXT_OF_EVENT = re.compile(rb'(data: \{(?:(?!\n).)*?"(?:content|text|delta)": ?"
 
 LESSONS = 8
 """A stream whose events are still unlike after so many differs in more than text: it is not looked at any closer."""
-
-LONGEST_RUN_BYTES = 16 << 10
-"""So much text is told as one event; then what is kept of the answer is looked at anew."""
 
 
 class Parsing(Protocol):

@@ -17,6 +17,9 @@ EVENTS_READ = 8
 
 USAGE_KEY = b'"usage":'
 
+LONGEST_RUN_BYTES = 16 << 10
+"""So much text is told as one event; then what is kept of the answer is looked at anew."""
+
 
 class Kept:
     """Grows by whole reads; of events that differ in their text alone, by their texts.
@@ -56,6 +59,11 @@ class Kept:
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0] if self._pieces else b""
+
+    def end_long_run(self) -> None:
+        """The same where it has become long: then what is kept of the answer is looked at anew."""
+        if len(self.texts) > LONGEST_RUN_BYTES:
+            self.end_run()
 
     def end_run(self) -> None:
         """Texts to come belong to another event than those there are."""

@@ -14,8 +14,9 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from gateway.carrier import LegEnd
 from gateway.limits import Timeouts
+from gateway.proxy.bodies import Answer, PodHead
 from gateway.proxy.flow import Flow
-from gateway.proxy.relay import Answer, PodHead, Relay
+from gateway.proxy.relay import Relay
 
 HEAD_BYTES = 64 << 10
 HEADERS = 256
@@ -230,7 +231,8 @@ class Line(asyncio.Protocol):
         relay, self._relay, self._answer, self._flow = self._relay, None, None, None
         self.abort()
         if relay is not None:
-            relay.reply.source = None
+            if relay.reply.source is self:  # Another pod may be answering already.
+                relay.reply.source = None
             relay.was_stale = end is LegEnd.LOST and self.was_used and not self._head_bytes
             relay.fail(end, detail)
 

@@ -8,24 +8,23 @@ The second way is that of nearly every token (`flow.py`): a read that is one who
 No task wakes up and nothing is queued on this path: the loop's call that brings bytes from the pod is the one that
 writes them to the client's transport. The task that leads the request sleeps until the answer has ended.
 
-An answer is one of three things, told apart by its head: a stream of events, a whole body, an error. The client is sent
-nothing before the first token of a stream, the first byte of a body, or the end of an error, so that until then another
-pod can still answer. A client that does not read fast enough pauses its pod (`Reply.source`), and memory stays bounded.
+An answer is one of three things, told apart by its head (`bodies.py`): a stream of events, a whole body, an error; the
+first two are held back where they are judged (`held.py`). A client that does not read fast enough pauses its pod
+(`Reply.source`), and memory stays bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
-from msgspec import Struct
-
 from gateway.carrier import Leg, LegEnd
-from gateway.proxy.flow import Flow, Parsing
+from gateway.ladders.judging import Judge
+from gateway.proxy.bodies import Answer, EventStream, PodHead, Refusal, WholeBody
+from gateway.proxy.held import HeldBody, HeldStream
 from gateway.proxy.kept import Kept, facts_of_answer, facts_of_stream
-from gateway.proxy.pod_errors import PodError, about_model, error_body, error_event, read_error
+from gateway.proxy.pod_errors import PodError, error_body
 from gateway.proxy.reply import Reply
 from gateway.proxy.scanner import Scanner
 from routing.fleet import Engine
@@ -33,25 +32,9 @@ from routing.placement import Usage
 from routing.reading import AnswerFacts, answer_bytes, read_whole
 from routing.request import Api, Request
 
-ERROR_BYTES = 64 << 10
-"""Of a pod's error body: enough for its message."""
-
 EVENT_STREAM = "text/event-stream"
 PREFILL_ONLY = frozenset({Api.EMBEDDINGS, Api.RERANK, Api.SCORE, Api.POOLING, Api.CLASSIFY})
 """Their answer is there when the prefill is done. A whole generated answer says nothing of its first token."""
-
-BUSY = frozenset({429, 503})
-OUR_KEY_IS_WRONG = frozenset({401, 403})
-NOT_BUILT = 501
-
-
-class PodHead(Struct, frozen=True, gc=False):
-    """What of a pod's head matters. `length` is None where only the end of the body tells."""
-
-    status: int
-    content_type: str
-    length: int | None
-    is_encoded: bool = False
 
 
 class Placed(Protocol):
@@ -62,22 +45,6 @@ class Placed(Protocol):
     @property
     def engine(self) -> Engine: ...
     def first_token(self, now_s: float) -> None: ...
-
-
-class Answer(Protocol):
-    """What is done with the body of an answer."""
-
-    def take(self, payload: bytes) -> None:
-        """Some more of the body, never empty."""
-        ...
-
-    def flow(self, line: Parsing) -> Flow | None:
-        """The shorter way for chunks to come, where all that came has gone on and the client takes chunks too."""
-        ...
-
-    def end(self) -> None:
-        """All of it has come."""
-        ...
 
 
 class Relay:
@@ -93,8 +60,11 @@ class Relay:
         withholds_usage: bool,
         kept_bytes: int,
         begun: Callable[[], None],
+        judge: Judge | None = None,
     ) -> None:
+        """`judge` says of the whole answer, or of how it begins, whether the client gets it."""
         self._loop = loop
+        self._judge = judge
         self._begun = begun
         self.withholds_usage = withholds_usage
         self.reply = reply
@@ -108,6 +78,8 @@ class Relay:
         self.status = 0
         self.detail = ""
         self.counted: Usage | None = None
+        self.held_s = 0.0
+        """How long a stream that was kept had been held back."""
         self.was_stale = False
         """The connection had been closed by the pod, perhaps before it was asked: to ask once more is fair."""
 
@@ -125,8 +97,14 @@ class Relay:
             return None
         if head.content_type.startswith(EVENT_STREAM):
             self.is_stream = True
-            return EventStream(self, head, Scanner(self.api, self.kept, withholds_usage=self.withholds_usage))
-        return WholeBody(self, head)
+        return self._open_body(head)
+
+    def _open_body(self, head: PodHead) -> Answer:
+        judge = self._judge
+        if not self.is_stream:
+            return WholeBody(self, head) if judge is None else HeldBody(self, head, judge)
+        scanner = Scanner(self.api, self.kept, withholds_usage=self.withholds_usage)
+        return EventStream(self, head, scanner) if judge is None else HeldStream(self, head, scanner, judge)
 
     def begin(self, head: PodHead, first: bytes, *, is_stream: bool) -> None:
         """The client gets the head and the first bytes: from here on only this pod can answer."""
@@ -158,6 +136,19 @@ class Relay:
             source.abort()
         self._end(LegEnd.ANSWERED, detail)
 
+    def give_up(self, counted: Usage) -> None:
+        """It was judged not good enough: the engine is told to stop, and the client never hears of it."""
+        self.counted = counted
+        if self.reply.source is not None:
+            self.reply.source.abort()
+        self._end(LegEnd.UNCONVINCING, "The answer was judged not good enough.")
+
+    def now_s(self) -> float:
+        return self._loop.time()
+
+    def call_later(self, wait_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(wait_s, call)
+
     def fail(self, end: LegEnd, detail: str) -> None:
         """The attempt has come to nothing."""
         self._end(end, detail)
@@ -165,7 +156,7 @@ class Relay:
     def leg(self) -> Leg:
         """What came of it. Reads the kept bytes, so not on the path of any token."""
         if self.end is not LegEnd.ANSWERED or self.status >= 400:
-            return Leg(self.end, self.status, begun=self.reply.begun, detail=self.detail)
+            return Leg(self.end, self.status, begun=self.reply.begun, counted=self.counted, detail=self.detail)
         facts, answer = self._told()
         return Leg(
             self.end,
@@ -177,6 +168,7 @@ class Relay:
             answer=answer,
             detail=self.detail,
             counted=self.counted,
+            held_s=self.held_s,
         )
 
     def _told(self) -> tuple[AnswerFacts, bytes]:
@@ -193,125 +185,3 @@ class Relay:
             return
         self.end, self.detail = end, detail
         self.ended.set_result(None)
-
-
-class EventStream:
-    """Events of a stream: passed on as they came, but for what the scanner holds or withholds."""
-
-    __slots__ = ("_flow", "_head", "_relay", "_reply", "_scanner")
-
-    def __init__(self, relay: Relay, head: PodHead, scanner: Scanner) -> None:
-        self._relay = relay
-        self._reply = relay.reply
-        self._head = head
-        self._scanner = scanner
-        self._flow: Flow | None = None
-
-    def flow(self, line: Parsing) -> Flow | None:
-        if not self._scanner.is_flowing or not self._reply.is_chunked:
-            return None
-        if self._flow is None:
-            self._flow = Flow(line, self._relay.kept, self._reply.write_chunk, self._reply.passed)
-        else:
-            self._flow.count()  # Others may have passed meanwhile.
-        return self._flow
-
-    def take(self, payload: bytes) -> None:
-        if self._relay.ended.done():  # It was cut short in the middle of a read.
-            return
-        passed = self._scanner.take(payload)
-        if passed and self._reply.begun:
-            self._reply.send(passed)
-        elif passed:
-            self._relay.begin(self._head, passed, is_stream=True)
-        if self._scanner.error is not None:
-            self._tell(self._scanner.error)
-
-    def end(self) -> None:
-        left = self._scanner.finish()
-        if self._scanner.error is not None:
-            self._tell(self._scanner.error)
-        elif not self._scanner.is_complete:
-            self._relay.fail(LegEnd.LOST, "The pod ended its stream before the answer was complete.")
-        else:
-            if not self._reply.begun:
-                self._relay.begin(self._head, left, is_stream=True)
-            elif left:
-                self._reply.send(left)
-            self._reply.end()
-            self._relay.answered()
-
-    def _tell(self, error: PodError) -> None:
-        """The pod has said inside its stream, under a head that says 200, that it failed, or why it will not go on."""
-        relay, reply = self._relay, self._reply
-        relay.status = error.status
-        if reply.source is not None:
-            reply.source.abort()  # What follows has no meaning.
-        if error.status in BUSY or not error.is_clients:
-            relay.fail(LegEnd.BUSY if error.status in BUSY else LegEnd.BROKEN, error.message)
-            return
-        if reply.begun:
-            reply.send(error_event(error, anthropic=reply.is_anthropic, request_id=reply.request_id))
-            reply.end()
-        else:
-            relay.tell(error)
-        relay.answered()
-
-
-class WholeBody:
-    """An answer in one piece, however many reads it comes in."""
-
-    __slots__ = ("_head", "_relay")
-
-    def __init__(self, relay: Relay, head: PodHead) -> None:
-        self._relay = relay
-        self._head = head
-
-    def take(self, payload: bytes) -> None:
-        relay = self._relay
-        relay.kept.add(payload)
-        if relay.reply.begun:
-            relay.reply.send(payload)
-        else:
-            relay.begin(self._head, payload, is_stream=False)
-
-    def flow(self, line: Parsing) -> None:
-        """A body is few reads."""
-
-    def end(self) -> None:
-        relay = self._relay
-        if not relay.reply.begun:
-            relay.begin(self._head, b"", is_stream=False)
-        relay.reply.end()
-        relay.answered()
-
-
-class Refusal:
-    """A pod's no. Told to the client where it is about the request; kept from it where another pod may say yes."""
-
-    __slots__ = ("_body", "_relay")
-
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._body = b""
-
-    def take(self, payload: bytes) -> None:
-        self._body += payload[: ERROR_BYTES - len(self._body)]
-
-    def flow(self, line: Parsing) -> None:
-        """It is read first."""
-
-    def end(self) -> None:
-        relay = self._relay
-        error = read_error(relay.status, self._body)
-        if error.status in BUSY:
-            relay.fail(LegEnd.BUSY, error.message)
-        elif error.status in OUR_KEY_IS_WRONG:
-            relay.fail(LegEnd.BROKEN, f"The pod does not take the gateway's key ({error.status}).")
-        elif error.status >= 500 and error.status != NOT_BUILT:
-            relay.fail(LegEnd.BROKEN, error.message)
-        else:
-            # What no pod of the model can do (501) is asked wrongly, not broken.
-            status = 400 if error.status == NOT_BUILT else error.status
-            relay.tell(about_model(replace(error, status=status), relay.placement.request.model, relay.path))
-            relay.answered()

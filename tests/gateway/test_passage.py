@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.carrier import Leg, LegEnd
+from gateway.ladders.judging import Judge
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.passage import Passage
 from gateway.patience import Patience
@@ -70,6 +71,9 @@ class PlayedCarrier:
     def open_tab(self, tab: Tab) -> None:
         self.tab = tab
 
+    def judged_by(self, judge: Judge | None) -> None:
+        self.judge = judge
+
     def refuse(self, refusal: Refused) -> None:
         self.refusals.append(refusal)
 
@@ -102,7 +106,13 @@ class Stage:
 
 
 WAITS = st.sampled_from([0.0, 0.0, 0.5, 1.0])
-PLAYS = st.builds(Play, st.sampled_from(LegEnd), st.none() | WAITS, WAITS, st.booleans())
+PLAYS = st.builds(
+    Play,
+    st.sampled_from([end for end in LegEnd if end is not LegEnd.UNCONVINCING]),
+    st.none() | WAITS,
+    WAITS,
+    st.booleans(),
+)
 
 
 @dataclass(frozen=True)

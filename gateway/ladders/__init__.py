@@ -1,0 +1,1 @@
+"""Ladders at work: which rung is asked first, who judges its answer, what went up and what that cost."""

@@ -1,0 +1,154 @@
+"""Log-probabilities that a judge asked for and a client did not: added to what a pod is asked, taken out of its answer.
+
+What is left is what the pod would have sent had nobody asked: the same fields, with the same nothing in them. Whole
+events and bodies only; the short way for chunks that flow is `gateway/proxy/lean.py`. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from routing.request import Api
+
+WITH_LOGPROBS = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES})
+"""vLLM's Anthropic API gives none, in any version up to 0.32."""
+
+INCLUDED = "message.output_text.logprobs"
+
+LOGPROBS = b'logprobs"'
+"""Stands in everything that has to be looked at: the end of `"logprobs"` and of `"top_logprobs"`."""
+
+FIELDS = msgspec.json.Decoder(dict[str, Raw])
+CHOICES = msgspec.json.Decoder(list[dict[str, Raw]])
+NULL = Raw(b"null")
+NOTHING = Raw(b"[]")
+
+
+class Asked(Struct):
+    """What a client says of log-probabilities."""
+
+    logprobs: bool | int | None = None
+    top_logprobs: int | None = None
+    include: list[str] | None = None
+
+
+ASKED = msgspec.json.Decoder(Asked)
+
+
+class Trim(Struct, frozen=True):
+    """What is taken out of an answer. `most`: so many of the likeliest are left at each place; None: nothing is."""
+
+    api: Api
+    most: int | None = None
+
+    def event(self, event: bytes) -> bytes:
+        """One event of a stream, with its end; what is no JSON comes back as it is."""
+        if LOGPROBS not in event:
+            return event
+        lines = event.split(b"\n")
+        for at, line in enumerate(lines):
+            if line.startswith(b"data:") and LOGPROBS in line:
+                lines[at] = b"data: " + self.body(line[5:].strip())
+        return b"\n".join(lines)
+
+    def events(self, events: bytes) -> bytes:
+        """Some of them, one after the other."""
+        if LOGPROBS not in events:
+            return events
+        ends = events.split(b"\n\n")
+        return b"\n\n".join([*(self.event(event) for event in ends[:-1]), self.event(ends[-1])])
+
+    def body(self, told: bytes) -> bytes:
+        """The JSON of an event, or of a whole answer."""
+        try:
+            fields = FIELDS.decode(told)
+            if self.api is Api.RESPONSES:
+                return _trimmed_response(told, fields, self.most)
+            choices = CHOICES.decode(fields.get("choices", NOTHING))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return told
+        for choice in choices:
+            if "logprobs" in choice:
+                choice["logprobs"] = self._trimmed(choice["logprobs"])
+        fields["choices"] = Raw(msgspec.json.encode(choices))
+        return msgspec.json.encode(fields)
+
+    def _trimmed(self, logprobs: Raw) -> Raw:
+        if self.most is None or bytes(logprobs) == b"null":
+            return NULL
+        held = msgspec.json.decode(logprobs)
+        if self.api is Api.CHAT:
+            _shorten(held.get("content") or [], self.most)
+        else:
+            # vLLM tells the token that was said besides, where it is not among them.
+            tops = held.get("top_logprobs") or ()
+            held["top_logprobs"] = [top and dict(list(top.items())[: self.most + 1]) for top in tops]
+        return Raw(msgspec.json.encode(held))
+
+
+def _shorten(entries: list[dict[str, Any]], most: int) -> None:
+    for entry in entries:
+        entry["top_logprobs"] = (entry.get("top_logprobs") or [])[:most]
+
+
+DEEP = frozenset({"response", "part", "item", "output"})
+"""Fields of a responses event, or of a response, within which there may be some."""
+
+
+def _trimmed_response(told: bytes, fields: dict[str, Raw], most: int | None) -> bytes:
+    if DEEP.isdisjoint(fields):
+        if "logprobs" in fields and most is None:
+            fields["logprobs"] = NOTHING
+            return msgspec.json.encode(fields)
+        if "logprobs" not in fields:
+            return told
+    held = msgspec.json.decode(told)
+    _trim_deep(held, most)
+    return msgspec.json.encode(held)
+
+
+def _trim_deep(held: Any, most: int | None) -> None:
+    if isinstance(held, list):
+        for each in held:
+            _trim_deep(each, most)
+    elif isinstance(held, dict):
+        if held.get("object") == "response":
+            held["top_logprobs"] = most
+        entries = held.get("logprobs")
+        if isinstance(entries, list) and most is not None:
+            _shorten(entries, most)
+        elif isinstance(entries, list):
+            # As vLLM has it: in a part nothing, in an event a list of nothing.
+            held["logprobs"] = None if held.get("type") == "output_text" else []
+        for key in DEEP | {"content"}:
+            _trim_deep(held.get(key), most)
+
+
+def with_logprobs(api: Api, body: bytes, top: int) -> tuple[bytes, Trim | None]:
+    """A body that asks for so many of the likeliest tokens at each place, and what has to be taken out of the answer; None where the client wants it all.
+
+    A body whose own words on this are no good comes back as it is: the pod will say so.
+    """
+    try:
+        fields, asked = FIELDS.decode(body), ASKED.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return body, None
+    if api is Api.CHAT:
+        wanted = (asked.top_logprobs or 0) if asked.logprobs is True else None
+        fields["logprobs"] = Raw(b"true")
+        fields["top_logprobs"] = Raw(b"%d" % max(top, wanted or 0))
+    elif api is Api.COMPLETIONS:
+        wanted = asked.logprobs if type(asked.logprobs) is int else None
+        fields["logprobs"] = Raw(b"%d" % max(top, wanted or 0))
+    elif api is Api.RESPONSES:
+        included = asked.include or []
+        wanted = (asked.top_logprobs or 0) if INCLUDED in included else None
+        if wanted is None:
+            fields["include"] = Raw(msgspec.json.encode([*included, INCLUDED]))
+        fields["top_logprobs"] = Raw(b"%d" % max(top, wanted or 0))
+    else:
+        return body, None
+    return msgspec.json.encode(fields), None if wanted is not None and wanted >= top else Trim(api, wanted)
