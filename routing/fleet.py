@@ -13,9 +13,11 @@ from math import inf
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
-from routing.facts import NO_FACTS, PodFacts, Role
+from routing.facts import NO_FACTS, PodFacts, Prompts, Role
 
 V = TypeVar("V")
+
+RosterKey = tuple[str, frozenset[str] | None]
 
 
 class Standing(StrEnum):
@@ -106,6 +108,12 @@ class Roster:
     """A prefix is reused in whole KV blocks; the largest of the engines' counts for all of them."""
     is_adapter: bool = False
     """Whether the model is a LoRA adapter on any of them."""
+    has_prefillers: bool = False
+    """Whether other engines may prefill for some of them."""
+    is_last_resort: bool = False
+    """Whether they are there for prefill only, and generate because nobody else is ready."""
+    prompts: tuple[Prompts, ...] = ()
+    """For which prompts each was put up; empty where all are for any."""
 
     def places(self, mask: int) -> Iterator[int]:
         """Positions of the engines in a mask."""
@@ -133,13 +141,23 @@ class Roster:
             newest_since_s=self.newest_since_s,
             block_tokens=self.block_tokens,
             is_adapter=self.is_adapter,
+            has_prefillers=self.has_prefillers,
+            is_last_resort=self.is_last_resort,
+            prompts=narrow(self.prompts) if self.prompts else (),
         )
 
     def without(self, pods: frozenset[str]) -> Roster:
         """The same roster less the engines of some pods."""
         members = zip(self.engines, self.ready_since_s, strict=True)
         kept = ((engine, since) for engine, since in members if engine.pod not in pods)
-        return make_roster(kept, is_adapter=self.is_adapter)
+        fewer = make_roster(kept, is_adapter=self.is_adapter)
+        prompts = dict(zip(self.slots, self.prompts, strict=True)) if self.prompts else {}
+        return replace(
+            fewer,
+            has_prefillers=self.has_prefillers,
+            is_last_resort=self.is_last_resort,
+            prompts=tuple(prompts[slot] for slot in fewer.slots) if prompts else (),
+        )
 
 
 def make_roster(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) -> Roster:
@@ -185,6 +203,19 @@ class EngineShape:
     block_tokens: int | None = None
 
 
+def _prefills(member: tuple[Engine, Pod]) -> bool:
+    """Whether an engine may prefill for another."""
+    engine, pod = member
+    return pod.facts.kv_connector is not None and engine.role is not Role.DECODE
+
+
+def _roster_of(members: Sequence[tuple[Engine, Pod]], model: str) -> Roster:
+    is_adapter = any(model in pod.adapters for _, pod in members)
+    roster = make_roster(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
+    prompts = tuple(pod.facts.prompts for _, pod in members)
+    return replace(roster, prompts=prompts) if any(each is not Prompts.ANY for each in prompts) else roster
+
+
 class Fleet:
     """Pods by URL. Slots are given to engines when they appear and taken back when their pod is removed."""
 
@@ -192,7 +223,9 @@ class Fleet:
         self._pods: dict[str, Pod] = {}
         self._free_slots: list[int] = []
         self._slots_made = 0
-        self._rosters: dict[str | tuple[str, frozenset[str]], Roster] = {}
+        self._rosters: dict[RosterKey, Roster] = {}
+        self._prefill_rosters: dict[RosterKey, Roster] = {}
+        self._last_resorts: dict[RosterKey, Roster] = {}
         self.version = 0
         """Another whenever a pod is put, removed or has lost its cache."""
         self.doubts: Mapping[str, str] = {}
@@ -224,9 +257,7 @@ class Fleet:
     def put(self, pod: Pod) -> None:
         """Add a pod or replace what is known of it. Its engines keep their slots: change them with `reshape`."""
         self._pods[pod.url] = pod
-        self.version += 1
-        self._rosters.clear()
-        self._engines.clear()
+        self._forget_rosters()
 
     def reshape(self, url: str, shapes: Iterable[EngineShape]) -> tuple[int, ...]:
         """Give a pod the engines it says it has. Returns the slots that are freed, for the caller to forget."""
@@ -243,25 +274,54 @@ class Fleet:
     def remove(self, url: str) -> tuple[int, ...]:
         """Take a pod out. Returns the slots that are freed, for the caller to forget."""
         pod = self._pods.pop(url, None)
-        self.version += 1
-        self._rosters.clear()
-        self._engines.clear()
+        self._forget_rosters()
         return tuple(engine.slot for engine in pod.engines) if pod else ()
 
     def roster(self, model: str, regions: frozenset[str] | None = None) -> Roster:
-        """The engines that may serve `model` now, in one of these regions or anywhere; empty where there is none."""
-        key = model if regions is None else (model, regions)
-        roster = self._rosters.get(key)
+        """The engines that may answer for `model` now, in one of these regions or anywhere; empty where there is none.
+
+        Engines that are there for prefill only are among them where there are no others.
+        """
+        roster = self._rosters.get((model, regions))
         if roster is None:
-            serving = [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
-            roster = make_roster(
-                ((engine, pod.ready_since_s) for pod in serving for engine in pod.engines),
-                is_adapter=any(model in pod.adapters for pod in serving),
-            )
-            if self.knows(model):
-                # Only names that exist are remembered: a client cannot grow this table by inventing models.
-                self._rosters[key] = roster
+            members = [each for each in self._ready(model, regions) if each[0].role is not Role.PREFILL]
+            if members:
+                others = any(map(_prefills, self._ready(model, regions)))
+                roster = replace(_roster_of(members, model), has_prefillers=others)
+                self._keep(self._rosters, model, regions, roster)
+            else:
+                roster = self.prefill_roster(model, regions, at_large=True)
         return roster
+
+    def prefill_roster(self, model: str, regions: frozenset[str] | None = None, *, at_large: bool = False) -> Roster:
+        """The engines that may prefill for others now; `at_large`, all that are there for prefill, to answer as a last
+        resort.
+        """
+        kept = self._last_resorts if at_large else self._prefill_rosters
+        roster = kept.get((model, regions))
+        if roster is None:
+            ready = self._ready(model, regions)
+            members = [each for each in ready if (each[0].role is Role.PREFILL if at_large else _prefills(each))]
+            roster = replace(_roster_of(members, model), is_last_resort=at_large and bool(members))
+            self._keep(kept, model, regions, roster)
+        return roster
+
+    def _ready(self, model: str, regions: frozenset[str] | None) -> list[tuple[Engine, Pod]]:
+        pods = [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
+        return [(engine, pod) for pod in pods for engine in pod.engines]
+
+    def _keep(
+        self, rosters: dict[RosterKey, Roster], model: str, regions: frozenset[str] | None, roster: Roster
+    ) -> None:
+        """Only names that exist are remembered: a client cannot grow this table by inventing models."""
+        if self.knows(model):
+            rosters[model, regions] = roster
+
+    def _forget_rosters(self) -> None:
+        self.version += 1
+        self._engines.clear()
+        for rosters in (self._rosters, self._prefill_rosters, self._last_resorts):
+            rosters.clear()
 
     def knows(self, model: str, regions: frozenset[str] | None = None) -> bool:
         """Whether any pod there, ready or not, has said that it serves `model`."""

@@ -1,0 +1,1 @@
+"""How engines hand KV to each other, one connector a file: the words both legs of a pair are told, never who calls."""

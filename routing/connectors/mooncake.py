@@ -1,0 +1,49 @@
+"""Mooncake: point to point by a transfer id that the gateway makes, and an engine id that the bootstrap server tells.
+
+Both legs may be sent at once; the prefill answer carries no parameters. Engines assert their roles. A prefill that ends
+by a stop token sends nothing. `remote_prefill_cached_tokens` makes the decode engine's usage say what the prefill
+engine really held, where that is known in time: else all that was transferred counts as cached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from routing.connectors.shape import Flow, Meeting, Params, Plain, Terms, UnfitError, place_of
+from routing.facts import PodFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Mooncake(Plain):
+    """`MooncakeConnector`."""
+
+    terms: ClassVar[Terms] = Terms(
+        names=("MooncakeConnector",), flow=Flow.CONCURRENT, asks_engine_id=True, ends_by_length=True
+    )
+
+    def may_prefill(self, facts: PodFacts) -> bool:
+        return facts.kv_role != "kv_consumer" and facts.bootstrap is not None
+
+    def ask(self, meeting: Meeting) -> Params | None:
+        return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": _transfer(meeting)}
+
+    def hand(self, meeting: Meeting, answered: object) -> Params | None:
+        side = meeting.prefill
+        if not side.engine_id:
+            raise UnfitError("the prefill pod's bootstrap server has not told its engine id")
+        host, port = place_of(side.facts.bootstrap)
+        told: dict[str, object] = {
+            "do_remote_decode": False,
+            "do_remote_prefill": True,
+            "transfer_id": _transfer(meeting),
+            "remote_bootstrap_addr": f"http://{host}:{port}",
+            "remote_engine_id": side.engine_id,
+        }
+        if meeting.cached_tokens is not None:
+            told["remote_prefill_cached_tokens"] = meeting.cached_tokens
+        return told
+
+
+def _transfer(meeting: Meeting) -> str:
+    return f"xfer-{meeting.key}"

@@ -1,0 +1,55 @@
+"""`MultiConnector`: several in one engine, as the pod says: `MultiConnector(NixlConnector,MooncakeStoreConnector)`.
+
+The engine merges what its children answer, and fails where two of them answer the same word. So at most one of them
+may have words to pass; the others are stores beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from routing.connectors.shape import Connector, Meeting, Params, Terms
+from routing.facts import PodFacts
+
+NAME = "MultiConnector"
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    """Speaks for the child that pairs."""
+
+    child: Connector
+    beside: tuple[str, ...]
+    """The names of all children, which must be alike on both sides."""
+
+    @property
+    def terms(self) -> Terms:
+        return self.child.terms
+
+    def group(self, facts: PodFacts) -> Hashable | None:
+        group = self.child.group(facts)
+        return None if group is None else (group, self.beside)
+
+    def may_prefill(self, facts: PodFacts) -> bool:
+        return self.child.may_prefill(facts)
+
+    def may_decode(self, facts: PodFacts) -> bool:
+        return self.child.may_decode(facts)
+
+    def ask(self, meeting: Meeting) -> Params | None:
+        return self.child.ask(meeting)
+
+    def hand(self, meeting: Meeting, answered: object) -> Params | None:
+        return self.child.hand(meeting, answered)
+
+    def request_id(self, meeting: Meeting) -> str:
+        return self.child.request_id(meeting)
+
+
+def children_of(name: str) -> tuple[str, ...]:
+    """The names in the brackets behind `MultiConnector`; none where it is another's name, or they are not told."""
+    head, bracket, inside = name.partition("(")
+    if head.strip() != NAME or not bracket or not inside.endswith(")"):
+        return ()
+    return tuple(child.strip() for child in inside[:-1].split(",") if child.strip())

@@ -1,0 +1,153 @@
+"""What a connector is to the gateway: who may pair, what each leg's body gets, and what is checked in between.
+
+A connector is named as in vLLM's registry (`kv_connector`). Shapes are pure: nothing here asks a pod or knows time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from enum import StrEnum
+from typing import Annotated, Literal, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from routing.facts import PodFacts
+
+Params = Mapping[str, object]
+"""A leg's `kv_transfer_params`, as JSON."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=512)]
+Port = Annotated[int, Meta(gt=0, lt=1 << 16)]
+No = Literal[False]
+Yes = Literal[True]
+
+S = TypeVar("S", bound=Struct)
+
+
+class Flow(StrEnum):
+    """When the decode leg is sent."""
+
+    SEQUENTIAL = "sequential"
+    """When the prefill leg has been answered."""
+    CONCURRENT = "concurrent"
+    """With the prefill leg."""
+
+
+class Terms(Struct, frozen=True):
+    """What a connector holds its pods, its pairs and the gateway to."""
+
+    names: tuple[str, ...]
+    """In vLLM's registry."""
+    flow: Flow = Flow.SEQUENTIAL
+    lease_s: float = 0.0
+    """How long the prefill engine keeps blocks for the decode leg; 0 where it does not say, or keeps none."""
+    is_pooled: bool = False
+    """KV goes through a store that any peer may read, as often as it likes."""
+    same_request_id: bool = False
+    """The engines find each other's half by `X-Request-Id`."""
+    both_roles: bool = False
+    """An engine may prefill for one request and decode another's, so its role may change as it runs."""
+    asks_engine_id: bool = False
+    """The prefill engine's id has to be asked of its bootstrap server."""
+    ends_by_length: bool = False
+    """A prefill leg that ends by its first token being a stop hands over nothing."""
+
+
+class Side(Struct, frozen=True):
+    """One engine of a pair, as its peer is told of it."""
+
+    facts: PodFacts
+    rank: int = 0
+    engine_id: str = ""
+    """As its bootstrap server says it; empty where it was not asked."""
+
+
+class Meeting(Struct, frozen=True):
+    """One request's hand-over: who meets, and under which names. Both are ours and made for this one attempt."""
+
+    request_id: str
+    """What the engines see in `X-Request-Id`."""
+    key: str
+    """32 hexadecimal digits that nobody can guess: another's transfer is not to be had by a made-up name."""
+    prefill: Side
+    decode: Side
+    cached_tokens: int | None = None
+    """What the prefill engine held already, where its answer has come and said so."""
+
+
+class UnfitError(Exception):
+    """A prefill answer's parameters are not such as the decode engine may be told: that could kill it."""
+
+
+class Connector(Protocol):
+    """One way of handing over. Remembers nothing."""
+
+    @property
+    def terms(self) -> Terms: ...
+
+    def group(self, facts: PodFacts) -> Hashable | None:
+        """What must be alike in two pods for them to pair, beyond what all pairs want; None for those that never do."""
+        ...
+
+    def may_prefill(self, facts: PodFacts) -> bool:
+        """Whether such a pod can be a pair's prefill engine."""
+        ...
+
+    def may_decode(self, facts: PodFacts) -> bool:
+        """Whether such a pod can be a pair's decode engine."""
+        ...
+
+    def ask(self, meeting: Meeting) -> Params | None:
+        """What the prefill leg is told; None for nothing at all."""
+        ...
+
+    def hand(self, meeting: Meeting, answered: object) -> Params | None:
+        """What the decode leg is told. `answered` is what the prefill leg's answer had as `kv_transfer_params`, None
+        where that has not come or had none. Raises `UnfitError`.
+        """
+        ...
+
+    def request_id(self, meeting: Meeting) -> str:
+        """What both engines are to see in `X-Request-Id`."""
+        ...
+
+
+class Plain:
+    """What most connectors have in common: roles as the engine was started with, and ids as the gateway makes them."""
+
+    __slots__ = ()
+
+    def group(self, facts: PodFacts) -> Hashable | None:
+        return (facts.tp, facts.pp)
+
+    def may_prefill(self, facts: PodFacts) -> bool:
+        return facts.kv_role != "kv_consumer"
+
+    def may_decode(self, facts: PodFacts) -> bool:
+        return facts.kv_role != "kv_producer"
+
+    def request_id(self, meeting: Meeting) -> str:
+        return meeting.request_id
+
+
+def checked(answered: object, kind: type[S]) -> S:
+    """Parameters as a connector's own value. Raises `UnfitError` where one is missing or not as it must be."""
+    try:
+        return msgspec.convert(answered, kind, strict=True)
+    except (msgspec.ValidationError, TypeError) as fault:
+        raise UnfitError(f"the prefill pod's kv_transfer_params cannot be passed on: {fault}") from None
+
+
+def passed_on(answered: object) -> dict[str, object]:
+    """Checked parameters as they came: a later engine's further words are for its peer to read."""
+    assert isinstance(answered, dict)  # noqa: S101 - `checked` has seen to it
+    return answered
+
+
+def place_of(address: str | None) -> tuple[str, int]:
+    """Host and port of an address among a pod's facts. Raises `UnfitError` where nobody has told it."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal():
+        raise UnfitError("the pod's facts do not tell the address that its peer needs")
+    return host, int(port)
