@@ -10,7 +10,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gateway.carrier import Leg, LegEnd
-from gateway.outcome import CLIENT_GONE_STATUS, Outcome
+from gateway.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
 from gateway.refusals import SAYINGS, status_of
 from routing.placement import Placement
 from routing.receipt import Attempt
@@ -41,6 +41,7 @@ class Journey(Struct):
     queued_s: float = 0.0
     """How long it waited for an engine that might take it."""
     shared: str | None = None
+    shell: Shell = HTTP
 
     @property
     def was_served(self) -> bool:
@@ -76,6 +77,7 @@ class Journey(Struct):
             promise_met=self._promise_met(now_s),
             group=self.caller.group,
             shared=self.shared,
+            shell=self.shell,
         )
 
     def _promise_met(self, now_s: float) -> bool | None:

@@ -16,6 +16,16 @@ CLIENT_GONE_STATUS = 499
 """No standard status exists for a client that left; nginx's number is the one that operators know."""
 
 
+class Shell(Struct, frozen=True, gc=False):
+    """The front end by which a request came, and how much of it that shows us where there are several ways."""
+
+    name: str
+    mode: str | None = None
+
+
+HTTP = Shell("http")
+
+
 class Outcome(Struct, frozen=True, gc=False):
     """A request that has ended. Times are of the loop's clock but for `at_s`, which is Unix time.
 
@@ -49,6 +59,7 @@ class Outcome(Struct, frozen=True, gc=False):
     group: str | None = None
     shared: str | None = None
     """The id of the request whose answer it was given as well."""
+    shell: Shell = HTTP
 
 
 Witness = Callable[[Outcome], None]

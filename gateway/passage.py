@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from gateway.carrier import Carrier, Leg, LegEnd
 from gateway.carrying import Carrying, Health, refusal_for
 from gateway.journey import Journey, Smaller
-from gateway.outcome import Witness
+from gateway.outcome import HTTP, Shell, Witness
 from gateway.patience import Patience
 from gateway.placing import Placing
 from gateway.quotas.tab import Tab
@@ -65,6 +65,7 @@ class Passage:
         trace: str | None = None,
         look: Look | None = None,
         smaller: Smaller | None = None,
+        shell: Shell = HTTP,
     ) -> None:
         """Serve a request or refuse it. Raises only `asyncio.CancelledError`, when the client has gone.
 
@@ -72,6 +73,7 @@ class Passage:
         came with it, for the log; `look` finds out what engines hold of it; `smaller` asks another model instead.
         """
         journey = Journey(request, caller, promise or promise_of(caller.tenant.tier), trace, self._clock(), smaller)
+        journey.shell = shell
         tab: Tab | None = None
         try:
             if self._reserve is not None and caller.accounts:
@@ -97,11 +99,17 @@ class Passage:
             self._note(journey)
 
     def turn_away(
-        self, request: Request, refusal: Refused, *, caller: Caller = NOBODY, trace: str | None = None
+        self,
+        request: Request,
+        refusal: Refused,
+        *,
+        caller: Caller = NOBODY,
+        trace: str | None = None,
+        shell: Shell = HTTP,
     ) -> None:
         """Take note of a request that a shell refused before it could be led."""
         promise = promise_of(caller.tenant.tier)
-        self._note(Journey(request, caller, promise, trace, self._clock(), refusal=refusal))
+        self._note(Journey(request, caller, promise, trace, self._clock(), refusal=refusal, shell=shell))
 
     def note_shared(
         self,

@@ -50,6 +50,9 @@ class Receipt(msgspec.Struct, frozen=True):
     downgraded_from: str | None
     shared: str | None
     """The request whose answer it was given as well."""
+    shell: str = "http"
+    mode: str | None = None
+    """How much of the answer Envoy shows us, where it came by Envoy."""
 
     @property
     def engine(self) -> str | None:
@@ -84,6 +87,8 @@ def make_receipt(outcome: Outcome) -> Receipt:
         promise_met=outcome.promise_met,
         downgraded_from=request.downgraded_from,
         shared=outcome.shared,
+        shell=outcome.shell.name,
+        mode=outcome.shell.mode,
     )
 
 

@@ -66,6 +66,8 @@ class Request(Struct, frozen=True, gc=False):
     continues: str | None = None
     regions: frozenset[str] | None = None
     """Where it may be computed, None for anywhere."""
+    pods: frozenset[str] | None = None
+    """URLs of those that may serve it, None for all."""
     priority: int = 0
     """Who goes first within an engine that heeds it: higher is better."""
     downgraded_from: str | None = None

@@ -178,6 +178,8 @@ class Router:
 
     def _roster(self, request: Request, avoid: frozenset[str]) -> Roster:
         roster = self.fleet.roster(request.model, request.regions)
+        if request.pods is not None:
+            avoid |= {engine.pod for engine in roster.engines} - request.pods
         if avoid:
             roster = roster.without(avoid)
         if roster.engines:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.carrier import Leg, LegEnd
 from gateway.carrying import REASON_OF_END
@@ -41,6 +42,13 @@ JSON = b"application/json"
 
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
 LONGEST_SESSION = 256
+
+
+class Answering(Protocol):
+    """Whatever a client is answered by."""
+
+    def answer(self, status: int, body: bytes, *, content_type: str = ...) -> None: ...
+    def refuse(self, refusal: Refused) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ class Desk:
             self._on_refused(refusal)
             return
         request = Request(reply.request_id, reply.api, model="")
-        self._passage.turn_away(request, refusal, caller=asked.caller, trace=_trace(asked))
+        self._passage.turn_away(request, refusal, caller=asked.caller, trace=trace_of(asked))
 
     def _serve(self, asked: Asked, reply: Reply) -> None:
         endpoint = asked.endpoint
@@ -134,14 +142,14 @@ class Desk:
         elif endpoint.local is Local.STORED_RESPONSE:
             self._fetch(endpoint, asked, reply)
         else:
-            self._answer(endpoint, asked.caller.tenant, reply)
+            self.answer(endpoint, asked.caller.tenant, reply)
 
     # -- what a pod answers ----------------------------------------------------------------------------------------
 
     def _lead(self, endpoint: Endpoint, api: Api, asked: Asked, reply: Reply) -> None:
         tenant, newest = asked.caller.tenant, newest_of(asked)
-        reading = self._read(api, asked, asked.body(), reply.request_id)
-        self._check(reading.request, tenant)
+        reading = self.read(api, asked, asked.body(), reply.request_id)
+        self.check(reading.request, tenant)
         promise = promised(tenant.tier, asked.headers)
 
         def begin(reply: Reply) -> None:
@@ -158,10 +166,10 @@ class Desk:
         # The body is the carrier's, which lets go of it when the answer begins: a stream may last. So nothing that
         # lasts as long may hold the reading.
         carrier = self._carrier(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
-        request, caller, trace, look_at = reading.request, asked.caller, _trace(asked), self.look_at
+        request, caller, trace, look_at = reading.request, asked.caller, trace_of(asked), self.look_at
 
         def smaller(model: str) -> Request:
-            again = self._read(request.api, asked, carrier.body, request.id, model=model)
+            again = self.read(request.api, asked, carrier.body, request.id, model=model)
             carrier.ask_instead(again.body, request.model)
             return again.request
 
@@ -174,7 +182,8 @@ class Desk:
             ),
         )
 
-    def _read(self, api: Api, asked: Asked, body: bytes, request_id: str, *, model: str | None = None) -> Reading:
+    def read(self, api: Api, asked: Asked, body: bytes, request_id: str, *, model: str | None = None) -> Reading:
+        """What a body asks for, under the terms of whoever sends it. Raises `Refused`."""
         tenant = asked.caller.tenant
         return read_request(
             api,
@@ -187,7 +196,7 @@ class Desk:
             model=model,
         )
 
-    def _check(self, request: Request, tenant: Tenant) -> None:
+    def check(self, request: Request, tenant: Tenant) -> None:
         """Raise `Refused` where a tenant may not ask for this."""
         if not tenant.may_use(request.model):
             raise unknown_model(request.model, Reason.MODEL_NOT_ALLOWED)
@@ -215,11 +224,11 @@ class Desk:
                     leg=Leg(LegEnd.ANSWERED, told.status) if isinstance(told, Told) else None,
                     refusal=told if isinstance(told, Refused) else None,
                     caller=caller,
-                    trace=_trace(asked),
+                    trace=trace_of(asked),
                 )
 
     def _fetch(self, endpoint: Endpoint, asked: Asked, reply: Reply) -> None:
-        engine = self._engine_of(endpoint.name, asked.caller.tenant)
+        engine = self.engine_of(endpoint.name, asked.caller.tenant)
         request = Request(reply.request_id, Api.RESPONSES, model="")
         carrier = self._carrier(endpoint, asked, reply, asked.body(), usage_added=False)
         self._start(reply, lambda: self._run(Errand(request, engine), carrier))
@@ -232,7 +241,7 @@ class Desk:
             self._on_refused(refusal)
             carrier.refuse(refusal)
 
-    def _engine_of(self, response_id: str, tenant: Tenant) -> Engine:
+    def engine_of(self, response_id: str, tenant: Tenant) -> Engine:
         """Where a tenant's own response is stored. Raises `Refused`."""
         slot = self._router.responses.get(owned(response_id, tenant.name))
         for pod in self._router.fleet.pods:
@@ -252,12 +261,13 @@ class Desk:
             usage_added=usage_added,
             pool=self._pool,
             key_of=self._key_of,
-            takes_priority=self._takes_priority,
+            takes_priority=self.takes_priority,
             kept_bytes=self._limits.kept_answer_bytes,
             body_needed_no_more=lambda: asked.drop_body(self._budget),
         )
 
-    def _takes_priority(self, url: str) -> bool:
+    def takes_priority(self, url: str) -> bool:
+        """Whether the pod at a URL schedules by priority."""
         pod = self._router.fleet.pod(url)
         return pod is not None and pod.takes_priority
 
@@ -283,7 +293,8 @@ class Desk:
 
     # -- what we answer --------------------------------------------------------------------------------------------
 
-    def _answer(self, endpoint: Endpoint, tenant: Tenant, reply: Reply) -> None:
+    def answer(self, endpoint: Endpoint, tenant: Tenant, reply: Answering) -> None:
+        """Say what no pod need be asked for."""
         fleet, created_s = self._router.fleet, int(self._wall_clock())
         match endpoint.local:
             case Local.HEALTH:
@@ -314,7 +325,8 @@ def _check_media_type(asked: Asked) -> None:
         raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body without a Content-Encoding.")
 
 
-def _trace(asked: Asked) -> str | None:
+def trace_of(asked: Asked) -> str | None:
+    """The W3C `traceparent` that came with a request."""
     trace = asked.headers.get(b"traceparent")
     return trace.decode("latin-1") if trace and len(trace) <= LONGEST_TRACE else None
 

@@ -64,7 +64,7 @@ class Front:
         self.pool = Pool(timeouts, knows=lambda url: router.fleet.pod(url) is not None)
         self.kept_headers: set[bytes] = set(KEPT_HEADERS)
         self.is_draining = False
-        self._desk = Desk(
+        self.desk = Desk(
             passage,
             router,
             identify,
@@ -79,7 +79,7 @@ class Front:
 
     def look_with(self, look_at: LookAt) -> None:
         """Have it found out what engines hold of a request before it is placed."""
-        self._desk.look_at = look_at
+        self.desk.look_at = look_at
 
     def heed_headers(self, names: Iterable[str]) -> None:
         """Keep these as well: a policy has given them a meaning."""
@@ -96,7 +96,7 @@ class Front:
     @property
     def open_requests(self) -> int:
         """Requests on their way to a pod or back."""
-        return len(self._desk.tasks)
+        return len(self.desk.tasks)
 
     def protocol(self) -> asyncio.Protocol:
         """A protocol for one client's connection."""
@@ -121,8 +121,8 @@ class Front:
         await self._wait_until_empty(LEAVING_S)
         self.close()
         await self._wait_until_empty(LEAVING_S)
-        if self._desk.tasks:
-            await asyncio.wait(self._desk.tasks)
+        if self.desk.tasks:
+            await asyncio.wait(self.desk.tasks)
 
     def close(self) -> None:
         """Close everything at once."""
@@ -155,10 +155,10 @@ class Front:
         self._left.set()
 
     def route(self, asked: Asked, transport: asyncio.Transport) -> None:
-        self._desk.route(asked, is_trusted=self._trusts(transport))
+        self.desk.route(asked, is_trusted=self._trusts(transport))
 
     def serve(self, asked: Asked, reply: Reply) -> None:
-        self._desk.serve(asked, reply)
+        self.desk.serve(asked, reply)
 
     def new_id(self) -> str:
         return f"{self._id_prefix}{next(self._id_count):08x}"
