@@ -24,7 +24,8 @@ from simulator.policies.board import Board
 from simulator.policies.registry import scorers_of
 from simulator.profile import Profile
 from simulator.sequence import Sequence
-from simulator.virtual_pod import VirtualCarrier, VirtualPod
+from simulator.virtual_carrier import VirtualCarrier
+from simulator.virtual_pod import VirtualPod
 from tenancy.tenants import NOBODY, Caller
 
 MakeRoom = Callable[[Router, Callable[[], float], Callable[[], float]], Room]

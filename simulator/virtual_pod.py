@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.ladders.judging import Judge
 from simulator.engine import Engine
 from simulator.link import Link
 from simulator.profile import Profile
@@ -121,6 +120,8 @@ class VirtualPod:
             ended = milestone.kind is MilestoneKind.FINISHED
             listeners = self._listeners
             listener = listeners.pop(milestone.sequence_id, None) if ended else listeners.get(milestone.sequence_id)
+            if ended:
+                self._end_transfer(milestone.sequence_id)
             if ended and milestone.sequence_id in self._held:
                 self._hold(milestone.sequence_id)
             if listener:
@@ -146,18 +147,22 @@ class VirtualPod:
         self._arm()
 
     def _fetch(self, wanted: Fetch) -> None:
-        source, held_as = self._sources.pop(wanted.sequence_id)
+        source, held_as = self._sources[wanted.sequence_id]
         if source._is_lost:
-            self._loop.call_soon(self._end_fetch, wanted.sequence_id, source, held_as)
+            self._loop.call_soon(self._end_fetch, wanted.sequence_id)
             return
         # Who fetches sends heartbeats: what it is about to have does not expire.
         if (lease := source._leases.get(held_as)) is not None:
             lease.cancel()
-        timer = source.wire.send(self.wire, wanted.tokens, lambda: self._end_fetch(wanted.sequence_id, source, held_as))
-        self._transfers[wanted.sequence_id] = timer
+        self._transfers[wanted.sequence_id] = source.wire.send(
+            self.wire, wanted.tokens, lambda: self._end_fetch(wanted.sequence_id)
+        )
 
-    def _end_fetch(self, sequence_id: str, source: VirtualPod, held_as: str) -> None:
+    def _end_fetch(self, sequence_id: str) -> None:
         self._transfers.pop(sequence_id, None)
+        if (told := self._sources.pop(sequence_id, None)) is None:
+            return
+        source, held_as = told
         self._play()
         self.engine.end_fetch(sequence_id, self._loop.time(), came=not source._is_lost)
         source.let_go(held_as)

@@ -21,7 +21,8 @@ from scorers.registry import routings
 from simulator.clock import run_virtually
 from simulator.profile import Profile
 from simulator.sequence import Sequence
-from simulator.virtual_pod import VirtualCarrier, VirtualPod
+from simulator.virtual_carrier import VirtualCarrier
+from simulator.virtual_pod import VirtualPod
 from tenancy.admission import Admission
 from tenancy.tenants import NOBODY, Caller, Tenant
 from tenancy.tier import Tier

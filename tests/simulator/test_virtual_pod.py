@@ -1,0 +1,164 @@
+"""Engines in virtual time that hand KV over: who computes, who fetches, what it takes, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from simulator.clock import run_virtually
+from simulator.link import Link
+from simulator.profile import Profile
+from simulator.sequence import Milestone, MilestoneKind, Sequence
+from simulator.virtual_pod import LEASE_S, VirtualPod
+
+PROFILE = Profile(kv_capacity_tokens=64_000)
+LINK = Link(bytes_per_token=1_000, bytes_per_s=8_000_000.0, fixed_s=0.5)
+"""Eight thousand tokens a second."""
+
+PROMPT = 8_000
+
+
+@dataclass
+class Pods:
+    """Two engines and what was heard of them."""
+
+    prefill: VirtualPod
+    decode: VirtualPod
+    heard: list[Milestone] = field(default_factory=list)
+
+    async def prefilled(self, name: str, prompt: int = PROMPT) -> None:
+        """Wait until a prompt is computed and held."""
+        ended = asyncio.Event()
+
+        def listen(milestone: Milestone) -> None:
+            if milestone.kind is MilestoneKind.FINISHED:
+                ended.set()
+
+        self.prefill.submit(Sequence(name, prompt, 1, is_held=True), listen)
+        await ended.wait()
+
+    def decode_it(self, name: str, prompt: int = PROMPT, answer: int = 4) -> None:
+        """Begin to decode what was prefilled."""
+        sequence = Sequence(f"{name}-d", prompt, answer, remote_tokens=prompt)
+        self.decode.submit(sequence, self.heard.append, (self.prefill, name))
+
+    @property
+    def first_token_s(self) -> float:
+        """When the decoding engine's first token came."""
+        return next(one.at for one in self.heard if one.kind is MilestoneKind.FIRST_TOKEN)
+
+
+def make_pods() -> Pods:
+    loop = asyncio.get_running_loop()
+    return Pods(VirtualPod(PROFILE, loop, LINK), VirtualPod(PROFILE, loop, LINK))
+
+
+def test_a_transfer_takes_its_bytes_and_its_fixed_part() -> None:
+    """The first token comes after wire, fixed seconds and one step; the prompt is computed once."""
+
+    async def scene() -> tuple[Pods, float]:
+        pods = make_pods()
+        await pods.prefilled("a")
+        begun_s = asyncio.get_running_loop().time()
+        assert pods.prefill.statistics().kv_usage > 0
+        pods.decode_it("a")
+        await asyncio.sleep(10)
+        return pods, begun_s
+
+    pods, begun_s = run_virtually(scene())
+    assert pods.first_token_s - begun_s == pytest.approx(1.5 + PROFILE.step_base_s, abs=0.001)
+    assert pods.decode.engine.statistics().computed_prompt_tokens == 1
+    assert pods.decode.engine.statistics().fetched_tokens == PROMPT
+    assert pods.prefill.engine.statistics().kv_usage == 0
+
+
+def test_two_transfers_share_the_wire() -> None:
+    """The second waits for the first, but not for its fixed part."""
+
+    async def scene() -> Pods:
+        pods = make_pods()
+        await pods.prefilled("a")
+        await pods.prefilled("b")
+        pods.begun_s = asyncio.get_running_loop().time()  # type: ignore[attr-defined]
+        pods.decode_it("a")
+        pods.decode_it("b")
+        await asyncio.sleep(10)
+        return pods
+
+    pods = run_virtually(scene())
+    firsts = [one.at - pods.begun_s for one in pods.heard if one.kind is MilestoneKind.FIRST_TOKEN]  # type: ignore[attr-defined]
+    assert firsts == [pytest.approx(1.5, abs=0.05), pytest.approx(2.5, abs=0.05)]
+
+
+def test_nobody_comes() -> None:
+    """The lease ends and the blocks are free."""
+
+    async def scene() -> VirtualPod:
+        pods = make_pods()
+        await pods.prefilled("a")
+        await asyncio.sleep(LEASE_S - 1)
+        assert pods.prefill.statistics().kv_usage > 0
+        await asyncio.sleep(2)
+        return pods.prefill
+
+    pod = run_virtually(scene())
+    assert pod.statistics().kv_usage == 0
+    assert pod.expired == 1
+
+
+def test_who_gives_up_leaves_nothing() -> None:
+    """In the middle of a transfer: both engines are empty."""
+
+    async def scene() -> Pods:
+        pods = make_pods()
+        await pods.prefilled("a")
+        pods.decode_it("a")
+        await asyncio.sleep(0.2)
+        pods.decode.abort("a-d")
+        await asyncio.sleep(1)
+        return pods
+
+    pods = run_virtually(scene())
+    assert pods.prefill.engine.statistics().kv_usage == 0
+    assert pods.decode.engine.statistics().kv_usage == 0
+    assert pods.prefill.expired == 0
+
+
+def test_a_lost_prefilling_engine_is_made_up_for() -> None:
+    """What does not come is computed."""
+
+    async def scene() -> Pods:
+        pods = make_pods()
+        await pods.prefilled("a")
+        pods.prefill.lose()
+        pods.decode_it("a")
+        await asyncio.sleep(10)
+        return pods
+
+    pods = run_virtually(scene())
+    assert pods.decode.engine.statistics().computed_prompt_tokens == PROMPT
+    assert pods.heard[-1].reason == "stop"
+
+
+def test_blocks_are_taken_before_the_fetch() -> None:
+    """Who has no room for a prompt does not fetch it: it waits until somebody ends."""
+
+    async def scene() -> Pods:
+        pods = make_pods()
+        await pods.prefilled("a")
+        await pods.prefilled("b", 50_000)
+        pods.decode_it("b", 50_000, 2_000)
+        pods.decode_it("a")
+        pods.decode_it("c", 20_000)
+        await asyncio.sleep(1)
+        assert pods.decode.statistics().fetching == 2
+        assert pods.decode.statistics().waiting == 3
+        await asyncio.sleep(120)
+        return pods
+
+    pods = run_virtually(scene())
+    assert sum(one.kind is MilestoneKind.FINISHED for one in pods.heard) == 3
+    pods.decode.engine.audit()
+    pods.prefill.engine.audit()
