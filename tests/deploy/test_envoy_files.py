@@ -18,7 +18,7 @@ def in_file(path: Path) -> Document:
     return document
 
 
-def manager(document: Document) -> Any:
+def front(document: Document) -> Any:
     """The HTTP connection manager."""
     return document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
 
@@ -30,7 +30,7 @@ def cluster(document: Document, name: str) -> Any:
 
 def picker_filters(document: Document) -> list[Any]:
     """The ext_proc filters, in order."""
-    return [one["typed_config"] for one in manager(document)["http_filters"] if "ExternalProcessor" in str(one)]
+    return [one["typed_config"] for one in front(document)["http_filters"] if "ExternalProcessor" in str(one)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -40,7 +40,7 @@ def test_a_client_cannot_name_its_own_pod(path: Path) -> None:
     pods = cluster(document, "pods")
     stripped = [
         each["remove"]
-        for one in manager(document).get("early_header_mutation_extensions", [])
+        for one in front(document).get("early_header_mutation_extensions", [])
         for each in one["typed_config"]["mutations"]
     ]
     heeds_header = "use_http_header" in str(pods) or f"'header': '{DESTINATION}'" in str(pods)
@@ -49,7 +49,7 @@ def test_a_client_cannot_name_its_own_pod(path: Path) -> None:
 
 def test_the_prefill_pod_is_named_by_the_picker_only() -> None:
     """Where sidecars go by a header, a client's own is taken off at the door."""
-    assert "x-prefiller-host-port" in str(manager(in_file(ENVOY / "sidecars.yaml"))["early_header_mutation_extensions"])
+    assert "x-prefiller-host-port" in str(front(in_file(ENVOY / "sidecars.yaml"))["early_header_mutation_extensions"])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -111,5 +111,5 @@ def test_what_is_alike_is_alike() -> None:
         document = in_file(path)
         assert cluster(document, "hearth") == cluster(own, "hearth")
         assert document["overload_manager"] == own["overload_manager"]
-        assert manager(document)["access_log"] == manager(own)["access_log"]
-        assert manager(document)["stream_idle_timeout"] == manager(own)["stream_idle_timeout"]
+        assert front(document)["access_log"] == front(own)["access_log"]
+        assert front(document)["stream_idle_timeout"] == front(own)["stream_idle_timeout"]
