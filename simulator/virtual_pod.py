@@ -55,7 +55,7 @@ class VirtualPod:
         self._loop = loop
         self._listeners: dict[str, Listener] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._is_lost = False
+        self.is_lost = False
         self._held: set[str] = set()
         """Sequences whose KV is to be kept for another engine when they end."""
 
@@ -65,7 +65,7 @@ class VirtualPod:
 
         Raises ValueError where it never fits, ConnectionError while the engine is lost.
         """
-        if self._is_lost:
+        if self.is_lost:
             raise ConnectionError("the engine is lost")
         self._play()
         if source is not None:
@@ -95,9 +95,14 @@ class VirtualPod:
         self.engine.let_go(sequence_id, self._loop.time())
         self._go_on()
 
+    def prolong(self, sequence_id: str) -> None:
+        """Who fetches this sends heartbeats: its lease does not end before it is let go."""
+        if (lease := self._leases.get(sequence_id)) is not None:
+            lease.cancel()
+
     def lose(self) -> None:
         """The engine dies, and all that is on it."""
-        self._is_lost = True
+        self.is_lost = True
         self._play()
         for sequence_id, listener in list(self._listeners.items()):
             self.abort(sequence_id)
@@ -107,7 +112,7 @@ class VirtualPod:
         """It is there again, with nothing in its cache."""
         for sequence_id in list(self._leases):
             self.let_go(sequence_id)
-        self._is_lost = False
+        self.is_lost = False
         self.engine.forget_prefixes()
 
     def statistics(self) -> Statistics:
@@ -148,12 +153,10 @@ class VirtualPod:
 
     def _fetch(self, wanted: Fetch) -> None:
         source, held_as = self._sources[wanted.sequence_id]
-        if source._is_lost:
+        if source.is_lost:
             self._loop.call_soon(self._end_fetch, wanted.sequence_id)
             return
-        # Who fetches sends heartbeats: what it is about to have does not expire.
-        if (lease := source._leases.get(held_as)) is not None:
-            lease.cancel()
+        source.prolong(held_as)
         self._transfers[wanted.sequence_id] = source.wire.send(
             self.wire, wanted.tokens, lambda: self._end_fetch(wanted.sequence_id)
         )
@@ -164,7 +167,7 @@ class VirtualPod:
             return
         source, held_as = told
         self._play()
-        self.engine.end_fetch(sequence_id, self._loop.time(), came=not source._is_lost)
+        self.engine.end_fetch(sequence_id, self._loop.time(), came=not source.is_lost)
         source.let_go(held_as)
         self._go_on()
 
