@@ -1,0 +1,73 @@
+"""Ladder files as JSON: what is written is read, and every fault is named at once."""
+
+import json
+from math import inf
+
+import pytest
+
+from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Map, Promise, Stage
+from cascade.ladder_json import BadLadderFile, read_ladder_file, write_ladder_file
+
+FILE = LadderFile(
+    models=("small", "middle", "large"),
+    signal="margin",
+    stage=Stage.WINDOW,
+    promise=Promise(0.01, 0.95),
+    evidence=Evidence(1000, "sha256:00", loss=0.002, kept=0.4, cost=0.6, cost_always_top=1.0, needs=2000),
+    cuts=(
+        Cut(0, ANY_BUCKET, 0.75, 0.05, Map((0.1, 0.9), (0.5, -0.1))),
+        Cut(0, "code", inf),
+        Cut(1, ANY_BUCKET, -1.5),
+    ),
+    is_promised=True,
+)
+
+
+def changed(**words: object) -> bytes:
+    return json.dumps({**json.loads(write_ladder_file(FILE)), **words}).encode()
+
+
+def faults_of(raw: bytes) -> tuple[str, ...]:
+    with pytest.raises(BadLadderFile) as refused:
+        read_ladder_file(raw)
+    return refused.value.faults
+
+
+def test_what_is_written_is_read() -> None:
+    """Nothing is lost on the way, an infinite threshold included."""
+    assert read_ladder_file(write_ladder_file(FILE)) == FILE
+
+
+def test_every_fault_is_named_with_its_path() -> None:
+    """One reading tells all that is wrong."""
+    cuts = [
+        {"rung": 2, "bucket": "x", "threshold": "high"},
+        {"rung": 0, "bucket": "", "threshold": 1, "map": {"signals": [2, 1], "benefits": [0]}},
+        {"rung": 0, "bucket": "y", "threshhold": 1},
+    ]
+    told = "\n".join(faults_of(changed(version=9, stage="soon", promise={"max_loss": 2}, cuts=cuts, colour=1)))
+    for path in (
+        *("version:", "stage:", "promise.max_loss:", "promise.confidence:", "colour:", "cuts[0].rung:"),
+        *("cuts[0].threshold:", "cuts[1].bucket:", "cuts[1].map.signals:", "cuts[1].map:", "cuts[2].threshhold:"),
+        "cuts[2].threshold:",
+    ):
+        assert path in told
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff", b"null", b'{"cuts": NaN}', b"[" * 100_000])
+def test_what_is_no_ladder_file_is_refused(raw: bytes) -> None:
+    """Whatever the bytes, the error is ours."""
+    assert faults_of(raw)
+
+
+def test_rungs_that_stand_twice_are_faults() -> None:
+    """Which of two cuts would hold is nobody's guess."""
+    twice = [{"rung": 0, "bucket": "*", "threshold": 1}] * 2
+    assert any("twice" in fault for fault in faults_of(changed(cuts=twice)))
+    assert any("models" in fault for fault in faults_of(changed(models=["a", "a"])))
+
+
+def test_a_map_that_rises_is_a_fault() -> None:
+    """A surer answer cannot be more in need of help; such a file was not written by us."""
+    rising = [{"rung": 0, "bucket": "*", "threshold": 1, "map": {"signals": [0, 1], "benefits": [0, 1]}}]
+    assert any("benefits" in fault for fault in faults_of(changed(cuts=rising)))

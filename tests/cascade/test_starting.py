@@ -1,0 +1,50 @@
+"""Where a request begins: the lowest rung that can, may, and is worth it."""
+
+from dataclasses import replace
+from math import inf
+
+from cascade.ladder import Ability, Ladder, Rung
+from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.starting import EASE, Wish, open_rungs, prompt_signal, start_rung
+from cascade.tasks.features import Features, features_of
+
+RUNGS = (Rung("small", context_tokens=1_000, abilities=frozenset()), Rung("middle"), Rung("large"))
+PROMISED = LadderFile(
+    *(("small", "middle", "large"), "margin", Stage.WINDOW, Promise(0.01, 0.95), Evidence(1_000, "sha256:00")),
+    cuts=(Cut(0, ANY_BUCKET, 0.5), Cut(1, ANY_BUCKET, 0.4), Cut(0, "code", inf)),
+    is_promised=True,
+)
+LADDER = Ladder("auto", RUNGS, file=PROMISED)
+
+
+def test_rungs_that_cannot_are_skipped() -> None:
+    """Ability, room, policy, and what is down."""
+    assert open_rungs(LADDER, Wish()) == (0, 1, 2)
+    assert open_rungs(LADDER, Wish(needs=frozenset({Ability.TOOLS}))) == (1, 2)
+    assert open_rungs(LADDER, Wish(tokens=2_000)) == (1, 2)
+    assert open_rungs(LADDER, Wish(least=1, most=1)) == (1,)
+    assert open_rungs(LADDER, Wish(), lambda model: model != "middle") == (0, 2)
+
+
+def test_the_lowest_open_rung_begins() -> None:
+    """Of those whose answers could be kept."""
+    assert start_rung(LADDER, (0, 1, 2), "chat", Features()) == 0
+    assert start_rung(LADDER, (1, 2), "chat", Features()) == 1
+    assert start_rung(LADDER, (0, 1, 2), "code", Features()) == 1
+    assert start_rung(LADDER, (), "chat", Features()) is None
+
+
+def test_without_evidence_the_top_answers() -> None:
+    """No file, or one that promises nothing."""
+    assert start_rung(replace(LADDER, file=None), (0, 1), "chat", Features()) == 1
+    assert start_rung(replace(LADDER, file=replace(PROMISED, is_promised=False)), (0, 1, 2), "chat", Features()) == 2
+
+
+def test_a_file_of_prompts_decides_by_the_prompt() -> None:
+    """Easy ones begin low, hard ones higher; a signal that we cannot reckon keeps nothing low."""
+    cuts = (Cut(0, ANY_BUCKET, -5.0), Cut(1, ANY_BUCKET, -12.0))
+    ladder = replace(LADDER, file=replace(PROMISED, signal=EASE, stage=Stage.PROMPT, cuts=cuts))
+    easy, hard = features_of(["Hi there"]), features_of(["3 * 4 = 12, so is 5 / 6 > 7? " * 40])
+    assert start_rung(ladder, (0, 1, 2), "chat", easy) == 0
+    assert start_rung(ladder, (0, 1, 2), "chat", hard) == 2
+    assert prompt_signal("colour", easy) is None
