@@ -70,7 +70,9 @@ class Asked:
         "headers",
         "is_cut_off",
         "keep_alive",
+        "may_add_usage",
         "method",
+        "pods",
         "refusal",
         "target",
         "version",
@@ -95,6 +97,10 @@ class Asked:
         self.endpoint: Endpoint | None = None
         self.caller: Caller = NOBODY
         """What is asked for and by whom, once the head was looked at."""
+        self.pods: frozenset[str] | None = None
+        """Who may serve it, None for all: a hint of Envoy's."""
+        self.may_add_usage = True
+        """Whether we can withhold from its client what it did not ask for."""
         self._parts: list[bytes] = []
 
     def __repr__(self) -> str:

@@ -10,12 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from gateway.carrier import Leg, LegEnd
 from gateway.carrying import REASON_OF_END
 from gateway.limits import Limits
 from gateway.passage import Passage
 from gateway.proxy.asked import Asked, Budget
 from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
+from gateway.proxy.carries import Carries
 from gateway.proxy.crowd import Begin, Crowds, Told, is_shareable
 from gateway.proxy.endpoints import TABLE, Endpoint, Local, find_endpoint
 from gateway.proxy.latest import Latest
@@ -129,7 +132,7 @@ class Desk:
             self._on_refused(refusal)
             return
         request = Request(reply.request_id, reply.api, model="")
-        self._passage.turn_away(request, refusal, caller=asked.caller, trace=trace_of(asked))
+        self._passage.turn_away(request, refusal, caller=asked.caller, trace=trace_of(asked), shell=reply.shell)
 
     def _serve(self, asked: Asked, reply: Reply) -> None:
         endpoint = asked.endpoint
@@ -155,7 +158,7 @@ class Desk:
         def begin(reply: Reply) -> None:
             self._begin(endpoint, asked, reply, reading, promise)
 
-        if tenant.coalesces and is_shareable(reading.request, reading.body):
+        if tenant.coalesces and reply.make_carrier is None and is_shareable(reading.request, reading.body):
             self._start(reply, lambda: self._share(reading, endpoint.path, asked, reply, begin))
         else:
             begin(reply)
@@ -178,14 +181,21 @@ class Desk:
         self._start(
             reply,
             lambda: self._passage.lead(
-                request, carrier, caller=caller, promise=promise, trace=trace, look=look, smaller=others
+                request,
+                carrier,
+                caller=caller,
+                promise=promise,
+                trace=trace,
+                look=look,
+                smaller=others,
+                shell=reply.shell,
             ),
         )
 
     def read(self, api: Api, asked: Asked, body: bytes, request_id: str, *, model: str | None = None) -> Reading:
         """What a body asks for, under the terms of whoever sends it. Raises `Refused`."""
         tenant = asked.caller.tenant
-        return read_request(
+        reading = read_request(
             api,
             body,
             request_id=request_id,
@@ -194,7 +204,11 @@ class Desk:
             priority=tenant.tier.priority,
             retried=retries(asked.headers),
             model=model,
+            adds_usage=asked.may_add_usage,
         )
+        if asked.pods is None:
+            return reading
+        return replace(reading, request=replace(reading.request, pods=asked.pods))
 
     def check(self, request: Request, tenant: Tenant) -> None:
         """Raise `Refused` where a tenant may not ask for this."""
@@ -233,7 +247,7 @@ class Desk:
         carrier = self._carrier(endpoint, asked, reply, asked.body(), usage_added=False)
         self._start(reply, lambda: self._run(Errand(request, engine), carrier))
 
-    async def _run(self, errand: Errand, carrier: HttpCarrier) -> None:
+    async def _run(self, errand: Errand, carrier: Carries) -> None:
         by_s = asyncio.get_running_loop().time() + self._pool.timeouts.first_byte_s
         leg = await carrier.carry(errand, by_s)
         if leg.end is not LegEnd.ANSWERED:
@@ -250,9 +264,9 @@ class Desk:
                     return engine
         raise _unknown_response("response_id")
 
-    def _carrier(
-        self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool
-    ) -> HttpCarrier:
+    def _carrier(self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool) -> Carries:
+        if reply.make_carrier is not None:
+            return reply.make_carrier(endpoint, body, usage_added)
         return HttpCarrier(
             asked,
             reply,

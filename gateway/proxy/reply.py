@@ -11,12 +11,16 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from http import HTTPStatus
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from gateway.outcome import HTTP
 from gateway.proxy.asked import Asked
 from gateway.refusals import refusal_body, refusal_event, refusal_headers, status_of
 from routing.refusal import Refused
 from routing.request import Api
+
+if TYPE_CHECKING:  # It knows placements and relays, which know us.
+    from gateway.proxy.carries import MakeCarrier
 
 JSON = "application/json"
 
@@ -74,8 +78,10 @@ class Reply:
         "is_anthropic",
         "is_stream",
         "keep_alive",
+        "make_carrier",
         "passed",
         "request_id",
+        "shell",
         "source",
         "task",
         "write_chunk",
@@ -113,6 +119,9 @@ class Reply:
         """What the head says besides."""
         self.source: Source | None = None
         self.task: asyncio.Task[None] | None = None
+        self.shell = HTTP
+        self.make_carrier: MakeCarrier | None = None
+        """How a request is carried, where not over a connection of ours."""
 
     def __repr__(self) -> str:
         return f"<Reply to {self.request_id}{', begun' * self.begun}{', ended' * self.ended}>"

@@ -43,10 +43,12 @@ def read_request(
     priority: int = 0,
     retried: int = 0,
     model: str | None = None,
+    adds_usage: bool = True,
 ) -> Reading:
     """Read a client's body. `session` is its name for the conversation from a header, where it sent one.
 
-    `model` answers in the place of the one that is asked for. Raises `Refused` where the body is no JSON object or a
+    `model` answers in the place of the one that is asked for; `adds_usage`: an event that the client did not ask for
+    could be withheld from it. Raises `Refused` where the body is no JSON object or a
     field we use has a wrong type or value.
     """
     fields = _decode(api, body)
@@ -75,7 +77,7 @@ def read_request(
     )
     is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
     changes = NO_CHANGES if is_plain else changes_of(fields, model, terms)
-    sent, usage_added = rewrite(body, fields, changes)
+    sent, usage_added = rewrite(body, fields, changes, adds_usage=adds_usage)
     return Reading(request, sent, usage_added)
 
 

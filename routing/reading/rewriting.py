@@ -34,13 +34,16 @@ PLAIN_VALUE = re.compile(rb'\s*:\s*([-+.\w]+|"(?:[^"\\]|\\.)*+")')
 """What follows the name of a field that is a number, null or a text."""
 
 
-def rewrite(raw: bytes, body: Body, changes: dict[str, bytes] = NO_CHANGES) -> tuple[bytes, bool]:
+def rewrite(
+    raw: bytes, body: Body, changes: dict[str, bytes] = NO_CHANGES, *, adds_usage: bool = True
+) -> tuple[bytes, bool]:
     """The body for the pod, and whether usage was asked for on the client's behalf.
 
-    `changes` are fields, in JSON, that must have other values than the client gave them.
+    `changes` are fields, in JSON, that must have other values than the client gave them; usage is asked for where it
+    `adds_usage`.
     """
     is_clean = not any(steering(body))
-    if not (isinstance(body, StreamedBody) and body.lacks_usage):
+    if not (adds_usage and isinstance(body, StreamedBody) and body.lacks_usage):
         if is_clean:
             return (_spliced(raw, body, changes) if changes else raw), False
         return _edit(raw, changes, lacks_usage=False), False
