@@ -14,10 +14,12 @@ PYTHON := $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 # Options of `make demo`: TRACE=FILE plays a real trace, KEEP=1 leaves the pods and the gateway up.
 TRACE ?=
 KEEP ?=
+# `make demo-envoy REAL=1` has real vLLM pods instead of simulated ones.
+REAL ?=
 # Options for pytest, as in `make test ARGS="-k ledger -x"`.
 ARGS ?=
 
-.PHONY: help python venv install lock demo test check format format-check lint types layers fuzz wheel \
+.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long wheel \
 	bench-overhead bench-decide bench-index bench-routing bench-slo \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy check-deploy extproc-messages clean
 
@@ -65,6 +67,11 @@ lock: ## Resolve all dependencies anew and pin them in constraints.txt (on the o
 demo: $(READY) ## Warm routing against round robin on four simulated pods (TRACE=FILE, KEEP=1).
 	@$(BIN)/python -m simulator.demo $(if $(TRACE),--trace "$(TRACE)") $(if $(filter-out 0,$(KEEP)),--keep)
 
+demo-envoy: $(READY) envoy-venv ## Envoy in front of two pods, simulated or real (REAL=1), Hearth as its picker (KEEP=1).
+	@$(if $(filter-out 0,$(REAL)),$(MAKE) vllm-venv,:)
+	@$(BIN)/python -m $(if $(filter-out 0,$(REAL)),tests.vllm.behind_envoy,simulator.envoy_demo) \
+		--envoy "$$(cat .venv-envoy/binary)" $(if $(filter-out 0,$(KEEP)),--keep)
+
 # --- Checking -----------------------------------------------------------------------------------------------------
 
 test: $(READY) ## Run all tests but those against real vLLM.
@@ -90,6 +97,11 @@ layers: $(READY) ## Who may import whom, and how the code is cut (seconds).
 
 fuzz: $(READY) ## Run the property tests for long (profile nightly).
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile nightly --timeout 3600 $(ARGS)
+
+# Coverage leads the way where atheris has a wheel for this Python; else changes of the corpus are drawn.
+fuzz-long: $(READY) ## Feed every parser for long (ARGS="body --inputs 1000000 --seconds 600").
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0 || true
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/.
 	@$(BIN)/python -m build --outdir dist .

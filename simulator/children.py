@@ -64,10 +64,10 @@ async def running(
         try:
             yield child, found
         finally:
-            await _end(program)
+            await end(program)
             await listening
     finally:
-        await _end(program)
+        await end(program)
 
 
 async def _await_greeting(child: Child, greeting: Callable[[bytes], T | None]) -> T:
@@ -93,7 +93,8 @@ async def _keep(child: Child) -> None:
             log.write(piece)
 
 
-async def _end(program: asyncio.subprocess.Process) -> None:
+async def end(program: asyncio.subprocess.Process) -> None:
+    """Have a program end, by force where it does not in time."""
     if program.returncode is not None:
         return
     with suppress(ProcessLookupError):
