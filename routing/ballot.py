@@ -15,6 +15,11 @@ SHOWN_CANDIDATES = 8
 """Enough to see who nearly won; a receipt of a thousand engines would cost more than the request."""
 
 
+def name_of(engine: Engine | None) -> str | None:
+    """An engine's name, where there is one."""
+    return None if engine is None else engine.name
+
+
 class CandidateShown(Struct, frozen=True, gc=False):
     """One engine as it was scored. `seconds` holds the term of each scorer that had something to say, by name."""
 
@@ -25,6 +30,8 @@ class CandidateShown(Struct, frozen=True, gc=False):
     warm_tokens: int
     ahead_tokens: int
     running: int
+    prefill: str | None = None
+    """Who would do the prefill, where it would be another engine."""
 
 
 class Few(Struct, frozen=True, gc=False):
@@ -39,6 +46,7 @@ class Few(Struct, frozen=True, gc=False):
     ahead_s: Sequence[float]
     seconds_per_token: Sequence[float]
     running: Sequence[float]
+    prefillers: Sequence[Engine | None] = ()
 
     def __iter__(self) -> Iterator[CandidateShown]:
         """Best first."""
@@ -51,6 +59,7 @@ class Few(Struct, frozen=True, gc=False):
                 warm_tokens=round(self.warm_tokens[at]),
                 ahead_tokens=round(self.ahead_s[at] / self.seconds_per_token[at]),
                 running=round(self.running[at]),
+                prefill=name_of(self.prefillers[at]) if self.prefillers else None,
             )
 
 
@@ -83,6 +92,7 @@ class Ballot(Struct, frozen=True, gc=False):
                 seen.ahead_s,
                 seen.seconds_per_token,
                 seen.running,
+                seen.prefillers,
             )
         best = nsmallest(SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
         if at not in best:
@@ -98,4 +108,5 @@ class Ballot(Struct, frozen=True, gc=False):
             pick(seen.ahead_s),
             pick(seen.seconds_per_token),
             pick(seen.running),
+            pick(seen.prefillers) if seen.prefillers else (),
         )

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from routing.facts import Prompts
 from routing.fleet import Engine
 from routing.ledger import Pledge
 from routing.request import Request
@@ -62,6 +63,14 @@ class Candidates(Struct, gc=False):
     """How many may serve it, of which these are worth scoring."""
     holds_adapter: Sequence[bool] = ()
     """Which engines used the request's adapter lately; empty where the model is no adapter."""
+    prompts: Sequence[Prompts] = ()
+    """For which prompts each was put up; empty where all are for any."""
+    prefillers: Sequence[Engine | None] = ()
+    """Who prefills for each, where another engine does; empty where none of them is a pair. A pair stands here by its
+    decode engine, with the prefill of the other: warm tokens, work, own and queued seconds, and the hand-over among the
+    overhead."""
+    burden_s: Sequence[float] = ()
+    """Prefill on the very engine that decodes, where pairs make it another than own seconds."""
 
     @property
     def ahead_tokens(self) -> list[float]:

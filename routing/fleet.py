@@ -231,6 +231,8 @@ class Fleet:
         self.doubts: Mapping[str, str] = {}
         """Engines whose KV events are followed, by name, and why these do not decide; empty where they do."""
         self._engines: dict[str, Engine] = {}
+        self._assumed: dict[tuple[str, int | None], Role] = {}
+        """Roles that engines were given here, by pod and rank: they stand above what their pods say."""
 
     def __repr__(self) -> str:
         ready = sum(pod.standing is Standing.READY for pod in self._pods.values())
@@ -267,12 +269,23 @@ class Fleet:
         for shape in shapes:
             old = known.pop(shape.rank, None)
             slot = old.slot if old else self._take_slot()
-            engines.append(Engine(slot, url, shape.rank, shape.role, shape.kv_tokens, shape.block_tokens))
+            role = self._assumed.get((url, shape.rank), shape.role)
+            engines.append(Engine(slot, url, shape.rank, role, shape.kv_tokens, shape.block_tokens))
         self.put(replace(pod, engines=tuple(engines)))
         return tuple(engine.slot for engine in known.values())
 
+    def assume(self, name: str, role: Role) -> None:
+        """Give an engine another role than its pod says, for as long as the pod is there."""
+        engine = self.engine(name)
+        if engine is None or engine.role is role:
+            return
+        self._assumed[engine.pod, engine.rank] = role
+        pod = self._pods[engine.pod]
+        self.put(replace(pod, engines=tuple(replace(one, role=role) if one is engine else one for one in pod.engines)))
+
     def remove(self, url: str) -> tuple[int, ...]:
         """Take a pod out. Returns the slots that are freed, for the caller to forget."""
+        self._assumed = {place: role for place, role in self._assumed.items() if place[0] != url}
         pod = self._pods.pop(url, None)
         self._forget_rosters()
         return tuple(engine.slot for engine in pod.engines) if pod else ()

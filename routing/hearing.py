@@ -175,6 +175,8 @@ class Hearing:
         if heard is None or heard.has_begun:
             return
         self._start(heard, now_s)
+        if word.work_tokens == 0:
+            return  # Its prefill was done elsewhere.
         if 0 < word.work_tokens <= MOST_TOKENS and 0 < word.took_s <= MOST_SECONDS:
             peer.costs.observe_first_token(heard.charge.slot, word.work_tokens, word.took_s)
         else:
@@ -227,6 +229,7 @@ class Hearing:
             kv_tokens=said.kv_tokens,
             sequences=said.sequences,
             now_s=now_s,
+            queues=said.queues,
         )
         heard = origin.open[said.number] = Heard(charge)
         return heard

@@ -39,6 +39,8 @@ class Charge(Struct, gc=False):
     in_prefill: bool = True
     released: bool = False
     pledge: Pledge | None = None
+    queues: bool = True
+    """Whether its prefill is done here; that of a pair's decode engine is done elsewhere."""
 
 
 class Watch(Protocol):
@@ -155,10 +157,27 @@ class Ledger:
         sequences: int,
         now_s: float,
         pledge: Pledge | None = None,
+        queues: bool = True,
     ) -> Charge:
-        """Put a request on an engine. `prefill_s` is what its own prefill is expected to take there."""
+        """Put a request on an engine. `prefill_s` is what its own prefill is expected to take there; one that does not
+        queue only has room reserved, and nobody waits for it.
+        """
         self._turns += 1
-        charge = Charge(slot, self._turns, prefill_tokens, prefill_s, kv_tokens, sequences, pledge=pledge)
+        charge = Charge(
+            slot, self._turns, prefill_tokens, prefill_s, kv_tokens, sequences, pledge=pledge, queues=queues
+        )
+        if queues:
+            self._enqueue(charge, now_s)
+        self.kv_tokens[slot] += kv_tokens
+        self.running[slot] += sequences
+        self.last_turn[slot] = self._turns
+        self._sum_up(slot)
+        if self.watch is not None:
+            self.watch.charged(charge, now_s)
+        return charge
+
+    def _enqueue(self, charge: Charge, now_s: float) -> None:
+        slot, prefill_tokens, prefill_s = charge.slot, charge.prefill_tokens, charge.prefill_s
         queue = self._in_prefill[slot]
         if queue:
             self._behind_s[slot] += prefill_s
@@ -168,19 +187,18 @@ class Ledger:
         queue[charge.number] = charge
         self.prefill_tokens[slot] += prefill_tokens
         self.queue_rank[slot] = self.prefill_tokens[slot]
-        self.kv_tokens[slot] += kv_tokens
-        self.running[slot] += sequences
-        self.last_turn[slot] = self._turns
-        self._sum_up(slot)
-        if self.watch is not None:
-            self.watch.charged(charge, now_s)
-        return charge
 
     def prefill_done(self, charge: Charge, now_s: float) -> None:
         """Its first token is out: its prompt no longer stands in anybody's way."""
         if not charge.in_prefill:
             return
         charge.in_prefill = False
+        if charge.queues:
+            self._dequeue(charge, now_s)
+        if self.watch is not None:
+            self.watch.begun(charge, now_s)
+
+    def _dequeue(self, charge: Charge, now_s: float) -> None:
         slot = charge.slot
         queue = self._in_prefill[slot]
         was_head = next(iter(queue)) == charge.number
@@ -193,8 +211,6 @@ class Ledger:
             self._head_until_s[slot] = now_s + head.prefill_s if head else -inf
             self._plan_anew(slot, head, now_s)
         self.queue_rank[slot] = self.prefill_tokens[slot] if head else NO_QUEUE + self.last_turn[slot]
-        if self.watch is not None:
-            self.watch.begun(charge, now_s)
 
     def release(self, charge: Charge, now_s: float) -> None:
         """The request has left the engine. Safe to call again."""

@@ -27,6 +27,8 @@ class Open(Struct, frozen=True, gc=False):
     kv_tokens: float
     sequences: int
     in_prefill: bool = True
+    queues: bool = True
+    """Whether its prefill is done there."""
 
 
 class Placed(Struct, frozen=True, gc=False):
@@ -140,4 +142,5 @@ def _shown(charge: Charge, engine: str) -> Open:
         charge.kv_tokens,
         charge.sequences,
         charge.in_prefill,
+        charge.queues,
     )

@@ -5,9 +5,10 @@ The shell that carries the request tells the moments; time is an argument. Whate
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routing.affinity import Whereabouts, key_of
 from routing.ballot import Ballot, Few
@@ -19,6 +20,9 @@ from routing.news import Settled, Voice
 from routing.request import Request
 from routing.tokens import ExactCounter, TokenCounter
 from routing.warmth import Trace, WarmIndex
+
+if TYPE_CHECKING:
+    from routing.prefill_side import PrefillSide
 
 ALONE = 0.05
 """What is queued before a request, as a share of its own work, for its time to say what its own work takes."""
@@ -77,8 +81,10 @@ class Placement:
         "candidates_in_all",
         "engine",
         "first_token_s",
+        "is_last_resort",
         "placed_s",
         "predicted",
+        "prefill",
         "request",
     )
 
@@ -90,13 +96,21 @@ class Placement:
         charge: Charge,
         trace: Trace,
         ballot: Ballot,
+        *,
+        prefill: PrefillSide | None = None,
+        is_last_resort: bool = False,
     ) -> None:
+        """`prefill` is the other side of a pair; without it the engine does its own prefill. `is_last_resort`: the
+        engine is there for prefill only, and nobody else is ready.
+        """
         candidates, at = ballot.candidates, ballot.at
         self._learner = learner
         self._charge = charge
         self._trace = trace
         self.request = request
         self.engine = engine
+        self.prefill = prefill
+        self.is_last_resort = is_last_resort
         self._ballot = ballot
         self._few: Few | None = None
         self.candidates_in_all = candidates.engines_in_all or len(candidates.engines)
@@ -138,15 +152,24 @@ class Placement:
         learner, took_s = self._learner, now_s - self.placed_s
         learner.ledger.prefill_done(self._charge, now_s)
         learner.index.computed(self._trace)
-        predicted, slot = self.predicted, self.engine.slot
-        learner.costs.observe_first_token(slot, predicted.work_tokens, took_s)
-        if predicted.is_alone:
-            cold_tokens = predicted.prompt_tokens - predicted.warm_tokens
-            learner.costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
+        work_tokens = 0.0
+        if self.prefill is not None:
+            self.prefill.handed_over(now_s)
+        else:
+            work_tokens = self._learn_prefill(took_s)
         if learner.voice is not None:
-            learner.voice.first_token(self._charge, predicted.work_tokens, took_s)
+            learner.voice.first_token(self._charge, work_tokens, took_s)
         if self.request.sight is not None:
             self.request.sight.watch.computed()
+
+    def _learn_prefill(self, took_s: float) -> float:
+        """Learn from one's own prefill; returns the work it was."""
+        costs, predicted, slot = self._learner.costs, self.predicted, self.engine.slot
+        costs.observe_first_token(slot, predicted.work_tokens, took_s)
+        if predicted.is_alone:
+            cold_tokens = predicted.prompt_tokens - predicted.warm_tokens
+            costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
+        return predicted.work_tokens
 
     def settle(self, usage: Usage | None, now_s: float, *, answer: bytes = b"", response_id: str | None = None) -> None:
         """The engine has answered in full. Learn from what it says the request took, and from the answer it now holds.
@@ -154,6 +177,9 @@ class Placement:
         `answer` is the canonical form of what was generated, as the next turn's prompt will contain it.
         """
         learner, slot = self._learner, self.engine.slot
+        if usage is not None and self.prefill is not None:
+            # What a pair's decode engine calls cached is what was held elsewhere, or moved.
+            usage = replace(usage, cached_tokens=None)
         # An answer without a first token of its own (not streamed) still shows that the prompt was computed.
         learner.index.computed(self._trace)
         if response_id:
@@ -187,6 +213,8 @@ class Placement:
     def release(self, now_s: float) -> None:
         """The request has left the engine, however it ended. Safe to call again."""
         learner = self._learner
+        if self.prefill is not None:
+            self.prefill.release(now_s)
         if self.first_token_s is None:
             learner.index.retract(self._trace)
         learner.ledger.release(self._charge, now_s)

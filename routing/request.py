@@ -74,8 +74,15 @@ class Request(Struct, frozen=True, gc=False):
     """The larger model that was asked for, where `model` answers in its place."""
     retried: int = 0
     """How often its client says that it has asked before."""
+    is_whole: bool = False
+    """Its prefill and its answer belong on one engine: it asks for something of the prompt, or has failed as a pair."""
     sight: Sight | None = None
     """What exact warmth has seen of it, where that was asked and answered in time."""
+
+    @property
+    def may_pair(self) -> bool:
+        """Whether another engine may do its prefill. The KV of a prompt is handed over once, so it has one answer."""
+        return not self.is_whole and self.api in GENERATING and self.sequences == 1 and self.continues is None
 
     @property
     def expected_output_tokens(self) -> int:

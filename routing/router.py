@@ -6,21 +6,23 @@ arguments, so every decision can be replayed.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from operator import add, mul
 
+from msgspec.structs import replace
+
 from routing.affinity import LastSeen, Whereabouts
 from routing.ballot import Ballot, Scored
-from routing.blocks import Prompt
 from routing.candidates import Candidates, Gate, Scorer
 from routing.choice import TIE_S, choose
-from routing.cost import CostBook, prefill_work
+from routing.cost import CostBook
 from routing.demand import Demand
 from routing.fleet import EngineShape, Fleet, Pod, Roster
 from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
 from routing.news import Voice
+from routing.pairing import Pairing
 from routing.placement import Placement
+from routing.prefill_side import PrefillSide
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.seat import ALONE
@@ -28,6 +30,8 @@ from routing.shortlist import SCORED_WHOLE, shortlist
 from routing.sight import seen_warmth
 from routing.stores import Stores, fetched
 from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
+from routing.view import Foreseen, Pairs, View, foreseen, predicted_prefill
+from routing.walked import prefix_of, warmth_of
 from routing.warmth import WarmIndex
 
 SECONDS_OF_LOAD = frozenset({"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start"})
@@ -68,6 +72,8 @@ class Router:
         self.index = index or WarmIndex()
         self.costs = costs or CostBook()
         self.demand = Demand()
+        self.pairing = Pairing(self.fleet)
+        self.transfers = self.pairing.transfers
         self.sessions = Whereabouts(REMEMBERED_SESSIONS)
         self.responses = Whereabouts(REMEMBERED_SESSIONS)
         self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
@@ -124,27 +130,29 @@ class Router:
     def place(
         self, request: Request, *, avoid: frozenset[str], now_s: float, draw: float, gate: Gate | None = None
     ) -> Placement:
-        """Choose an engine and charge it.
+        """Choose an engine, or a pair of engines, and charge it.
 
         `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties; `gate` says who may be chosen.
         Raises `Refused` where no engine may serve the model now, and `NotNow` where the gate opens to none.
         """
-        roster = self._roster(request, avoid)
-        candidates = self._candidates(request, roster, now_s)
-        scored = self._score(request, candidates)
-        at = choose(scored, candidates, draw, self.seat, gate)
+        view = self._look(request, avoid, now_s)
+        candidates, pairs = view.candidates, view.pairs
+        at = choose(view.scored, candidates, draw, self.seat, gate)
         engine = candidates.engines[at]
+        prefill = None if pairs is None or at < pairs.first else self._charge_prefill(request, pairs, at, now_s)
+        held = candidates.warm_tokens[at if pairs is None or prefill is None else pairs.singles[at - pairs.first]]
         charge = self.ledger.charge(
             engine.slot,
-            prefill_tokens=candidates.prefill_work[at],
-            prefill_s=candidates.own_s[at],
-            kv_tokens=candidates.prompt_tokens - candidates.warm_tokens[at] + request.expected_output_tokens,
+            prefill_tokens=candidates.prefill_work[at] if prefill is None else 0.0,
+            prefill_s=candidates.own_s[at] if prefill is None else 0.0,
+            kv_tokens=candidates.prompt_tokens - held + request.expected_output_tokens,
             sequences=request.sequences,
             now_s=now_s,
             pledge=None if gate is None else gate.pledge,
+            queues=prefill is None,
         )
         trace = self.index.put(engine.slot, request.prompt)
-        if candidates.prefix is not None and not trace.is_ahead:
+        if prefill is None and candidates.prefix is not None and not trace.is_ahead:
             self.demand.add(candidates.prefix, _missed_s(candidates, at), now_s)
         if request.session:
             self.sessions.put(request.session, engine.slot)
@@ -154,7 +162,51 @@ class Router:
             self.voice.placed(charge, engine.name, request)
         if request.sight is not None:
             request.sight.watch.placed(engine.name)
-        return Placement(self, request, engine, charge, trace, Ballot(candidates, scored, at))
+        ballot = Ballot(candidates, view.scored, at)
+        return Placement(
+            self, request, engine, charge, trace, ballot, prefill=prefill, is_last_resort=view.is_last_resort
+        )
+
+    def foresee(self, request: Request, *, avoid: frozenset[str], now_s: float) -> Foreseen:
+        """What `place` would choose now, with nothing charged and nobody's gate asked. Raises `Refused` as it does."""
+        view = self._look(request, avoid, now_s)
+        return foreseen(view, choose(view.scored, view.candidates, 0.0, self.seat, None))
+
+    def _look(self, request: Request, avoid: frozenset[str], now_s: float) -> View:
+        """All that may serve a request, scored."""
+        roster = self._roster(request, avoid)
+        candidates = self._candidates(request, roster, now_s)
+        scored = self._score(request, candidates)
+        if not roster.has_prefillers or not request.may_pair:
+            return View(candidates, scored, None, roster.is_last_resort)
+        return self.pairing.widen(request, avoid, View(candidates, scored), self._weigh, self._score)
+
+    def _weigh(self, request: Request, roster: Roster, now_s: float) -> tuple[Candidates, Scored]:
+        candidates = self._candidates(request, roster, now_s)
+        return candidates, self._score(request, candidates)
+
+    def _charge_prefill(self, request: Request, pairs: Pairs, at: int, now_s: float) -> PrefillSide:
+        """Put the first half of a request on its pair's prefill engine."""
+        match, seen = pairs.matches[at - pairs.first], pairs.prefill
+        engine = seen.engines[match.at]
+        charge = self.ledger.charge(
+            engine.slot,
+            prefill_tokens=seen.prefill_work[match.at],
+            prefill_s=seen.own_s[match.at],
+            kv_tokens=seen.prompt_tokens - seen.warm_tokens[match.at] + 1,
+            sequences=1,
+            now_s=now_s,
+        )
+        trace = self.index.put(engine.slot, request.prompt)
+        if seen.prefix is not None and not trace.is_ahead:
+            self.demand.add(seen.prefix, _missed_s(seen, match.at), now_s)
+        if self.voice is not None:
+            self.voice.placed(charge, engine.name, replace(request, session=None))
+        predicted = predicted_prefill(pairs, match)
+        decode = pairs.decode[at - pairs.first].slot
+        return PrefillSide(
+            self, request, engine, charge, trace, predicted, match.transfer, decode_slot=decode, placed_s=now_s
+        )
 
     def counter(self, model: str) -> TokenCounter | ExactCounter:
         """The token counter of a model that the fleet knows."""
@@ -171,6 +223,7 @@ class Router:
         self._retired.discard(slot)
         self.costs.forget(slot)
         self.stores.forget(slot)
+        self.transfers.forget((slot,))
         self.ledger.observe(slot, NOTHING_FOREIGN)
         for table in (self.sessions, self.responses, self.adapters):
             table.drop_value(slot)
@@ -182,6 +235,8 @@ class Router:
             avoid |= {engine.pod for engine in roster.engines} - request.pods
         if avoid:
             roster = roster.without(avoid)
+        if not roster.engines and roster.has_prefillers:
+            roster = self.fleet.prefill_roster(request.model, request.regions, at_large=True).without(avoid)
         if roster.engines:
             return roster
         if not self.fleet.knows(request.model):
@@ -203,10 +258,10 @@ class Router:
             walked = [(mask & roster.mask, size) for mask, size in walked if mask & roster.mask]
         pick = roster.pick
         deepest = walked[-1][1] if walked else 0
-        prefix = _prefix(request.prompt, deepest) if deepest and walked[-1][0] != roster.mask else None
+        prefix = prefix_of(request.prompt, deepest) if deepest and walked[-1][0] != roster.mask else None
         ruler = Ruler(self.counter(request.model), request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
-        warm_tokens, work = _warmth(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
+        warm_tokens, work = warmth_of(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
         seconds_per_token = pick(costs.seconds_per_token)
         if request.sight is not None:
             prompt_tokens = float(request.sight.prompt_tokens)
@@ -243,6 +298,7 @@ class Router:
             displaced_share=self.index.reuse.share,
             session_at=self._session_at(request, roster),
             holds_adapter=self._holds_adapter(request, roster),
+            prompts=roster.prompts,
         )
 
     def _may_shorten(self, request: Request, roster: Roster, now_s: float) -> bool:
@@ -292,11 +348,6 @@ class Router:
             self.recycle(slot)
 
 
-def _prefix(prompt: Prompt, size: int) -> int:
-    """The last block of a prompt's beginning that is so long."""
-    return prompt.blocks[bisect_left(prompt.ends, size, 0, len(prompt.blocks))]
-
-
 def _missed_s(candidates: Candidates, at: int) -> float:
     """How much sooner the first token would come if all engines held as much of the prompt as the warmest; negative
     where the chosen one will only come to hold it: what that costs.
@@ -306,32 +357,3 @@ def _missed_s(candidates: Candidates, at: int) -> float:
     if own_s[at] > least_s + TIE_S:
         return least_s - own_s[at]
     return ahead_s[at] - min(ahead_s)
-
-
-def _warmth(
-    walked: Sequence[tuple[int, int]], roster: Roster, ruler: Ruler, prompt_tokens: float, growth: float
-) -> tuple[list[float], list[float]]:
-    """Warm tokens and prefill work of every engine, from (mask of engines, size held). Alike are reckoned together."""
-    cold = roster.mask
-    for mask, _ in walked:
-        cold ^= mask
-    # What most of them hold (nothing, or a common system prompt) is filled in for all, the rest one by one.
-    groups = sorted([*walked, (cold, 0)] if cold else walked, key=_engines_in, reverse=True)
-    warm_tokens: list[float] = []
-    work: list[float] = []
-    for mask, size in groups:
-        # The last token is always computed, and only whole KV blocks are reused.
-        warm = max(0.0, min(ruler.tokens(size), prompt_tokens - 1)) // roster.block_tokens * roster.block_tokens
-        cold_work = prefill_work(prompt_tokens - warm, prompt_tokens, growth)
-        if not work:
-            warm_tokens = [warm] * len(roster.engines)
-            work = [cold_work] * len(roster.engines)
-            continue
-        for place in roster.places(mask):
-            warm_tokens[place] = warm
-            work[place] = cold_work
-    return warm_tokens, work
-
-
-def _engines_in(group: tuple[int, int]) -> int:
-    return group[0].bit_count()

@@ -88,7 +88,8 @@ class Gate:
         if ahead_s + own_s > waiter.queue.tightest_s and self._is_claimed(candidates, ahead_s, ahead_s + own_s):
             return False
         slot = candidates.engines[at].slot
-        return own_s <= self._stalls.room_s.get(slot, inf) or own_s <= self._stalls.room_now_s(slot, self._now_s)
+        burden_s = candidates.burden_s[at] if candidates.burden_s else own_s
+        return burden_s <= self._stalls.room_s.get(slot, inf) or burden_s <= self._stalls.room_now_s(slot, self._now_s)
 
     def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
         """Whether a higher tier wants to find an engine open that would no longer be. Whoever is owed of its floor need

@@ -46,6 +46,7 @@ class _Charge(Struct, frozen=True, array_like=True, gc=False):
     kv_tokens: int
     sequences: int
     in_prefill: bool = True
+    queues: bool = True
 
 
 class _Placed(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -212,6 +213,7 @@ class _Writer:
             _whole(charge.kv_tokens),
             charge.sequences,
             charge.in_prefill,
+            charge.queues,
         )
 
 
@@ -276,6 +278,7 @@ class _Reader:
             charge.kv_tokens,
             charge.sequences,
             charge.in_prefill,
+            charge.queues,
         )
 
 

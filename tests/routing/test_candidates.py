@@ -18,7 +18,7 @@ ONE_NUMBER = {
     "prefix",
     "engines_in_all",
 }
-OF_SOME = {"holds_adapter", "open_steps"}
+OF_SOME = {"holds_adapter", "open_steps", "prompts", "prefillers", "burden_s"}
 
 
 class Watching:

@@ -74,7 +74,7 @@ def test_clients_cannot_fill_memory_with_models() -> None:
     for number in range(100):
         fleet.roster(f"invented-{number}")
     fleet.roster("m")
-    assert set(fleet._rosters) == {"m"}
+    assert set(fleet._rosters) == {("m", None)}
 
 
 def test_engines_keep_their_slots() -> None:
