@@ -81,7 +81,7 @@ class Prober:
             return Listing(None, f"does not list its models ({status or 'no answer'})")
         try:
             found = msgspec.json.decode(body, type=_Cards)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Listing(None, f"lists its models in a way we do not know ({error})")
         return Listing(tuple(ModelCard(card.id, card.root, card.parent, card.max_model_len) for card in found.data))
 

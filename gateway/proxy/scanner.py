@@ -24,6 +24,9 @@ EVENT_END = re.compile(rb"\n\r?\n")
 HELD_BYTES = 64 << 10
 """Of an event that has not ended, or of what comes before the first token. What is longer is passed on as it comes."""
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What an event raises that is no JSON: bytes that are no text among it."""
+
 PRELUDE = frozenset({"response.created", "response.queued", "response.in_progress"})
 """Events of a responses stream that an engine sends before it has computed anything."""
 
@@ -155,7 +158,7 @@ class Scanner:
             return told == b"[DONE]"
         try:
             event = TYPED.decode(told)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return False
         self.response_id = event.response.id if event.response else self.response_id
         return event.type in PRELUDE
@@ -170,6 +173,6 @@ def _told_by(event: bytes) -> bytes:
 def _is_usage_only(told: bytes) -> bool:
     try:
         event = USAGE_ONLY.decode(told)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return False
     return event.choices == [] and event.usage is not None

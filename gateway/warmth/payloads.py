@@ -6,6 +6,7 @@ here is passed over and counted; so is one that cannot be read.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -60,23 +61,20 @@ class Reader:
     def read(self, payload: bytes) -> list[KvEvent]:
         """The events of a message, in order. Raises `UnreadableError`."""
         try:
-            return list(self._batch.decode(payload).events)
-        except msgspec.ValidationError:
-            pass
+            return self._read(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UnreadableError(str(error)) from None
-        try:
+
+    def _read(self, payload: bytes) -> list[KvEvent]:
+        with suppress(msgspec.ValidationError):
+            return list(self._batch.decode(payload).events)
+        with suppress(msgspec.ValidationError):
             return list(self._row_batch.decode(payload).events)
-        except msgspec.ValidationError:
-            return self._one_by_one(payload)
+        return self._one_by_one(payload)
 
     def _one_by_one(self, payload: bytes) -> list[KvEvent]:
-        try:
-            raws = self._raw_batch.decode(payload).events
-        except msgspec.ValidationError as error:
-            raise UnreadableError(str(error)) from None
         events: list[KvEvent] = []
-        for raw in raws:
+        for raw in self._raw_batch.decode(payload).events:
             try:
                 events.append(self._one.decode(raw))
             except (msgspec.ValidationError, UnicodeDecodeError):

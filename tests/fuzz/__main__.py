@@ -1,0 +1,64 @@
+"""Long runs: `python -m tests.fuzz [NAME ...] --inputs N --seconds S`.
+
+Each target runs in a child of its own that is ended when one input takes too long. With atheris installed (`make
+fuzz-long` does) coverage leads the way; without it, changes of the corpus are drawn. A line for each run is added to
+runs.txt beside this; what broke a parser is kept in out/fuzz, to be mended and moved to the corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fuzz.registry import TARGETS
+
+HERE = Path(__file__).parent
+OUT = HERE.parents[1] / "out" / "fuzz"
+RUNS = HERE / "runs.txt"
+
+FED = re.compile(r"number_of_executed_units: +(\d+)")
+"""As libFuzzer counts, and so do we."""
+
+SPARE_S = 120.0
+"""For a child to start and to end in."""
+
+
+def main() -> int:
+    """Run the targets one after another. 1 where one fell over or hung."""
+    asked = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    asked.add_argument("names", nargs="*", default=[*TARGETS], metavar="NAME")
+    asked.add_argument("--inputs", type=int, default=1_000_000, help="for each target")
+    asked.add_argument("--seconds", type=int, default=600, help="for each target, at most")
+    options = asked.parse_args()
+    fell = [name for name in options.names if not run(name, options.inputs, options.seconds)]
+    print(f"fell over: {', '.join(fell) or 'none'}")
+    return bool(fell)
+
+
+def run(name: str, inputs: int, seconds: int) -> bool:
+    """Feed one target; whether it stood."""
+    log = OUT / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", "tests.fuzz.one", name, str(inputs), str(seconds)]
+    with log.open("wb") as told:
+        try:
+            ended = subprocess.run(
+                words, stdout=told, stderr=subprocess.STDOUT, timeout=seconds + SPARE_S, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            ended = -1
+    fed = FED.search(log.read_text(errors="replace"))
+    fate, count = "FELL" if ended else "stood", fed[1] if fed else "?"
+    line = f"{dt.datetime.now(dt.UTC):%Y-%m-%d} {name:12} {fate} after {count} inputs"
+    print(line, flush=True)
+    with RUNS.open("a") as kept:
+        kept.write(f"{line}\n")
+    return ended == 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

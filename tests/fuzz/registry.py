@@ -1,0 +1,17 @@
+"""All targets, by name, and the corpus of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.fuzz import clients, papers, peers
+from tests.fuzz.target import Target
+
+CORPUS = Path(__file__).parent / "corpus"
+
+TARGETS: dict[str, Target] = {target.name: target for target in (*clients.TARGETS, *peers.TARGETS, *papers.TARGETS)}
+
+
+def seeds(name: str) -> list[bytes]:
+    """What is kept for a target, in the order of the files' names."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
