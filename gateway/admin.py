@@ -141,7 +141,8 @@ async def _receipt(admin: Admin, request: web.Request) -> web.Response:
 
 
 async def _fleet(admin: Admin, _: web.Request) -> web.Response:
-    return answer_json(show_fleet(admin.router, admin.watcher.pods, admin.clock(), admin.theirs()))
+    watcher = admin.watcher
+    return answer_json(show_fleet(admin.router, watcher.pods, admin.clock(), admin.theirs(), watcher.census))
 
 
 async def _drain(admin: Admin, request: web.Request) -> web.Response:

@@ -20,6 +20,7 @@ from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import ModelEntry, Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source
+from gateway.discovery.sources import Means, asked_sources
 from gateway.discovery.static import Static
 from gateway.host import Host
 from gateway.identity.issuer import Issuer
@@ -27,6 +28,7 @@ from gateway.identity.keyring import Keyring
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog, OutcomeLog, request_line, usage_line
 from gateway.metrics.calibration import Calibration
+from gateway.metrics.discovery import SourcesExposition
 from gateway.metrics.exposition import Gauges, make_registry
 from gateway.metrics.sharing import SharingExposition
 from gateway.metrics.tallies import Tallies
@@ -141,7 +143,8 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     keyring = Keyring(None, issuer, time.time)
     static = Static(settings.static_pods)
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
-    sources: list[Source] = [static, *([pod_file] if pod_file else [])]
+    asked = asked_sources(settings, Means(say, clock, draw))
+    sources: list[Source] = [static, *([pod_file] if pod_file else []), *asked]
     watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
     room = Room(router, clock=clock, draw=draw, no_pod_s=settings.timeouts.no_pod_s)
     quotas = _make_quotas(router, prices, room, clock, draw)
@@ -169,7 +172,12 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     )
     others = Others()
     registry = _make_registry(tallies, router, watcher, front, logs, others)
-    for shown in (calibration, LimitsExposition(quotas), TierExposition(tiers, router.fleet, waiting_in(room))):
+    for shown in (
+        calibration,
+        SourcesExposition(watcher.census, clock),
+        LimitsExposition(quotas),
+        TierExposition(tiers, router.fleet, waiting_in(room)),
+    ):
         registry.register(shown)
     parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, room, quotas)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, registry, others)

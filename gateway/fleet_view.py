@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
+from gateway.discovery.census import Census
 from gateway.others import NOTHING, ByEngine, Load, own_load
 from gateway.watched import WatchedPod
 from routing.fleet import Engine, Standing
@@ -13,14 +14,38 @@ from routing.router import Router
 
 
 def show_fleet(
-    router: Router, watched: Iterable[WatchedPod], now_s: float, theirs: ByEngine | None = None
+    router: Router,
+    watched: Iterable[WatchedPod],
+    now_s: float,
+    theirs: ByEngine | None = None,
+    census: Census | None = None,
 ) -> dict[str, Any]:
-    """Pods with their engines, and models with their pods."""
+    """Pods with their engines, models with their pods, and sources with what they told."""
     models = {
         model: {"pods": [pod.url for pod in pods], "bytes_per_token": round(router.counter(model).size_per_token, 3)}
         for model, pods in router.fleet.models().items()
     }
-    return {"pods": [_show_pod(router, pod, now_s, theirs or {}) for pod in watched], "models": models}
+    pods = [_show_pod(router, pod, now_s, theirs or {}) for pod in watched]
+    if census is None:
+        return {"pods": pods, "models": models}
+    named_by = census.named_by()
+    for pod in pods:
+        pod["named_by"] = named_by.get(str(pod["url"]), [])
+    return {"pods": pods, "models": models, "sources": _show_sources(census, now_s)}
+
+
+def _show_sources(census: Census, now_s: float) -> list[dict[str, object]]:
+    """In the order in which they are believed."""
+    told = ((source, census.last_word(source)) for source in census.sources)
+    return [
+        {
+            "name": source.name,
+            "pods": len(word.found) if word else None,
+            "told_ago_s": _age(now_s, word.at_s) if word else None,
+            "trouble": source.trouble or None,
+        }
+        for source, word in told
+    ]
 
 
 def _show_pod(router: Router, pod: WatchedPod, now_s: float, theirs: ByEngine) -> dict[str, object]:
@@ -31,6 +56,8 @@ def _show_pod(router: Router, pod: WatchedPod, now_s: float, theirs: ByEngine) -
         "standing": known.standing if known else pod.standing(),
         "region": pod.found.region,
         "pool": pod.found.pool,
+        "facts": pod.found.facts.told(),
+        "held": pod.found.held,
         "takes_priority": bool(known and known.takes_priority),
         "health": pod.health,
         "trouble": pod.trouble or None,

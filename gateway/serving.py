@@ -64,6 +64,9 @@ async def serve(settings: Settings, reread: Callable[[], Settings], variables: M
                 stack.push_async_callback(runner.cleanup)
         signals = stack.enter_context(taking_signals(reloader.reload))
         await stack.enter_async_context(watching(gateway, signals))
+        await looked(gateway, signals)
+        for server in servers:
+            await server.start_serving()
         gateway.say("info", "listening", version=version("hearth-gateway"), **listening)
         warn_of_idle_settings(settings, gateway.say)
         await signals.stop.wait()
@@ -84,7 +87,7 @@ async def furnished(gateway: Gateway) -> AsyncIterator[None]:
 async def taking_traffic(
     gateway: Gateway, shared: Sequence[socket.socket] | None
 ) -> AsyncIterator[Sequence[asyncio.Server]]:
-    """Clients may come in, by sockets that are bound already or by the address of the settings."""
+    """Clients may come in, by sockets that are bound already, or by the address of the settings once it is served."""
     async with AsyncExitStack() as stack:
         servers = [await _listen(gateway, held) for held in ([None] if shared is None else shared)]
         stack.callback(gateway.front.close)
@@ -101,6 +104,7 @@ async def _listen(gateway: Gateway, held: socket.socket | None) -> asyncio.Serve
             gateway.front.protocol,
             **at,
             backlog=BACKLOG,
+            start_serving=held is not None,
             ssl=gateway.tls,
             ssl_handshake_timeout=timeouts.header_s if gateway.tls else None,
         )
@@ -143,6 +147,15 @@ def taking_signals(reload: Reload | None) -> Iterator[Signals]:
     finally:
         for number in taken:
             loop.remove_signal_handler(number)
+
+
+async def looked(gateway: Gateway, signals: Signals) -> None:
+    """Wait until the pods have been looked at, as long as that is of use: who came before would be told of no model."""
+    waiting = [asyncio.create_task(wait) for wait in (gateway.watcher.first_look(), signals.stop.wait())]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 @asynccontextmanager

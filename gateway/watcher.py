@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -39,6 +40,10 @@ class Rhythm:
     """Share by which every pause is drawn longer or shorter."""
     least_s: float = 0.1
     """Between two looks at one pod, however often its requests fail."""
+    first_look_s: float = 5.0
+    """After our start: so long traffic waits until all sources have told their pods and all of these were looked at.
+    Before, a model that is there would be refused as unknown; longer nobody is kept waiting for a word.
+    """
     settled_s: float = 5.0
     """Pods that are ready so soon after our own start were there before us: nothing is slow about them."""
     at_once: int = 32
@@ -90,8 +95,18 @@ class Watcher:
         return tuple(self._pods.values())
 
     def is_ready(self) -> bool:
-        """Whether any pod may be chosen."""
+        """Whether any pod may be chosen, and the others are known or have been waited for."""
+        has_waited = self.has_looked.is_set() or self._clock() - self._started_s > self._rhythm.first_look_s
+        return has_waited and self._is_any_ready()
+
+    def _is_any_ready(self) -> bool:
         return any(pod.standing is Standing.READY for pod in self._router.fleet.pods)
+
+    async def first_look(self) -> None:
+        """Wait until all pods have been looked at, or until it is no use to wait on."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._rhythm.first_look_s):
+                await self.has_looked.wait()
 
     def take_end(self, url: str, end: LegEnd) -> None:
         """A request on a pod has ended."""
@@ -341,4 +356,4 @@ class Watcher:
         """Slow start is for a pod that joins others at work, or comes back to them."""
         now_s = self._clock()
         is_fresh = before is Standing.STARTING and now_s - self._started_s < self._rhythm.settled_s
-        return -inf if is_fresh or not self.is_ready() else now_s
+        return -inf if is_fresh or not self._is_any_ready() else now_s

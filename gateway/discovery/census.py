@@ -1,7 +1,7 @@
 """What all sources have told, as one fleet: a pod that several of them name is one pod, and stands while any names it.
 
 Where they disagree about a fact, the source that comes first has its way: the order of the sources is the order in
-which they are believed (`in_force.py` says which). Decides; asks nobody. Time is an argument.
+which they are believed (`sources.py` says which). Decides; asks nobody. Time is an argument.
 """
 
 from __future__ import annotations
@@ -39,9 +39,13 @@ class Census:
         """What a source told last, None where it has never spoken."""
         return self._told.get(source)
 
-    def named_by(self, url: str) -> list[str]:
-        """The sources that name a pod now, the most believed first."""
-        return [source.name for source in self.sources if any(pod.url == url for pod in self._found_by(source))]
+    def named_by(self) -> dict[str, list[str]]:
+        """The sources that name each pod now, the most believed first."""
+        names: dict[str, list[str]] = {}
+        for source in self.sources:
+            for pod in self._found_by(source):
+                names.setdefault(pod.url, []).append(source.name)
+        return names
 
     def take(self, source: Source, found: tuple[Found, ...], now_s: float) -> bool:
         """Take a source's word in the place of its last one. True where it was another."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -15,12 +14,7 @@ from gateway.processes.child import socket_of
 from gateway.processes.duty import obeying
 from gateway.processes.orders import Orders, Started
 from gateway.reload import Fresh, put_in_force, reopen_logs
-from gateway.serving import Signals, drain, furnished, small_apps, taking_signals, taking_traffic, watching
-
-LOOK_S = 3.0
-"""How long a worker may look at the pods before it takes requests: among others it must not refuse what they could
-serve. Longer than that nobody is kept waiting for a word.
-"""
+from gateway.serving import drain, furnished, looked, small_apps, taking_signals, taking_traffic, watching
 
 
 async def be_worker(orders: Orders, channel: Channel) -> None:
@@ -43,7 +37,7 @@ async def be_worker(orders: Orders, channel: Channel) -> None:
         await stack.enter_async_context(watching(gateway, signals))
         runner = await open_socket(_private_app(gateway), socket_of(orders.host.folder, orders.name))
         stack.push_async_callback(runner.cleanup)
-        await _look(gateway, signals)
+        await looked(gateway, signals)
         servers = await stack.enter_async_context(taking_traffic(gateway, share_port("listen", orders.traffic)))
         channel.send(Started())
         await signals.stop.wait()
@@ -65,12 +59,3 @@ def _private_app(gateway: Gateway) -> web.Application:
     app, admin = small_apps(gateway, reload, None)
     app.add_subapp("/admin/", admin)
     return app
-
-
-async def _look(gateway: Gateway, signals: Signals) -> None:
-    """Wait until all pods have been looked at, or until it is no use."""
-    waiting = [asyncio.create_task(event.wait()) for event in (gateway.watcher.has_looked, signals.stop)]
-    await asyncio.wait(waiting, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)

@@ -22,11 +22,17 @@ class Running:
 
     running: asyncio.subprocess.Process
     lines: list[dict[str, Any]] = field(default_factory=list)
+    early: list[dict[str, Any]] = field(default_factory=list)
+    """What it said before it listened and nobody has asked for yet."""
 
     async def until(self, message: str, **fields: object) -> dict[str, Any]:
-        """The next line that says so; lines before it are kept and skipped."""
+        """The next line that says so; lines before it are kept and skipped, but those before it listened can be had."""
         assert self.running.stdout is not None
         wanted = {"message": message, **fields}
+        for line in self.early:
+            if wanted.items() <= line.items():
+                self.early.remove(line)
+                return line
         async with asyncio.timeout(120):
             while True:
                 raw = await self.running.stdout.readline()
@@ -57,6 +63,7 @@ async def serving(
     async with serving_to(asyncio.subprocess.PIPE, *where, *flags, variables=variables) as started:
         gateway = Running(started)
         await gateway.until("listening")
+        gateway.early = gateway.lines[:-1]
         yield gateway
 
 

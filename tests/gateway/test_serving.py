@@ -313,10 +313,10 @@ async def test_a_log_that_nobody_reads_stops_nothing(client: aiohttp.ClientSessi
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     try:
         async with serving_to(write, *ANYWHERE, "--pod", pod.url) as running:
-            line = b""
-            while not line.endswith(b"\n"):
-                line += await asyncio.to_thread(os.read, read, 1)
-            gateway = Running(running, [json.loads(line)])
+            lines = b""
+            while b'"listening"' not in lines or not lines.endswith(b"\n"):
+                lines += await asyncio.to_thread(os.read, read, 1)
+            gateway = Running(running, [json.loads(line) for line in lines.splitlines()])
             for _ in range(40):
                 async with client.post(gateway.at("traffic", CHAT), json={"model": "no", "messages": []}) as answer:
                     assert answer.status in (404, 400)

@@ -1,133 +1,18 @@
 """The watcher keeps the fleet as the pods are: it finds them, probes them, and hears from requests how they behave."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
 from math import inf
-
-import pytest
 
 from gateway.carrier import LegEnd
 from gateway.config.values import ModelEntry
-from gateway.discovery.source import Found, Source
 from gateway.discovery.static import Static
 from gateway.probe import Prober, probe_session
 from gateway.watcher import Rhythm, Watcher
-from routing.facts import PodFacts
-from routing.fleet import Pod, Standing
-from routing.ledger import Foreign
+from routing.fleet import Standing
 from routing.request import Api, Request
-from routing.router import Router
-from scorers.registry import routings
-from tests.gateway.fake_pod import FakePod, Pulse, fake_pods, metrics_page
-
-FAST = Rhythm(probe_s=0.02, scrape_s=0.02, list_s=0.02, least_s=0.0)
-
-
-@dataclass
-class Heard:
-    """What the watcher said, and a way to wait until something is so."""
-
-    events: list[tuple[str, str | None]] = field(default_factory=list)
-
-    def __call__(self, level: str, message: str, *, pod: str | None = None, **_: object) -> None:
-        self.events.append((message, pod))
-
-
-class TellingRouter(Router):
-    """Beats whenever the watcher tells it something."""
-
-    def __init__(self) -> None:
-        super().__init__(routings()["warm"])
-        self.pulse = Pulse()
-
-    def standings(self) -> list[Standing]:
-        return [pod.standing for pod in self.fleet.pods]
-
-    def put_pod(self, pod: Pod) -> None:
-        super().put_pod(pod)
-        self.pulse.beat()
-
-    def remove_pod(self, url: str) -> None:
-        super().remove_pod(url)
-        self.pulse.beat()
-
-    def observe_load(self, slot: int, foreign: Foreign) -> None:
-        super().observe_load(slot, foreign)
-        self.pulse.beat()
-
-
-class Told:
-    """A source that tells what the test wants, when it wants."""
-
-    name = "told"
-    trouble = ""
-
-    def __init__(self) -> None:
-        self._urls: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
-
-    def tell(self, *urls: str) -> None:
-        self._urls.put_nowait(urls)
-
-    async def follow(self, take: Callable[[tuple[Found, ...]], None]) -> None:
-        while True:
-            take(tuple(map(Found, await self._urls.get())))
-
-
-@dataclass
-class Watch:
-    router: TellingRouter
-    watcher: Watcher
-    heard: Heard
-    gone: list[str]
-
-    def pod(self, url: str) -> Pod:
-        pod = self.router.fleet.pod(url)
-        assert pod is not None
-        return pod
-
-    async def stands(self, url: str, standing: Standing) -> Pod:
-        await self.until(lambda: (pod := self.router.fleet.pod(url)) is not None and pod.standing is standing)
-        return self.pod(url)
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something that the router is told of is so."""
-        await self.router.pulse.until(is_so)
-
-
-def placed(url: str, region: str) -> Found:
-    return Found(url, "p", PodFacts(region=region))
-
-
-def static(*urls: str) -> Static:
-    return Static(map(Found, urls))
-
-
-@asynccontextmanager
-async def watching(
-    *sources: Source, rhythm: Rhythm = FAST, models: dict[str, ModelEntry] | None = None
-) -> AsyncIterator[Watch]:
-    router, heard, gone = TellingRouter(), Heard(), list[str]()
-    async with probe_session() as session:
-        watcher = Watcher(
-            router,
-            sources,
-            Prober(session, lambda _: None, timeout_s=0.2),
-            say=heard,
-            clock=asyncio.get_running_loop().time,
-            draw=lambda: 0.5,
-            models=models,
-            rhythm=rhythm,
-        )
-        watcher.on_gone(gone.append)
-        task = asyncio.create_task(watcher.run())
-        try:
-            yield Watch(router, watcher, heard, gone)
-        finally:
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
+from tests.gateway.watch import FAST, Heard, TellingRouter, Told, placed, static, watching
 
 
 async def test_pods_that_stand_at_the_start_are_ready_without_slow_start() -> None:

@@ -52,7 +52,7 @@ def test_a_silent_source_keeps_its_last_list() -> None:
     assert census.is_whole()
     assert census.take(other, (Found(C),), 3.0)
     assert set(census.wanted) == {A, B, C}
-    assert census.named_by(B) == ["one"]
+    assert census.named_by() == {A: ["one"], B: ["one"], C: ["other"]}
     told = census.last_word(one)
     assert told is not None
     assert told.at_s == 1.0

@@ -1,0 +1,50 @@
+"""The sources that the settings ask for, as a list: its order is the order in which they are believed.
+
+First who knows best: what an operator wrote (static list, file), then what agents found out on the machine itself, then
+what Kubernetes' labels say, then DNS, which knows addresses only. Libraries of extras are imported where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gateway.config.redis_place import parse_redis_url
+from gateway.config.values import Settings
+from gateway.discovery.record import Record
+from gateway.discovery.source import Source
+
+Say = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What sources need of the world."""
+
+    say: Say
+    clock: Callable[[], float]
+    draw: Callable[[], float]
+    heard: Callable[[Record], object] = lambda _: None
+    """Told every record that an agent publishes, for the figures of load in it."""
+
+
+def asked_sources(settings: Settings, means: Means) -> Iterator[Source]:
+    """Those that ask others, the most believed first. Raises `Invalid` where a library is missing."""
+    yield from _registry(settings, means)
+
+
+def _registry(settings: Settings, means: Means) -> Iterator[Source]:
+    place = settings.places.registry
+    url = (place and place.url) or (settings.redis and settings.redis.value)
+    if place is None or not url:
+        return
+    from gateway.discovery.registry import Registry  # noqa: PLC0415 - redis-py takes ten megabytes
+
+    yield Registry(
+        parse_redis_url(url),
+        keep_s=place.keep_s,
+        say=means.say,
+        clock=means.clock,
+        draw=means.draw,
+        heard=means.heard,
+    )

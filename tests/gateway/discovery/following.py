@@ -1,0 +1,52 @@
+"""Follows a source as the watcher does, and waits for what it tells and says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from gateway.discovery.source import Found, Source
+from tests.gateway.fake_pod import Pulse
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a source has told and said so far."""
+
+    told: list[tuple[Found, ...]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    pulse: Pulse = field(default_factory=Pulse)
+
+    def tell(self, found: tuple[Found, ...]) -> None:
+        self.told.append(found)
+        self.pulse.beat()
+
+    def say(self, level: str, message: str, **_: object) -> None:
+        self.said.append(message)
+        self.pulse.beat()
+
+    @property
+    def urls(self) -> list[str] | None:
+        """Of the last list, None before the first."""
+        return sorted(pod.url for pod in self.told[-1]) if self.told else None
+
+    async def hears(self, *urls: str) -> None:
+        """Wait until exactly these are told."""
+        await self.until(lambda: self.urls == sorted(urls))
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        await self.pulse.until(is_so)
+
+
+@asynccontextmanager
+async def following(source: Source, heard: Heard) -> AsyncIterator[Heard]:
+    """The source tells while inside; that it ends by itself is a fault."""
+    task = asyncio.create_task(source.follow(heard.tell))
+    try:
+        yield heard
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,62 @@
+"""Whom the watcher watches: what sources say of pods, and when enough of them is known to serve."""
+
+import asyncio
+from dataclasses import replace
+
+from gateway.discovery.source import Found
+from routing.facts import PodFacts, Role
+from routing.fleet import Standing
+from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
+from tests.gateway.watch import FAST, Told, static, watching
+
+
+async def test_nothing_is_ready_before_all_pods_were_looked_at() -> None:
+    """A model of the pod that is slow to answer would be refused as unknown."""
+    quick, slow = FakePod(), FakePod(hangs=True)
+    rhythm = replace(FAST, first_look_s=3600)
+    async with fake_pods(quick, slow), watching(static(quick.url, slow.url), rhythm=rhythm, timeout_s=3600) as watch:
+        await watch.stands(quick.url, Standing.READY)
+        assert not watch.watcher.is_ready()
+        looking = asyncio.create_task(watch.watcher.first_look())
+        await slow.stop()
+        await looking
+        assert watch.watcher.is_ready()
+
+
+async def test_a_source_that_says_nothing_is_not_waited_for_for_ever() -> None:
+    """What others have told may be had then."""
+    pod = FakePod()
+    async with fake_pods(pod), watching(static(pod.url), Told(), rhythm=replace(FAST, first_look_s=0.05)) as watch:
+        await watch.stands(pod.url, Standing.READY)
+        await watch.watcher.first_look()
+        assert not watch.watcher.has_looked.is_set()
+        assert watch.watcher.is_ready()
+
+
+async def test_a_pod_is_what_its_sources_say() -> None:
+    """Its facts and its role, also when they change; held by its source it gets nothing however well it is."""
+    pod = FakePod(page=metrics_page())
+    source = Told()
+    async with fake_pods(pod), watching(source) as watch:
+        source.tell_of(Found(pod.url, facts=PodFacts(role=Role.PREFILL)))
+        known = await watch.stands(pod.url, Standing.READY)
+        assert [engine.role for engine in known.engines] == [Role.PREFILL]
+        source.tell_of(Found(pod.url, facts=PodFacts(role=Role.DECODE), held=Standing.UNREADY))
+        known = await watch.stands(pod.url, Standing.UNREADY)
+        assert [engine.role for engine in known.engines] == [Role.DECODE]
+        assert known.facts.role is Role.DECODE
+        source.tell_of(Found(pod.url, held=Standing.DRAINING))
+        await watch.stands(pod.url, Standing.DRAINING)
+        source.tell_of(Found(pod.url))
+        await watch.stands(pod.url, Standing.READY)
+
+
+async def test_a_source_that_breaks_is_followed_again() -> None:
+    """And breaks nothing else."""
+    pod = FakePod()
+    source = Told()
+    async with fake_pods(pod), watching(source, rhythm=replace(FAST, list_s=0.01)) as watch:
+        source.break_down()
+        source.tell(pod.url)
+        await watch.stands(pod.url, Standing.READY)
+        assert ("a source of pods failed, its last list stands", None) in watch.heard.events
