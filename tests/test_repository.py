@@ -17,12 +17,11 @@ from tests.sources import FOLDERS, PURE, ROOT, SHIPPED, Source, parse, read_sour
 
 NOT_OURS = frozenset(
     (
-        *(".git", ".venv", ".venv-vllm", ".venv-envoy", ".venv-rivals", "__pycache__", ".mypy_cache", ".ruff_cache"),
-        *(".pytest_cache", ".hypothesis"),
+        *(".git", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"),
         *("build", "dist", "out", ".idea", ".vscode"),
     )
 )
-"""Folders that tools and people make; the same names stand in .gitignore."""
+"""Folders that tools and people make, beside environments (`.venv...`); the same names stand in .gitignore."""
 
 FORBIDDEN = re.compile(
     # Put together from pieces, so that this file may stand in the repository too.
@@ -53,8 +52,12 @@ MAY_SLEEP: frozenset[str] = frozenset()
 
 def repository_files() -> Iterator[Path]:
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = sorted(name for name in folders if name not in NOT_OURS and not name.endswith(".egg-info"))
+        folders[:] = sorted(name for name in folders if name not in NOT_OURS and not is_made(name))
         yield from (Path(folder, name) for name in sorted(names) if name != ".git")
+
+
+def is_made(folder: str) -> bool:
+    return folder.startswith(".venv") or folder.endswith(".egg-info")
 
 
 def text_files() -> Iterator[tuple[str, str]]:
