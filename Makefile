@@ -20,7 +20,7 @@ REAL ?=
 ARGS ?=
 
 .PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long wheel \
-	bench-overhead bench-decide bench-index bench-routing bench-slo \
+	bench-overhead bench-decide bench-index bench-routing bench-slo bench-extproc \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy check-deploy extproc-messages clean
 
 help: ## List the verbs.
@@ -126,6 +126,11 @@ bench-slo: $(READY) ## Whose promises are kept under overload, by tier and tenan
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
 	@$(BIN)/python -m bench.slo --keep bench/slo/last.txt $(ARGS)
 
+bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside a bare handler and Envoy alone (8 minutes).
+	@PYTHON="$(PYTHON)" sh bench/extproc/setup.sh
+	@$$($(BIN)/python -m bench.interpreter) -m bench.extproc --envoy "$$(cat .venv-envoy/binary)" \
+		--keep bench/extproc/last.txt $(ARGS)
+
 # --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
 
 vllm-venv: ## Make .venv-vllm with a vLLM that runs on the CPU and small models (minutes, once).
@@ -154,5 +159,5 @@ extproc-messages: $(READY) ## After a change of messages.proto: compile it anew.
 	@out/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gateway/extproc/messages.proto
 
 clean: ## Remove what was built, environments included.
-	@rm -rf $(VENV) .venv-vllm .venv-envoy .venv-deploy .venv-rivals build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .venv-vllm .venv-envoy .venv-deploy .venv-grpc .venv-rivals build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,111 @@
+"""The pickers that are compared, each started in front of the same pods, and where they listen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from bench.extproc.modes import ROOT
+from bench.overhead.client import KEY
+from bench.overhead.gateways import POLICY
+from simulator.children import ChildFailed, end
+
+OURS, BARE = "hearth", "bare"
+START_S = 60.0
+
+Address = Callable[[bytes], str | None]
+"""Finds the picker's address in a line that it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picker:
+    """One that runs."""
+
+    name: str
+    address: str
+    pid: int
+
+
+@asynccontextmanager
+async def ours(pods: Sequence[str], folder: Path, *, processes: int = 1) -> AsyncIterator[Picker]:
+    """The gateway with tenants, tiers, limits and a usage log."""
+    policy = _policy(folder)
+    ports = [word for name in ("listen", "metrics", "admin", "extproc") for word in (f"--{name}", "127.0.0.1:0")]
+    named = [word for pod in pods for word in ("--pod", pod)]
+    files = ("--policy", str(policy), "--usage-log", str(folder / "usage.jsonl"), "--processes", str(processes))
+    words = (sys.executable, "-m", "gateway", "serve", *ports, *named, *files)
+    async with _picker(OURS, words, folder, _listening) as picker:
+        yield picker
+
+
+@asynccontextmanager
+async def bare(pods: Sequence[str], folder: Path) -> AsyncIterator[Picker]:
+    """A handler on grpc.aio that does nothing; on the interpreter that ours runs on."""
+    (packages,) = (ROOT / ".venv-grpc" / "lib").glob("python*/site-packages")
+    words = (sys.executable, "-m", "bench.extproc.bare", *(pod.removeprefix("http://") for pod in pods))
+    async with _picker(BARE, ("env", f"PYTHONPATH={packages}", *words), folder, _only_line) as picker:
+        yield picker
+
+
+@asynccontextmanager
+async def _picker(name: str, words: Sequence[str], folder: Path, address: Address) -> AsyncIterator[Picker]:
+    """Everything it says goes into a file, which is looked at until it has said where it listens."""
+    log = _log(folder)
+    with log.open("wb") as output:
+        program = await asyncio.create_subprocess_exec(
+            *words, cwd=ROOT, stdout=output, stderr=output, env=_environment(), start_new_session=True
+        )
+    try:
+        yield Picker(name, await _told(program, log, address), program.pid)
+    finally:
+        await end(program)
+
+
+def _log(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "output"
+
+
+def _policy(folder: Path) -> Path:
+    """Everything that is reckoned for a tenant is, and nothing is ever refused."""
+    folder.mkdir(parents=True)
+    policy = folder / "policy.yaml"
+    policy.write_text(POLICY.format(digest=sha256(KEY).hexdigest(), other=sha256(b"another").hexdigest()))
+    return policy
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("HEARTH_")}
+
+
+async def _told(program: asyncio.subprocess.Process, log: Path, address: Address) -> str:
+    try:
+        async with asyncio.timeout(START_S):
+            while program.returncode is None:
+                for line in log.read_bytes().splitlines():  # noqa: ASYNC240 - a few lines, before anything is measured
+                    if found := address(line):
+                        return found
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        pass
+    said = await asyncio.to_thread(log.read_text)
+    raise ChildFailed(f"a picker did not start: {said[-2000:]}")
+
+
+def _listening(line: bytes) -> str | None:
+    if not line.startswith(b"{"):
+        return None
+    told = msgspec.json.decode(line)
+    return str(told["extproc"][0]) if told["message"] == "listening" else None
+
+
+def _only_line(line: bytes) -> str | None:
+    return line.decode() if line.startswith(b"127.0.0.1:") else None
