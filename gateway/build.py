@@ -25,6 +25,8 @@ from gateway.discovery.static import Static
 from gateway.host import Host
 from gateway.identity.issuer import Issuer
 from gateway.identity.keyring import Keyring
+from gateway.ladders.at_work import served_ladders
+from gateway.ladders.ladders import Ladders
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog, OutcomeLog, request_line, usage_line
 from gateway.metrics.calibration import Calibration
@@ -107,6 +109,7 @@ class Gateway:
     passage: Passage
     room: Room
     quotas: Quotas
+    ladders: Ladders
     front: Front
     registry: CollectorRegistry
     others: Others
@@ -148,6 +151,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
     room = Room(router, clock=clock, draw=draw, no_pod_s=settings.timeouts.no_pod_s)
     quotas = _make_quotas(router, prices, room, clock, draw)
+    ladders = Ladders(router, served_ladders(prices))
     passage = Passage(
         router,
         health=watcher.take_end,
@@ -170,6 +174,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         trusted=settings.trusted_proxies,
         on_refused=lambda refused: tallies.count_early(refused.reason),
     )
+    front.climb_with(ladders)
     others = Others()
     registry = _make_registry(tallies, router, watcher, front, logs, others)
     for shown in (
@@ -179,7 +184,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         TierExposition(tiers, router.fleet, waiting_in(room)),
     ):
         registry.register(shown)
-    parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, room, quotas)
+    parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, room, quotas, ladders)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, registry, others)
     watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
     put_policy(gateway, policy)

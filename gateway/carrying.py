@@ -70,7 +70,8 @@ class Carrying:
         if leg.begun:
             return False
         most = self._patience.attempts_when_broken if leg.end is LegEnd.BROKEN else self._patience.attempts
-        return len(journey.attempts) < most and self._clock() < self._deadline(journey)
+        failed = sum(attempt.ended != LegEnd.UNCONVINCING for attempt in journey.attempts)
+        return failed < most and self._clock() < self._deadline(journey)
 
     def _deadline(self, journey: Journey) -> float:
         return journey.started_s + self._patience.deadline_s

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gateway.carrier import Leg, LegEnd
+from gateway.ladders.climb import Climb
 from gateway.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
 from gateway.refusals import SAYINGS, status_of
 from routing.placement import Placement
@@ -42,6 +43,8 @@ class Journey(Struct):
     """How long it waited for an engine that might take it."""
     shared: str | None = None
     shell: Shell = HTTP
+    climb: Climb | None = None
+    """Its way up a ladder, where it was asked of one."""
 
     @property
     def was_served(self) -> bool:
@@ -67,7 +70,7 @@ class Journey(Struct):
             finish_reason=leg.finish_reason if leg else None,
             usage=leg.usage or leg.counted if leg else None,
             attempts=tuple(self.attempts),
-            ttft_s=None if first_s is None else first_s - self.started_s,
+            ttft_s=None if first_s is None else first_s - self.started_s + (leg.held_s if leg else 0.0),
             duration_s=now_s - self.started_s,
             decode_s=None if first_s is None else now_s - first_s,
             tier=self.promise.tier.name,
@@ -78,6 +81,7 @@ class Journey(Struct):
             group=self.caller.group,
             shared=self.shared,
             shell=self.shell,
+            climbed=self.climb.climbed() if self.climb else None,
         )
 
     def _promise_met(self, now_s: float) -> bool | None:
@@ -89,7 +93,7 @@ class Journey(Struct):
             return None if SAYINGS[self.refusal.reason].fault is Fault.CLIENT else False
         if leg is None or last is None or leg.status >= 400:
             return None
-        first_s = None if last.first_token_s is None else last.first_token_s - self.started_s
+        first_s = None if last.first_token_s is None else last.first_token_s - self.started_s + leg.held_s
         tokens = leg.usage.completion_tokens // self.request.sequences if leg.usage is not None else 0
         return promise.is_kept(
             own_s=last.predicted.own_s, first_token_s=first_s, took_s=now_s - self.started_s, tokens=tokens

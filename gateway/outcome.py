@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from gateway.ladders.climbed import Climbed
 from routing.placement import Usage
 from routing.receipt import Attempt
 from routing.refusal import Reason
@@ -60,6 +61,8 @@ class Outcome(Struct, frozen=True, gc=False):
     shared: str | None = None
     """The id of the request whose answer it was given as well."""
     shell: Shell = HTTP
+    climbed: Climbed | None = None
+    """Its way up a ladder, where it was asked of one."""
 
 
 Witness = Callable[[Outcome], None]

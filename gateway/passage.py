@@ -10,14 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.carrier import Carrier, Leg, LegEnd
-from gateway.carrying import Carrying, Health, refusal_for
+from gateway.carrying import REASON_OF_END, Carrying, Health, refusal_for
 from gateway.journey import Journey, Smaller
+from gateway.ladders.climb import Climb
 from gateway.outcome import HTTP, Shell, Witness
 from gateway.patience import Patience
 from gateway.placing import Placing
 from gateway.quotas.tab import Tab
 from gateway.room import Room
-from routing.refusal import Refused
+from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router
 from tenancy.promise import Promise, promise_of
@@ -28,6 +29,16 @@ Look = Callable[[Request], Awaitable[Request]]
 
 Reserve = Callable[[Request, Caller], Awaitable[Tab]]
 """Asks the accounts of a caller for what a request is expected to take. Raises `Refused`."""
+
+
+ANOTHER_RUNG = frozenset(
+    {
+        *(Reason.NO_POD_READY, Reason.UNKNOWN_MODEL, Reason.REGION_NOT_ALLOWED),
+        *(Reason.OVERLOADED, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT),
+        *REASON_OF_END.values(),
+    }
+)
+"""Why a rung does not answer where another may."""
 
 
 class Passage:
@@ -66,14 +77,16 @@ class Passage:
         look: Look | None = None,
         smaller: Smaller | None = None,
         shell: Shell = HTTP,
+        climb: Climb | None = None,
     ) -> None:
         """Serve a request or refuse it. Raises only `asyncio.CancelledError`, when the client has gone.
 
         `promise` is what its tier promises, unless the request asks for more; `trace` is the W3C `traceparent` that
-        came with it, for the log; `look` finds out what engines hold of it; `smaller` asks another model instead.
+        came with it, for the log; `look` finds out what engines hold of it; `smaller` asks another model instead;
+        `climb` is its way up a ladder, where `request` is that of the first rung.
         """
         journey = Journey(request, caller, promise or promise_of(caller.tenant.tier), trace, self._clock(), smaller)
-        journey.shell = shell
+        journey.shell, journey.climb = shell, climb
         tab: Tab | None = None
         try:
             if self._reserve is not None and caller.accounts:
@@ -81,7 +94,7 @@ class Passage:
                 carrier.open_tab(tab)
             if look is not None:
                 journey.request = await look(request)
-            await self._try_pods(journey, carrier)
+            await (self._try_pods if climb is None else self._climb)(journey, carrier, look)
             if tab is not None and journey.leg is not None:
                 tab.settle(journey.leg.usage, journey.request.model)
         except Refused as refusal:
@@ -96,6 +109,8 @@ class Passage:
                 tab.close(was_carried=bool(journey.attempts), was_served=journey.was_served)
             if journey.request.sight is not None:
                 journey.request.sight.watch.over()
+            if climb is not None:
+                climb.settle(journey)
             self._note(journey)
 
     def turn_away(
@@ -131,7 +146,7 @@ class Passage:
         for witness in self._witnesses:
             witness(outcome)
 
-    async def _try_pods(self, journey: Journey, carrier: Carrier) -> None:
+    async def _try_pods(self, journey: Journey, carrier: Carrier, _: Look | None = None) -> None:
         while True:
             placement = await self._placing.place(journey)
             leg = await self._carrying.carry(journey, placement, carrier)
@@ -139,3 +154,49 @@ class Passage:
                 return
             if not self._carrying.may_try_again(journey, leg):
                 raise refusal_for(leg)
+
+    async def _climb(self, journey: Journey, carrier: Carrier, look: Look | None) -> None:
+        """Ask one rung after the other, until one answers well enough or there is no other."""
+        climb = journey.climb
+        assert climb is not None  # noqa: S101 - what calls this has looked
+        while True:
+            try:
+                await self._ask_rung(journey, carrier, climb)
+            except Refused as refusal:
+                # What one rung cannot do another may, unless the client has seen some of its answer.
+                if refusal.reason not in ANOTHER_RUNG or _has_begun(journey) or not climb.fall_back():
+                    raise
+            else:
+                if journey.leg is None or journey.leg.end is LegEnd.ANSWERED:
+                    return
+                if not climb.rise():
+                    climb.fall_back()
+            await self._step(journey, climb, look)
+
+    async def _ask_rung(self, journey: Journey, carrier: Carrier, climb: Climb) -> None:
+        """Until it has answered, well enough or not. Raises `Refused` where it cannot."""
+        while True:
+            placement = await self._placing.place(journey)
+            carrier.judged_by(climb.judge)
+            leg: Leg | None = None
+            try:
+                leg = await self._carrying.carry(journey, placement, carrier)
+            finally:
+                climb.ended(leg, placement)
+            if leg.end is LegEnd.ANSWERED or leg.end is LegEnd.UNCONVINCING:
+                return
+            if not self._carrying.may_try_again(journey, leg):
+                raise refusal_for(leg)
+
+    async def _step(self, journey: Journey, climb: Climb, look: Look | None) -> None:
+        """Ask for the rung that it stands on now. Pods that failed another model have not failed this one."""
+        if journey.request.sight is not None:
+            journey.request.sight.watch.over()
+        journey.leg, journey.avoid = None, frozenset()
+        journey.request = climb.ask()
+        if look is not None:
+            journey.request = await look(journey.request)
+
+
+def _has_begun(journey: Journey) -> bool:
+    return journey.leg is not None and journey.leg.begun

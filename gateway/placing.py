@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from gateway.carrying import refusal_for
 from gateway.journey import Journey
+from gateway.ladders.climb import Climb
 from gateway.room import Room
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
@@ -52,6 +53,8 @@ def _ask_for_less(journey: Journey) -> bool:
         journey.promise = relaxed(promise, tenant.relaxed)
         journey.request = replace(request, priority=tenant.relaxed.priority)
         return True
+    if journey.climb is not None:
+        return tenant.on_overload is Overload.DOWNGRADE and _step_down(journey, journey.climb)
     model = tenant.downgrades.get(request.model)
     if tenant.on_overload is not Overload.DOWNGRADE or model is None or journey.smaller is None:
         return False
@@ -60,4 +63,15 @@ def _ask_for_less(journey: Journey) -> bool:
     if request.sight is not None:
         request.sight.watch.over()
     journey.request = replace(journey.smaller(model), downgraded_from=request.model)
+    return True
+
+
+def _step_down(journey: Journey, climb: Climb) -> bool:
+    """Ask a cheaper rung of the same ladder, whose answer is taken as it is."""
+    before = climb.model
+    if not climb.lower():
+        return False
+    if journey.request.sight is not None:
+        journey.request.sight.watch.over()
+    journey.request = replace(climb.ask(), downgraded_from=before)
     return True

@@ -14,6 +14,7 @@ from gateway.build import Gateway, put_policy
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
 from gateway.identity.load import load_policy
+from gateway.ladders.at_work import served_ladders
 from gateway.policy_watch import watch_policy
 from gateway.tls import check_certificate, load_certificate
 from tenancy.document import Fault, Invalid
@@ -93,6 +94,7 @@ def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
     gateway.say.level = new.log_level
     gateway.prices.clear()
     gateway.prices.update(new.model_table)
+    gateway.ladders.put(served_ladders(gateway.prices))
     _replace_pods(gateway, new)
     gateway.settings = new
 

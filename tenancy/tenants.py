@@ -40,6 +40,15 @@ class Tenant:
     """Whose KV blocks it may share, as the engines' `cache_salt`; None for everybody's."""
     coalesces: bool = False
     """Requests that are alike at one time share one answer, where it would be the same for all."""
+    min_rung: str | None = None
+    """Of ladders that have such a rung: the lowest that may answer."""
+    max_rung: str | None = None
+    never_escalate: bool = False
+    """Whatever rung a request begins at answers it."""
+    max_escalation_share: float = 1.0
+    """Of its judged answers on a ladder, so many may be thrown away."""
+    prefer: str = "cost"
+    """What goes first on a ladder: `cost`, or `quality`, which begins at the highest rung."""
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models

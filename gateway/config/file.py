@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from gateway.config.discovery import discovered
 from gateway.config.exact import kv_events, tokenizer_entry
+from gateway.config.ladder import ladder_entry, ladder_faults, rung_entry
 from gateway.config.values import ModelEntry, Routing, Secret, Settings, TlsFiles
 from gateway.config.words import (
     LOG_LEVELS,
@@ -31,10 +32,7 @@ from tenancy.document import Table, Wrong, not_negative, one_of, positive, read_
 
 NOT_SUPPORTED = "not supported by this version"
 
-LATER_OF_MODEL = (
-    *("ladder", "calibration", "hold_back", "shadow_fraction", "kv_connector", "aliases"),
-    "litellm_params",
-)
+LATER_OF_MODEL = (*("kv_connector", "aliases", "litellm_params"),)
 
 
 def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, Table]:
@@ -95,11 +93,14 @@ def _models(root: Table) -> tuple[ModelEntry, ...]:
             tokenizer=tokenizer_entry(table, file),
             takes_priority=table.get("scheduling_policy", goes_by_priority, default=False),
             inference_pool=table.get("inference_pool", text, None),
+            rung=rung_entry(table),
+            ladder=ladder_entry(table, file),
         )
         table.close()
         if entry.name and entry.name in entries:
             table.fault("model_name", f"`{entry.name}` stands twice")
         entries[entry.name] = entry
+    root.faults.extend(ladder_faults(entries))
     return tuple(entries.values())
 
 

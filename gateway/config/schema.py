@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.config.discovery_schema import discovery_schema
 from gateway.config.exact import LoadTimes
+from gateway.config.ladder_schema import ladder_schema, rung_schema
 from gateway.config.words import LOG_LEVELS, MOST_PROCESSES
 from gateway.limits import Limits, Timeouts
 from scorers.registry import SCORERS, routings
@@ -85,6 +86,8 @@ def _model() -> Schema:
             "inference_pool": described(TEXT.schema, "The InferencePool whose pods may serve it."),
             "tokenizer": described(TEXT.schema, "For kv_events: a folder with tokenizer.json, or `pod`."),
             "chat_template": described(TEXT.schema, "Where vLLM was given one with --chat-template."),
+            **rung_schema(),
+            **ladder_schema(),
             "scheduling_policy": described(
                 {"enum": ["fcfs", "priority"]}, "What the pods were given as --scheduling-policy."
             ),

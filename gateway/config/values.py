@@ -8,6 +8,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 
 from gateway.config.exact import KvEvents, TokenizerEntry
+from gateway.config.ladder import LadderEntry, RungEntry
 from gateway.discovery.places import ELSEWHERE, Places
 from gateway.discovery.source import Found
 from gateway.limits import Limits, Timeouts
@@ -59,6 +60,10 @@ class ModelEntry:
     """How its prompts become tokens, None where the pods' own `/tokenize` does."""
     takes_priority: bool = False
     """Its pods schedule by priority."""
+    rung: RungEntry = field(default_factory=RungEntry)
+    """What it is as a rung of ladders."""
+    ladder: LadderEntry | None = None
+    """The models behind it, where it is a ladder."""
     inference_pool: str | None = None
     """The InferencePool whose pods may serve it, None for all that say they do."""
 

@@ -35,6 +35,17 @@ class Moment(StrEnum):
     """More is held than there is room for."""
 
 
+class AtTime(StrEnum):
+    """What becomes of an answer that is held when its time is up."""
+
+    JUDGE = "judge"
+    """It is judged by the tokens that have come."""
+    RELEASE = "release"
+    """The client gets it: nobody waits longer, and no promise covers it."""
+    ESCALATE = "escalate"
+    """It is thrown away: the promise covers all that is kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class HoldBack:
     """How much of an answer is held, and for how long."""
@@ -48,6 +59,7 @@ class HoldBack:
     and the bound in seconds counts from the first token of the answer itself."""
     whole: bool = False
     """Streams are held to their end too, and judged as whole answers."""
+    at_time: AtTime = AtTime.JUDGE
 
 
 HELD_BYTES = 4 << 20

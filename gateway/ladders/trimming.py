@@ -128,9 +128,8 @@ def _trim_deep(held: Any, most: int | None) -> None:
 
 
 def with_logprobs(api: Api, body: bytes, top: int) -> tuple[bytes, Trim | None]:
-    """A body that asks for so many of the likeliest tokens at each place, and what has to be taken out of the answer; None where the client wants it all.
-
-    A body whose own words on this are no good comes back as it is: the pod will say so.
+    """A body that asks for so many of the likeliest tokens at each place, and what has to be taken out of the answer,
+    None where the client wants it all. A body whose own words on this are no good comes back as it is: the pod says so.
     """
     try:
         fields, asked = FIELDS.decode(body), ASKED.decode(body)

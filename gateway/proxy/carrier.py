@@ -26,6 +26,8 @@ PodKeys = Callable[[str], str | None]
 """Pod URL to the API key it wants, None where it wants none."""
 
 DOWNGRADED_HEADER = "x-hearth-downgraded-from"
+RUNG_HEADER = "x-hearth-rung"
+"""Which model of a ladder has answered."""
 
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 LONGEST_TRACE = 512
@@ -68,6 +70,12 @@ class HttpCarrier:
         self._body = body
         self._reply.fields += ((DOWNGRADED_HEADER, model),)
 
+    def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
+        """Send a rung of a ladder its body from now on; the client is told which one has answered."""
+        self._body, self._usage_added = body, usage_added
+        others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
+        self._reply.fields = (*others, (RUNG_HEADER, model))
+
     @property
     def body(self) -> bytes:
         """What the pod is sent; nothing once it has begun to answer."""
@@ -89,7 +97,7 @@ class HttpCarrier:
         return relay.leg()
 
     def open_tab(self, tab: Tab) -> None:
-        self._reply.fields = tab.fields()
+        self._reply.fields += tab.fields()
         if tab.is_watched:
             self._watch = Watch(self._reply, tab)
 

@@ -20,6 +20,10 @@ class Carries(Carrier, Protocol):
         """Send another body from now on: another model answers for `model`, and the client is told."""
         ...
 
+    def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
+        """Send a rung of a ladder its body from now on; the client is told which one has answered."""
+        ...
+
     async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
         """The same for what is placed nowhere: an errand to one engine."""
         ...

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from gateway.carrier import Leg, LegEnd
 from gateway.carrying import REASON_OF_END
+from gateway.ladders.climb import Climb
+from gateway.ladders.ladders import Ladders
 from gateway.limits import Limits
 from gateway.passage import Passage
 from gateway.proxy.asked import Asked, Budget
@@ -26,6 +28,7 @@ from gateway.proxy.latest import key_of as newest_of
 from gateway.proxy.models import model_page, models_page, unknown_model
 from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
+from gateway.proxy.rungs import Rungs
 from gateway.proxy.spoken import DEADLINES, promised, retries
 from routing.fleet import Engine
 from routing.reading import Reading, owned, read_request
@@ -92,6 +95,8 @@ class Desk:
         self._readiness = readiness
         self._on_refused = on_refused
         self._wall_clock = wall_clock
+        self.ladders = Ladders(router)
+        """Names that stand for several models; none, unless it is told of some."""
         self.look_at: LookAt | None = None
         """Finds out what engines hold of a request with this body, where exact warmth is wanted."""
         self._crowds = Crowds()
@@ -170,6 +175,14 @@ class Desk:
         # lasts as long may hold the reading.
         carrier = self._carrier(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
         request, caller, trace, look_at = reading.request, asked.caller, trace_of(asked), self.look_at
+        climb: Climb | None = None
+        if request.model in self.ladders:
+            try:
+                climb, request = self._climb(asked, reading, carrier)
+            except Refused as refusal:
+                self._note(asked, reply, refusal)
+                reply.refuse(refusal)
+                return
 
         def smaller(model: str) -> Request:
             again = self.read(request.api, asked, carrier.body, request.id, model=model)
@@ -177,7 +190,7 @@ class Desk:
             return again.request
 
         look = (lambda request: look_at(request, carrier.body)) if look_at is not None else None
-        others = smaller if caller.tenant.downgrades else None
+        others = smaller if caller.tenant.downgrades and climb is None else None
         self._start(
             reply,
             lambda: self._passage.lead(
@@ -189,8 +202,16 @@ class Desk:
                 look=look,
                 smaller=others,
                 shell=reply.shell,
+                climb=climb,
             ),
         )
+
+    def _climb(self, asked: Asked, reading: Reading, carrier: Carries) -> tuple[Climb, Request]:
+        """The way of a request up its ladder, and its first rung's request. Raises `Refused`."""
+        request, now_s = reading.request, asyncio.get_running_loop().time()
+        rungs = Rungs(carrier, lambda model: self.read(request.api, asked, asked.body(), request.id, model=model))
+        climb = self.ladders.begin(request, asked.body(), asked.caller.tenant, asked.headers, rungs, now_s)
+        return climb, climb.ask()
 
     def read(self, api: Api, asked: Asked, body: bytes, request_id: str, *, model: str | None = None) -> Reading:
         """What a body asks for, under the terms of whoever sends it. Raises `Refused`."""
@@ -318,9 +339,9 @@ class Desk:
             case Local.READY:
                 reply.refuse(Refused(Reason.NO_POD_READY, "The gateway is not ready.", retry_after_s=1.0))
             case Local.MODELS:
-                reply.answer(200, models_page(fleet, tenant, created_s))
+                reply.answer(200, models_page(fleet, tenant, created_s, self.ladders.all))
             case _:
-                reply.answer(200, model_page(fleet, tenant, endpoint.name, created_s))
+                reply.answer(200, model_page(fleet, tenant, endpoint.name, created_s, self.ladders.all))
 
 
 def _key(asked: Asked) -> str | None:

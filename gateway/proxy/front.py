@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network, IPv6Network
 
+from gateway.ladders.ladders import Ladders
+from gateway.ladders.words import HEADERS as RUNG_HEADERS
 from gateway.limits import Limits, Timeouts
 from gateway.passage import Passage
 from gateway.proxy.asked import KEPT_HEADERS, Asked, Budget
@@ -62,7 +64,7 @@ class Front:
         self.timeouts = timeouts
         self.budget = Budget(limits.max_bodies_bytes)
         self.pool = Pool(timeouts, knows=lambda url: router.fleet.pod(url) is not None)
-        self.kept_headers: set[bytes] = set(KEPT_HEADERS)
+        self.kept_headers: set[bytes] = set(KEPT_HEADERS) | set(RUNG_HEADERS)
         self.is_draining = False
         self.desk = Desk(
             passage,
@@ -80,6 +82,10 @@ class Front:
     def look_with(self, look_at: LookAt) -> None:
         """Have it found out what engines hold of a request before it is placed."""
         self.desk.look_at = look_at
+
+    def climb_with(self, ladders: Ladders) -> None:
+        """Have it serve these ladders."""
+        self.desk.ladders = ladders
 
     def heed_headers(self, names: Iterable[str]) -> None:
         """Keep these as well: a policy has given them a meaning."""

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from cascade.ladder import Ladder
 from routing.fleet import Fleet, ModelCard, Pod
 from routing.refusal import Reason, Refused
 from tenancy.tenants import Tenant
 
 
-def models_page(fleet: Fleet, tenant: Tenant, created_s: int) -> bytes:
+def models_page(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[str, Ladder] = {}) -> bytes:
     """The list of the models a tenant may use, those included whose pods are not ready now, by all their names."""
     models = fleet.models(tenant.regions)
     cards = [_card(name, name, pods, created_s) for name, pods in models.items() if tenant.may_use(name)]
     for alias, name in tenant.aliases.items():
         if name in models and alias not in models and tenant.may_use(name):
             cards.append(_card(alias, name, models[name], created_s))
+    shown = [ladder for ladder in ladders.values() if _is_shown(ladder, tenant, models)]
+    cards += [_ladder_card(ladder, models, created_s) for ladder in shown]
     return msgspec.json.encode({"object": "list", "data": cards})
 
 
-def model_page(fleet: Fleet, tenant: Tenant, name: str, created_s: int) -> bytes:
+def model_page(fleet: Fleet, tenant: Tenant, name: str, created_s: int, ladders: Mapping[str, Ladder] = {}) -> bytes:
     """One model. Raises `Refused` where there is none by this name for this tenant."""
     called = tenant.aliases.get(name, name)
-    pods = fleet.models(tenant.regions).get(called, ())
+    models = fleet.models(tenant.regions)
+    if (ladder := ladders.get(called)) is not None and _is_shown(ladder, tenant, models):
+        return msgspec.json.encode(_ladder_card(ladder, models, created_s))
+    pods = models.get(called, ())
     if not pods or not tenant.may_use(called):
         raise unknown_model(name)
     return msgspec.json.encode(_card(name, called, pods, created_s))
@@ -33,6 +39,26 @@ def model_page(fleet: Fleet, tenant: Tenant, name: str, created_s: int) -> bytes
 def unknown_model(name: str, reason: Reason = Reason.UNKNOWN_MODEL) -> Refused:
     """The same words whether a model does not exist or may not be used: which of the two is nobody's business."""
     return Refused(reason, f"The model `{name}` does not exist.", param="model")
+
+
+def _is_shown(ladder: Ladder, tenant: Tenant, models: Mapping[str, tuple[Pod, ...]]) -> bool:
+    """Whether a tenant may ask for a ladder of which any rung is served to it."""
+    return tenant.may_use(ladder.name) and any(rung.model in models for rung in ladder.rungs)
+
+
+def _ladder_card(ladder: Ladder, models: Mapping[str, tuple[Pod, ...]], created_s: int) -> dict[str, object]:
+    """A ladder takes what its longest rung takes."""
+    rungs = [_card(rung.model, rung.model, models.get(rung.model, ()), created_s) for rung in ladder.rungs]
+    lengths = [length for rung in rungs if isinstance(length := rung["max_model_len"], int)]
+    return {
+        "id": ladder.name,
+        "object": "model",
+        "created": created_s,
+        "owned_by": "hearth",
+        "root": ladder.name,
+        "parent": None,
+        "max_model_len": max(lengths, default=None),
+    }
 
 
 def _card(shown: str, name: str, pods: Iterable[Pod], created_s: int) -> dict[str, object]:

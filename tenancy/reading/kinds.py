@@ -27,6 +27,8 @@ VARIABLE = r"\$\{\w+(:-[^}]*)?\}"
 
 LONGEST_NAME = 128
 
+PREFERENCES = ("cost", "quality")
+
 
 def _text(pattern: str, **bounds: object) -> Schema:
     """A text of this form, or a variable that may be."""
@@ -200,6 +202,7 @@ MILLISECONDS = Kind(lambda value: positive(number)(value) / 1000, ABOVE_ZERO.sch
 WAIT = Kind(lambda value: not_negative(value) / 1000, AMOUNT.schema)
 LEEWAY = Kind(leeway, _numeric(r"[0-2]?[0-9]{1,2}(\.[0-9]+)?|300|[0-9]e-[0-9]+", type="number", minimum=0, maximum=300))
 OVERLOAD = Kind(lambda value: Overload(one_of(tuple(Overload))(value)), {"enum": [word.value for word in Overload]})
+PREFERENCE = Kind(one_of(PREFERENCES), {"enum": list(PREFERENCES)})
 DURATION = Kind(duration, _text("[1-9][0-9]{0,5}[smhdw]"))
 MOMENT = Kind(moment, _text("[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].+)?"))
 NAMES = Kind(names, {"type": "array", "items": TEXT.schema})

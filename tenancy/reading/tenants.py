@@ -9,11 +9,9 @@ from typing import Any
 from tenancy.document import Table, Wrong
 from tenancy.quota import UNLIMITED, Quota
 from tenancy.reading.kinds import OFF, name
-from tenancy.reading.words import LATER_OF_TENANT, QUOTA, TENANT, TIER, Word
+from tenancy.reading.words import QUOTA, TENANT, TIER, Word
 from tenancy.tenants import Tenant
 from tenancy.tier import USUAL, Overload, Tier
-
-NOT_ENFORCED = "not enforced by this version"
 
 RENAMED = ("aliases", "downgrades")
 
@@ -87,8 +85,6 @@ class Said:
 
 def read_said(table: Table) -> Said:
     """What stands in a tenant's table, or in `defaults`."""
-    for word in LATER_OF_TENANT:
-        table.refuse(word, NOT_ENFORCED)
     per_user, groups = table.table("per_user"), table.table("groups")
     said = Said(
         table,

@@ -24,6 +24,7 @@ from tenancy.reading.kinds import (
     NAME,
     NAMES,
     OVERLOAD,
+    PREFERENCE,
     PRIORITY,
     RENAMINGS,
     SOME_NAMES,
@@ -82,6 +83,13 @@ TENANT: Mapping[str, Word] = {
     "coalesce": Word(
         "coalesces", FLAG, "Requests that are alike at one time share one answer, where it would be the same for all."
     ),
+    "min_rung": Word("min_rung", TEXT, "The lowest rung that may answer, on ladders that have it."),
+    "max_rung": Word("max_rung", TEXT, "The highest rung that may answer, on ladders that have it."),
+    "never_escalate": Word("never_escalate", FLAG, "Whatever rung a request begins at answers it, unjudged."),
+    "max_escalation_share": Word(
+        "max_escalation_share", FRACTION, "Of its judged answers on a ladder, at most so many are thrown away."
+    ),
+    "prefer": Word("prefer", PREFERENCE, "On ladders: cost begins low and climbs, quality begins at the top."),
 }
 """What a tenant is and may; fields of `Tenant`. Its limits, `groups` and `per_user` stand beside."""
 
@@ -133,6 +141,3 @@ KEY: Mapping[str, Word] = {
     "until": Word("until", MOMENT, "When it ends."),
 }
 """Of a key in place."""
-
-LATER_OF_TENANT = ("max_rung", "min_rung")
-"""The cascade's words."""

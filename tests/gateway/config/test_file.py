@@ -157,8 +157,6 @@ model_list:
     ("source", "path"),
     [
         ("model_list: [{model_name: a, kv_connector: NixlConnector}]", "model_list[0].kv_connector"),
-        ("model_list: [{model_name: a, ladder: [b, c]}]", "model_list[0].ladder"),
-        ("model_list: [{model_name: a, shadow_fraction: 0.01}]", "model_list[0].shadow_fraction"),
     ],
 )
 def test_words_of_later_versions_are_refused(source: str, path: str) -> None:

@@ -62,7 +62,7 @@ TOLD = {"issuer": "https://sso.example", "audiences": ["a"], "default_tenant": "
 VARIABLE = "${HERE}"
 """May become anything: only the reader knows."""
 
-NEVER_RIGHT = {("whole", "auth"), ("whole", "other"), ("tenants", "max_rung"), ("keys", "digest")}
+NEVER_RIGHT = {("whole", "auth"), ("whole", "other"), ("tenants", "other"), ("keys", "digest")}
 
 SOUND = {"auth": {"default_tenant": "a"}, "tenants": {"a": {}}}
 
@@ -74,7 +74,7 @@ PLACES: dict[str, tuple[Iterable[str], Callable[[str, object], dict[str, Any]]]]
     ),
     "tiers": (TIER, lambda key, value: {"tiers": {"x": {key: value}}}),
     "defaults": ((*TENANT, *QUOTA, "groups", "per_user"), lambda key, value: {"defaults": {key: value}}),
-    "tenants": ((*TENANT, *QUOTA, "max_rung"), lambda key, value: {"tenants": {"a": {key: value}}}),
+    "tenants": ((*TENANT, *QUOTA, "other"), lambda key, value: {"tenants": {"a": {key: value}}}),
     "groups": (QUOTA, lambda key, value: {"tenants": {"a": {"groups": {"x": {key: value}}}}}),
     "headers": (HEADERS, lambda key, value: {"headers": {key: value}}),
     "jwt": (JWT, lambda key, value: {"auth": {"jwt": TOLD | {key: value}}}),

@@ -1,0 +1,177 @@
+"""Words of the configuration about ladders: one model name over several models, cheapest first.
+
+The prices and abilities of a rung stand with its own model; what a ladder says is which models, how its answers are
+held back and judged, and how much is spent on staying true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cascade.ladder import ALL_ABILITIES, Ability, Window
+from cascade.ladder_file import LadderFile
+from cascade.ladder_json import read_ladder_file
+from gateway.ladders.judging import AtTime, HoldBack
+from tenancy.document import Fault, Parse, Table, Wrong, flag, not_negative, one_of, positive, text, whole
+
+if TYPE_CHECKING:
+    from gateway.config.values import ModelEntry
+
+HOLD, STREAM = "hold", "stream"
+
+MOST_TOP = 20
+"""As vLLM takes, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowEntry:
+    """What is spent on finding out whether the promise still holds."""
+
+    fraction: float = 0.0
+    """Of the answers that were kept, so many are asked of the next rung too."""
+    budget: float | None = None
+    """Money in any hour, by the prices of the rungs; None: no bound."""
+    tokens_per_hour: int = 1_000_000
+    """Of prompts and answers: binds where prices are not known."""
+    judge_model: str | None = None
+    """Says which of two answers is the better; None: they are compared as normalised text."""
+
+
+@dataclass(frozen=True, slots=True)
+class LadderEntry:
+    """A model name that is a ladder."""
+
+    rungs: tuple[str, ...]
+    file: LadderFile | None = field(default=None, repr=False)
+    window: Window | None = field(default_factory=Window)
+    hold_back: HoldBack = field(default_factory=HoldBack)
+    whole: bool = True
+    """Whether answers that are not streamed are judged."""
+    hedges: bool = False
+    shadow: ShadowEntry = field(default_factory=ShadowEntry)
+
+
+@dataclass(frozen=True, slots=True)
+class RungEntry:
+    """What a model is as a rung, beside its prices per token."""
+
+    context_tokens: int | None = None
+    """None: what its pods say."""
+    abilities: frozenset[Ability] = ALL_ABILITIES
+    cost_per_gpu_second: float = 0.0
+
+
+WORDS_OF_LADDER = ("calibration", "hold_back", "judge_whole", "hedge", "shadow_fraction", "shadow")
+
+
+def rung_entry(table: Table) -> RungEntry:
+    """`context_tokens`, `abilities` and `cost_per_gpu_second` of a model."""
+    abilities = table.each("abilities", one_of(tuple(Ability)))
+    return RungEntry(
+        context_tokens=table.get("context_tokens", positive(whole), None),
+        abilities=ALL_ABILITIES if abilities is None else frozenset(map(Ability, abilities)),
+        cost_per_gpu_second=table.get("cost_per_gpu_second", not_negative, 0.0),
+    )
+
+
+def ladder_entry(table: Table, file: Parse[Path]) -> LadderEntry | None:
+    """`ladder` and the words beside it; None where the model is no ladder."""
+    rungs = table.each("ladder", text)
+    if rungs is None:
+        for word in WORDS_OF_LADDER:
+            table.refuse(word, "stands without a ladder")
+        return None
+    if len(set(rungs)) != len(rungs) or len(rungs) < 2:
+        table.fault("ladder", "must name two models or more, each once, the cheapest first")
+    window, hold_back = _hold_back(table)
+    return LadderEntry(
+        rungs=rungs,
+        file=table.get("calibration", lambda value: _ladder_file(file(value)), None),
+        window=window,
+        hold_back=hold_back,
+        whole=table.get("judge_whole", flag, default=True),
+        hedges=table.get("hedge", flag, default=False),
+        shadow=_shadow(table),
+    )
+
+
+def _ladder_file(path: Path) -> LadderFile:
+    try:
+        return read_ladder_file(path.read_bytes())
+    except OSError as error:
+        raise Wrong(f"cannot be read: {error.strerror}") from None
+
+
+def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:
+    if table.get("hold_back", lambda value: value is False or value == "off", default=False):
+        return None, HoldBack()
+    usual, held = Window(), HoldBack()
+    words = table.table("hold_back")
+    if words is None:
+        return usual, held
+    window = Window(
+        tokens=words.get("tokens", positive(whole), usual.tokens),
+        max_added_ttft_s=words.get("max_added_ttft_ms", not_negative, usual.max_added_ttft_s * 1000) / 1000,
+        top=words.get("top_logprobs", _top, usual.top),
+    )
+    hold_back = HoldBack(
+        tokens=window.tokens,
+        max_added_s=window.max_added_ttft_s,
+        streams_reasoning=words.get("reasoning", one_of((HOLD, STREAM)), HOLD) == STREAM,
+        whole=words.get("whole_streams", flag, default=False),
+        at_time=AtTime(words.get("at_time", one_of(tuple(AtTime)), AtTime.JUDGE.value)),
+    )
+    words.close()
+    return window, hold_back
+
+
+def _top(value: object) -> int:
+    found = whole(value)
+    if not 2 <= found <= MOST_TOP:
+        raise Wrong(f"must be from 2 to {MOST_TOP}")
+    return found
+
+
+def _shadow(table: Table) -> ShadowEntry:
+    usual = ShadowEntry()
+    fraction = table.get("shadow_fraction", _fraction, usual.fraction)
+    words = table.table("shadow")
+    if words is None:
+        return ShadowEntry(fraction)
+    found = ShadowEntry(
+        fraction=fraction,
+        budget=words.get("max_budget_per_hour", not_negative, usual.budget),
+        tokens_per_hour=words.get("tokens_per_hour", positive(whole), usual.tokens_per_hour),
+        judge_model=words.get("judge_model", text, None),
+    )
+    words.close()
+    return found
+
+
+def _fraction(value: object) -> float:
+    found = not_negative(value)
+    if found > 1:
+        raise Wrong("must be from 0 to 1")
+    return found
+
+
+def ladder_faults(entries: Mapping[str, ModelEntry]) -> list[Fault]:
+    """What ladders and the models that they name say against each other."""
+    faults = []
+    for at, entry in enumerate(entries.values()):
+        ladder = entry.ladder
+        if ladder is None:
+            continue
+        place = f"model_list[{at}]"
+        if entry.pods is not None or entry.inference_pool is not None:
+            faults.append(Fault(place, f"`{entry.name}` is a ladder: pods serve its rungs, not itself"))
+        for number, rung in enumerate(ladder.rungs):
+            if (named := entries.get(rung)) is not None and named.ladder is not None:
+                faults.append(Fault(f"{place}.ladder[{number}]", f"`{rung}` is itself a ladder"))
+        if ladder.file is not None and ladder.file.models != ladder.rungs:
+            words = f"was made for the ladder {', '.join(ladder.file.models)}"
+            faults.append(Fault(f"{place}.calibration", words))
+    return faults

@@ -1,0 +1,204 @@
+"""All ladders of a gateway: from a request to a ladder's name to the plan of its climb.
+
+Chooses the first rung by what can and may answer, by the prompt, by what a conversation had before, and by seconds and
+price of each rung where it would be placed now. Reads no body twice and asks no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cascade.ladder import Ladder, Rung
+from cascade.ladder_file import LadderFile, Stage
+from cascade.starting import Wish, open_rungs, start_rung
+from gateway.carrier import LegEnd
+from gateway.config.ladder import ShadowEntry
+from gateway.ladders.asked import Asked, read_asked, tokens_of
+from gateway.ladders.choosing import View, cheaper_above, stays
+from gateway.ladders.climb import Climb, Ending, Plan, Shell
+from gateway.ladders.judging import HoldBack
+from gateway.ladders.shares import Shares
+from gateway.ladders.trimming import WITH_LOGPROBS
+from gateway.ladders.words import Terms, terms_of
+from routing.affinity import LastSeen
+from routing.refusal import Reason, Refused
+from routing.request import Request
+from routing.router import Router
+from tenancy.tenants import Tenant
+
+REMEMBERED_SESSIONS = 1 << 16
+
+LOOKED_AHEAD_BYTES = 2048
+"""A shorter prompt costs next to nothing to compute anew: where it is warm decides nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One ladder as it is served."""
+
+    ladder: Ladder
+    hold_back: HoldBack
+    shadow: ShadowEntry = field(default_factory=ShadowEntry)
+
+
+Corrected = Callable[[Ladder], LadderFile | None]
+"""A ladder's file as shadow samples have corrected it."""
+
+
+def as_read(ladder: Ladder) -> LadderFile | None:
+    return ladder.file
+
+
+class Ladders:
+    """One per gateway process."""
+
+    def __init__(self, router: Router, served: Mapping[str, Served] = {}, corrected: Corrected = as_read) -> None:
+        self._router = router
+        self._served = dict(served)
+        self._corrected = corrected
+        self._shares = Shares()
+        self._sessions: LastSeen[tuple[str, str], int] = LastSeen(REMEMBERED_SESSIONS)
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._served
+
+    def put(self, served: Mapping[str, Served]) -> None:
+        """Serve these from now on."""
+        self._served = dict(served)
+
+    @property
+    def all(self) -> Mapping[str, Ladder]:
+        """By name."""
+        return {name: served.ladder for name, served in self._served.items()}
+
+    def begin(
+        self, request: Request, body: bytes, tenant: Tenant, headers: Mapping[bytes, bytes], shell: Shell, now_s: float
+    ) -> Climb:
+        """The way of a request to a ladder's name. Raises `Refused` where no rung may answer it."""
+        plan = self._plan(request, body, tenant, headers, shell, now_s)
+        return Climb(plan, shell, settled=self._settled)
+
+    def _settled(self, climb: Climb, ending: Ending) -> None:
+        if ending.leg is not None and ending.leg.end is LegEnd.ANSWERED and climb.plan.session is not None:
+            # A conversation stays with what answered it.
+            self._sessions.put((climb.plan.ladder.name, climb.plan.session), climb.at)
+
+    def _plan(
+        self, request: Request, body: bytes, tenant: Tenant, headers: Mapping[bytes, bytes], shell: Shell, now_s: float
+    ) -> Plan:
+        served = self._served[request.model]
+        ladder, asked = served.ladder, read_asked(body)
+        terms = terms_of(ladder, tenant, headers, asked.wishes)
+        rungs = self._open(ladder, request, asked, terms)
+        file = self._corrected(ladder)
+        start = self._start(replace(ladder, file=file), rungs, request, asked, terms)
+        if terms.quality_first and request.continues is None:
+            start = rungs[-1]
+        if request.continues is None and len(rungs) > 1 and not terms.quality_first:
+            start = self._look_ahead(ladder, file, rungs, start, request, shell, now_s)
+        share = self._shares.of(tenant.name, ladder.name, terms.escalation_share)
+        return Plan(
+            ladder=ladder,
+            file=file,
+            hold_back=served.hold_back,
+            asked=asked,
+            terms=terms,
+            rungs=rungs,
+            start=start,
+            api=request.api,
+            stream=request.stream,
+            sequences=request.sequences,
+            share=share,
+            session=request.session,
+        )
+
+    def _open(self, ladder: Ladder, request: Request, asked: Asked, terms: Terms) -> tuple[int, ...]:
+        counter = self._router.counter(ladder.rungs[-1].model)
+        wish = Wish(asked.needs, tokens_of(request, counter.size_per_token), terms.least, terms.most, terms.climbs)
+        known = replace(ladder, rungs=tuple(self._with_context(rung) for rung in ladder.rungs))
+        if request.continues is not None:
+            return self._pinned(ladder, request, wish)
+        able = open_rungs(known, wish)
+        if not able:
+            words = f"No rung of `{ladder.name}` that may answer can take this request."
+            raise Refused(Reason.BAD_REQUEST, words, param="model")
+        # Where all are down the spine says so, after it has waited for one.
+        return tuple(at for at in able if self._is_up(ladder.rungs[at].model, request)) or able
+
+    def _pinned(self, ladder: Ladder, request: Request, wish: Wish) -> tuple[int, ...]:
+        """Only the pod that stored a response can go on with it."""
+        slot = self._router.responses.get(request.continues or "")
+        for pod in self._router.fleet.pods:
+            if any(engine.slot == slot for engine in pod.engines):
+                served = [at for at, rung in enumerate(ladder.rungs) if rung.model in pod.models]
+                return tuple(served[:1]) or open_rungs(ladder, wish)
+        return open_rungs(ladder, wish) or (len(ladder.rungs) - 1,)
+
+    def _with_context(self, rung: Rung) -> Rung:
+        """Its pods say how much they can take, where the configuration does not."""
+        if rung.context_tokens is not None:
+            return rung
+        pods = self._router.fleet.models().get(rung.model, ())
+        told = [card.max_model_len for pod in pods for card in pod.cards if card.name == rung.model]
+        return replace(rung, context_tokens=max((length for length in told if length), default=None))
+
+    def _is_up(self, model: str, request: Request) -> bool:
+        return bool(self._router.fleet.roster(model, request.regions).engines)
+
+    def _start(self, ladder: Ladder, rungs: tuple[int, ...], request: Request, asked: Asked, terms: Terms) -> int:
+        """By the prompt alone: the top rung, where what it would say of itself could not be judged."""
+        start = start_rung(ladder, rungs, asked.bucket, asked.features)
+        if start is None:
+            return rungs[-1]
+        return start if not terms.climbs or self._can_judge(ladder, request) else rungs[-1]
+
+    def _can_judge(self, ladder: Ladder, request: Request) -> bool:
+        """Whether the signal that the ladder goes by can be had of the answer."""
+        file = ladder.file
+        if file is None or not file.is_promised or file.stage is Stage.PROMPT:
+            return True
+        if request.api not in WITH_LOGPROBS or request.sequences > 1:
+            return False
+        hold_back = self._served[ladder.name].hold_back
+        if request.stream and not hold_back.whole:
+            return ladder.window is not None and file.stage is not Stage.WHOLE
+        return ladder.whole
+
+    def _look_ahead(
+        self,
+        ladder: Ladder,
+        file: LadderFile | None,
+        rungs: Sequence[int],
+        start: int,
+        request: Request,
+        shell: Shell,
+        now_s: float,
+    ) -> int:
+        """A rung above the first one, where the conversation was there or a warm prefix makes it the cheaper one."""
+        before = self._sessions.get((ladder.name, request.session)) if request.session else None
+        above = [at for at in rungs if at > start]
+        is_known = before is not None and before in above
+        if not above or (request.prompt.size < LOOKED_AHEAD_BYTES and not is_known):
+            return start
+        climbs = 1.0 - (file.evidence.kept if file is not None else 0.0)
+        views = {at: self._view(ladder, at, shell, now_s) for at in (start, *above)}
+        if is_known and before is not None and stays(views[before], views[start], climbs):
+            return before
+        return cheaper_above(views[start], [views[at] for at in above], climbs)
+
+    def _view(self, ladder: Ladder, at: int, shell: Shell, now_s: float) -> View:
+        rung = ladder.rungs[at]
+        request, _ = shell.ask(rung.model, None)
+        try:
+            foreseen = self._router.foresee(request, avoid=frozenset(), now_s=now_s)
+        except Refused:
+            return View(at, None, None, 0.0)
+        price = rung.price.of(
+            cold_tokens=foreseen.prompt_tokens - foreseen.warm_tokens,
+            warm_tokens=foreseen.warm_tokens,
+            output_tokens=request.expected_output_tokens,
+            gpu_s=foreseen.own_s,
+        )
+        warm = foreseen.warm_tokens / foreseen.prompt_tokens if foreseen.prompt_tokens else 0.0
+        return View(at, price, foreseen.ttft_s, warm)
