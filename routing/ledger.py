@@ -102,6 +102,8 @@ class Ledger:
         """Cold tokens of requests without a first token yet."""
         self.kv_tokens: list[float] = []
         self.running: list[int] = []
+        self.asked_s: list[float] = []
+        """Seconds of prefill ever put on each engine."""
         """Sequences placed, those still in prefill included."""
         self.last_turn: list[int] = []
         """When each engine was last chosen, as a count of choices."""
@@ -133,6 +135,7 @@ class Ledger:
             self.prefill_tokens.append(0.0)
             self.kv_tokens.append(0.0)
             self.running.append(0)
+            self.asked_s.append(0.0)
             self.last_turn.append(0)
             self.foreign.append(NOTHING_FOREIGN)
             self.all_kv_tokens.append(0.0)
@@ -186,6 +189,7 @@ class Ledger:
         self._lengthen(slot, prefill_tokens, prefill_s, now_s)
         queue[charge.number] = charge
         self.prefill_tokens[slot] += prefill_tokens
+        self.asked_s[slot] += prefill_s
         self.queue_rank[slot] = self.prefill_tokens[slot]
 
     def prefill_done(self, charge: Charge, now_s: float) -> None:
@@ -235,6 +239,10 @@ class Ledger:
             behind_s + until_s - now_s if until_s > now_s else behind_s
             for behind_s, until_s in zip(pick(self._behind_s), pick(self._head_until_s), strict=True)
         ]
+
+    def queued(self, slot: int) -> int:
+        """How many are in prefill on an engine, or wait for it."""
+        return len(self._in_prefill[slot])
 
     def open_steps(self, place_of: Mapping[int, int], now_s: float) -> Sequence[tuple[int, int, float]]:
         """(Position, how many end there, tokens that still fit) of each last step that has not begun."""

@@ -21,6 +21,7 @@ from simulator.profile import Profile
 from simulator.records import Progress, Record, Replay
 from simulator.replica import MODEL, Replica
 from simulator.sequence import Sequence
+from simulator.split import Split
 from simulator.traces import Arrival, Trace
 from simulator.virtual_pod import VirtualPod
 
@@ -37,6 +38,8 @@ class Setting:
     """From arrival to first token; a request that waits longer has failed."""
     replicas: int = 1
     """Gateways that share the pods; each request comes to one of them by a draw."""
+    split: Split | None = None
+    """How prefill and decode are shared; None: pods that know nothing of each other."""
     news_s: float | None = 0.005
     """How long it takes until one gateway's news are heard by the others; None where they tell each other nothing."""
 
@@ -61,7 +64,8 @@ class Stage:
     def __init__(self, setting: Setting, block_tokens: int | None, progress: Progress | None) -> None:
         loop = asyncio.get_running_loop()
         self.pods: Mapping[str, VirtualPod] = {
-            f"pod-{number}": VirtualPod(setting.profile, loop) for number in range(setting.pods)
+            f"pod-{number}": VirtualPod(setting.profile, loop, setting.split.link if setting.split else None)
+            for number in range(setting.pods)
         }
         self.replicas = [Replica(setting, number, self.pods, self._note) for number in range(setting.replicas)]
         self.records: list[Record] = []
@@ -101,6 +105,8 @@ async def _play(trace: Trace, setting: Setting, progress: Progress | None) -> St
     loop = asyncio.get_running_loop()
     stage = Stage(setting, trace.block_tokens, progress)
     lookouts = [loop.create_task(one.look()) for one in stage.replicas] if setting.replicas > 1 else []
+    if setting.split is not None:
+        lookouts.extend(loop.create_task(one.keep_roles()) for one in stage.replicas)
     async with asyncio.TaskGroup() as group:
         for index, arrival in enumerate(trace.arrivals):
             if (wait_s := arrival.at_s - loop.time()) > 0:

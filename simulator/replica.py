@@ -14,16 +14,20 @@ from typing import Protocol
 from gateway.outcome import Witness
 from gateway.passage import Passage
 from gateway.patience import Patience
+from gateway.roles.keeper import LOOK_S, RoleKeeper
 from gateway.room import Room
+from routing.facts import Role
 from routing.fleet import EngineShape, Pod, Standing
 from routing.ledger import Foreign
 from routing.refusal import Refused
 from routing.request import Request
 from routing.router import Router
+from simulator.policies.always_split import SplittingRouter
 from simulator.policies.board import Board
 from simulator.policies.registry import scorers_of
 from simulator.profile import Profile
 from simulator.sequence import Sequence
+from simulator.split import Split
 from simulator.virtual_carrier import VirtualCarrier
 from simulator.virtual_pod import VirtualPod
 from tenancy.tenants import NOBODY, Caller
@@ -56,6 +60,8 @@ class Made(Protocol):
     def seed(self) -> int: ...
     @property
     def deadline_s(self) -> float: ...
+    @property
+    def split(self) -> Split | None: ...
 
 
 class Replica:
@@ -72,7 +78,10 @@ class Replica:
         loop = asyncio.get_running_loop()
         draws = Random(made.seed * 1_000 + number)
         self.board = Board()
-        self.router = Router(scorers_of(made.routing, self.board, made.profile, draws), exact_sizes=True)
+        kind = SplittingRouter if made.split is not None and made.split.is_forced else Router
+        self.router = kind(scorers_of(made.routing, self.board, made.profile, draws), exact_sizes=True)
+        self._split = made.split
+        self.keeper = RoleKeeper(self.router, made.split.terms) if made.split is not None else None
         self._pods = pods
         self._clock = loop.time
         self.room = (make_room or _plain_room)(self.router, loop.time, draws.random)
@@ -86,11 +95,18 @@ class Replica:
             patience=Patience(deadline_s=made.deadline_s),
             room=self.room,
         )
-        shape = EngineShape(kv_tokens=made.profile.kv_capacity_tokens, block_tokens=made.profile.block_size)
-        for url in pods:
-            pod = Pod(url, standing=Standing.READY, models=frozenset({MODEL}), ready_since_s=LONG_READY_S)
-            self.router.put_pod(pod)
-            self.router.reshape_pod(url, [shape])
+        for place, url in enumerate(pods):
+            self._put(place, url, made.profile)
+
+    def _put(self, place: int, url: str, profile: Profile) -> None:
+        """What a watcher would put into the fleet for one pod."""
+        pod = Pod(url, standing=Standing.READY, models=frozenset({MODEL}), ready_since_s=LONG_READY_S)
+        shape = EngineShape(kv_tokens=profile.kv_capacity_tokens, block_tokens=profile.block_size)
+        if self._split is not None:
+            pod, shape = replace(pod, facts=self._split.facts(place)), replace(shape, role=self._split.role(place))
+            self.router.pairing.kv_bytes[MODEL] = float(self._split.link.bytes_per_token)
+        self.router.put_pod(pod)
+        self.router.reshape_pod(url, [shape])
 
     async def lead(self, request: Request, sequence: Sequence, caller: Caller = NOBODY) -> Refused | None:
         """Send one request through the spine. What the client is told where it is refused."""
@@ -107,6 +123,19 @@ class Replica:
         if known is not None:
             self.router.put_pod(replace(known, standing=standing, ready_since_s=self._clock()))
             self.room.stir()
+
+    async def keep_roles(self) -> None:
+        """Let roles follow the traffic, or one's foreknowledge of it, until cancelled."""
+        split, keeper = self._split, self.keeper
+        if split is None or keeper is None:
+            return
+        for at_s, prefill in split.shifts:
+            await asyncio.sleep(at_s - self._clock())
+            for number, url in enumerate(self._pods):
+                self.router.fleet.assume(url, Role.PREFILL if number < prefill else Role.DECODE)
+        while split.is_soft:
+            await asyncio.sleep(LOOK_S)
+            keeper.look(self._clock())
 
     async def look(self) -> None:
         """Scrape all pods now and then, until cancelled: what is there beyond what this gateway knows of is others'."""

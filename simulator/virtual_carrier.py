@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gateway.carrier import Leg, LegEnd
 from gateway.quotas.tab import Tab
 from routing.placement import Placement, Usage
+from routing.prefill_side import PrefillSide
 from routing.refusal import Refused
 from simulator.sequence import Milestone, MilestoneKind, Sequence
-from simulator.virtual_pod import LOST, VirtualPod
+from simulator.virtual_pod import LOST, Listener, VirtualPod
 
 
 class VirtualCarrier:
-    """Carries one request of a trace to whichever engine it is placed on."""
+    """Carries one request of a trace to whichever engine or pair of engines it is placed on."""
 
     __slots__ = ("_on_first_token", "_pods", "_sequence", "refusal")
 
@@ -28,36 +30,41 @@ class VirtualCarrier:
 
     async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
         """Submit it, tell the placement its first token, and wait for its end."""
-        loop = asyncio.get_running_loop()
-        pod, sequence = self._pods[placement.engine.pod], self._sequence
-        ended: asyncio.Future[Milestone | None] = loop.create_future()
-        patience = loop.call_at(first_byte_by_s, _give_up, ended)
+        sequence, source = self._sequence, None
+        if placement.prefill is not None:
+            failed = await self._prefill(placement.prefill, first_byte_by_s)
+            if failed is not None:
+                return failed
+            sequence = replace(sequence, remote_tokens=sequence.prompt_tokens)
+            source = self._pods[placement.prefill.engine.pod], _leg_of(sequence)
 
-        def listen(milestone: Milestone) -> None:
-            if milestone.kind is MilestoneKind.FIRST_TOKEN:
-                patience.cancel()
-                placement.first_token(milestone.at)
-                if self._on_first_token:
-                    self._on_first_token(milestone.sequence_id)
-            elif not ended.done():
-                ended.set_result(milestone)
+        def begun(milestone: Milestone) -> None:
+            placement.first_token(milestone.at)
+            if self._on_first_token:
+                self._on_first_token(milestone.sequence_id)
 
-        try:
-            pod.submit(sequence, listen)
-            milestone = await ended
-        except ValueError as error:
-            return Leg(LegEnd.ANSWERED, 400, begun=True, detail=str(error))
-        except ConnectionError as error:
-            return Leg(LegEnd.UNREACHABLE, detail=str(error))
-        finally:
-            patience.cancel()
-            pod.abort(sequence.sequence_id)
-        if milestone is None:
-            return Leg(LegEnd.TIMEOUT, detail="no first token in time")
-        if milestone.reason == LOST:
-            return Leg(LegEnd.LOST, begun=placement.first_token_s is not None, detail="the engine died")
-        usage = Usage(sequence.prompt_tokens, milestone.output_tokens, milestone.cached_tokens)
-        return Leg(LegEnd.ANSWERED, 200, begun=True, usage=usage, finish_reason=milestone.reason)
+        pod = self._pods[placement.engine.pod]
+        end = await _run(pod, sequence, first_byte_by_s, begun, source)
+        if isinstance(end, Leg):
+            if source is not None:
+                source[0].let_go(source[1])
+            return end if placement.first_token_s is None else _begun(end)
+        cached = end.cached_tokens
+        if placement.prefill is not None and placement.prefill.cached_tokens is not None:
+            # As NIXL's decoding pod tells it: what the prefilling one had.
+            cached = placement.prefill.cached_tokens
+        usage = Usage(sequence.prompt_tokens, end.output_tokens, cached)
+        return Leg(LegEnd.ANSWERED, 200, begun=True, usage=usage, finish_reason=end.reason)
+
+    async def _prefill(self, side: PrefillSide, by_s: float) -> Leg | None:
+        """Have the prompt computed and held. What went wrong, if anything did."""
+        sequence = replace(self._sequence, sequence_id=_leg_of(self._sequence), output_tokens=1, is_held=True)
+        pod = self._pods[side.engine.pod]
+        end = await _run(pod, sequence, by_s, _nobody)
+        if isinstance(end, Leg):
+            return end
+        side.done(Usage(sequence.prompt_tokens, 1, end.cached_tokens), end.at)
+        return None
 
     def open_tab(self, tab: Tab) -> None:
         """It has no limits to be told of."""
@@ -68,6 +75,55 @@ class VirtualCarrier:
     def refuse(self, refusal: Refused) -> None:
         """The client is told no."""
         self.refusal = refusal
+
+
+async def _run(
+    pod: VirtualPod,
+    sequence: Sequence,
+    first_byte_by_s: float,
+    begun: Listener,
+    source: tuple[VirtualPod, str] | None = None,
+) -> Milestone | Leg:
+    """Its end on an engine; how it failed, where it has none of its own."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Milestone | None] = loop.create_future()
+    patience = loop.call_at(first_byte_by_s, _give_up, ended)
+
+    def listen(milestone: Milestone) -> None:
+        if milestone.kind is MilestoneKind.FIRST_TOKEN:
+            patience.cancel()
+            begun(milestone)
+        elif not ended.done():
+            ended.set_result(milestone)
+
+    try:
+        pod.submit(sequence, listen, source)
+        milestone = await ended
+    except ValueError as error:
+        return Leg(LegEnd.ANSWERED, 400, begun=True, detail=str(error))
+    except ConnectionError as error:
+        return Leg(LegEnd.UNREACHABLE, detail=str(error))
+    finally:
+        patience.cancel()
+        pod.abort(sequence.sequence_id)
+    if milestone is None:
+        return Leg(LegEnd.TIMEOUT, detail="no first token in time")
+    if milestone.reason == LOST:
+        return Leg(LegEnd.LOST, detail="the engine died")
+    return milestone
+
+
+def _begun(leg: Leg) -> Leg:
+    """The same end of an answer of which the client has seen some."""
+    return Leg(leg.end, leg.status, begun=True, detail=leg.detail)
+
+
+def _leg_of(sequence: Sequence) -> str:
+    return f"{sequence.sequence_id}-prefill"
+
+
+def _nobody(_: Milestone) -> None:
+    """Nobody reads the one token of a prefill leg."""
 
 
 def _give_up(ended: asyncio.Future[Milestone | None]) -> None:

@@ -22,6 +22,7 @@ from simulator.clock import run_virtually
 from simulator.profile import Profile
 from simulator.replica import MODEL, Replica
 from simulator.sequence import Sequence as EngineSequence
+from simulator.split import Split
 from simulator.virtual_pod import VirtualPod
 from tenancy.tenants import Caller, Tenant
 
@@ -49,6 +50,7 @@ class Made:
     profile: Profile
     seed: int
     deadline_s: float = 600.0
+    split: Split | None = None
 
 
 def play(job: Job) -> Figures:

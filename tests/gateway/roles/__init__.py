@@ -1,0 +1,1 @@
+"""Roles that follow the traffic."""
