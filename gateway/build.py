@@ -40,6 +40,7 @@ from gateway.passage import Passage
 from gateway.patience import Patience
 from gateway.probe import Prober, probe_session
 from gateway.proxy.front import Front
+from gateway.pushed import Pushed
 from gateway.quotas.expecting import Expecting
 from gateway.quotas.exposition import LimitsExposition
 from gateway.quotas.host_lender import HostLender
@@ -146,7 +147,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     keyring = Keyring(None, issuer, time.time)
     static = Static(settings.static_pods)
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
-    asked = asked_sources(settings, Means(say, clock, draw))
+    asked = asked_sources(settings, Means(say, clock, draw, Pushed(router, clock).take))
     sources: list[Source] = [static, *([pod_file] if pod_file else []), *asked]
     watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
     room = Room(router, clock=clock, draw=draw, no_pod_s=settings.timeouts.no_pod_s)

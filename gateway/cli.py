@@ -36,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from gateway.commands import policy
 
         return policy.run(arguments, os.environ.copy())
+    if arguments.command == "agent":
+        from gateway.commands import agent
+
+        return agent.run(arguments, os.environ.copy())
     if arguments.command == "keys":
         from gateway.commands import keys
 
@@ -70,6 +74,13 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         from gateway.commands.policy import add_flags
 
         add_flags(policy)
+    agent = commands.add_parser(
+        "agent", help="register the vLLM servers of this machine, for gateways to find", allow_abbrev=False
+    )
+    if "agent" in words:
+        from gateway.commands.agent import add_flags
+
+        add_flags(agent)
     keys = commands.add_parser("keys", help="make, rotate, revoke and list the keys of tenants")
     if "keys" in words:
         from gateway.commands.keys import add_flags

@@ -1,0 +1,99 @@
+"""What GPUs this machine has, from NVIDIA's management library or else from torch; and that there are none, and why.
+
+`nvml` is the module `pynvml` of the package nvidia-ml-py (extra `agent`), or something of its shape: functions named
+nvmlDevice..., which raise `NVMLError`. All GPUs of a node are taken to be alike; the first speaks for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+CLOCK_MEM = 2
+"""NVML_CLOCK_MEM."""
+
+NVLINK_MOST = 18
+
+NVLINK_GB_S = {1: 20, 2: 25, 3: 25, 4: 25, 5: 50, 6: 50, 7: 50}
+"""Of one link, out, by nvmlDeviceGetNvLinkVersion; NVIDIA's figures per direction (Hopper: 18 links, 450 GB/s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """Flat facts of the machine's GPUs, and in words where they come from or why there are none."""
+
+    told: dict[str, object]
+    words: str
+
+
+def look_for_gpus(load: Callable[[str], Any] = importlib.import_module) -> Gpus:
+    """Ask NVML, then torch. Never fails: a machine without GPUs says so."""
+    whys = []
+    for name, ask in (("pynvml", told_by_nvml), ("torch", told_by_torch)):
+        try:
+            told = ask(load(name))
+        except Exception as error:  # noqa: BLE001 - drivers fail in every way there is; each only means that this one does not tell
+            whys.append(f"{name}: {str(error) or type(error).__name__}")
+            continue
+        if told:
+            return Gpus(told, f"{told['gpus']} x {told['gpu']}, told by {name}")
+        whys.append(f"{name}: no device")
+    return Gpus({"gpu": "none", "gpus": 0}, f"no GPU here ({'; '.join(whys)})")
+
+
+def told_by_nvml(nvml: Any) -> dict[str, object]:
+    """Flat facts; empty where the library sees no device. Raises `NVMLError` where there is no driver."""
+    nvml.nvmlInit()
+    try:
+        count = nvml.nvmlDeviceGetCount()
+        return {"gpus": count, **_device(nvml, nvml.nvmlDeviceGetHandleByIndex(0))} if count else {}
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _device(nvml: Any, device: Any) -> dict[str, object]:
+    name = nvml.nvmlDeviceGetName(device)
+    told = {
+        "gpu": name.decode() if isinstance(name, bytes) else name,  # bytes before version 11 of the package
+        "gpu_memory_bytes": nvml.nvmlDeviceGetMemoryInfo(device).total,
+        "gpu_bandwidth_gb_s": _or_none(nvml, lambda: _bandwidth_gb_s(nvml, device)),
+        "nvlink_gb_s": _or_none(nvml, lambda: _nvlink_gb_s(nvml, device)),
+    }
+    return {word: value for word, value in told.items() if value is not None}
+
+
+def _or_none(nvml: Any, ask: Callable[[], int]) -> int | None:
+    """None where this device does not support the question, as a slice of one or an old one may not."""
+    try:
+        return ask()
+    except nvml.NVMLError:
+        return None
+
+
+def _bandwidth_gb_s(nvml: Any, device: Any) -> int:
+    """Bus width in bits x memory clock in MHz x 2 (double data rate): 5120 x 2619 is an H100's 3,352 GB/s."""
+    bits = int(nvml.nvmlDeviceGetMemoryBusWidth(device))
+    mhz = int(nvml.nvmlDeviceGetMaxClockInfo(device, CLOCK_MEM))
+    return round(bits / 8 * mhz * 2 / 1000)
+
+
+def _nvlink_gb_s(nvml: Any, device: Any) -> int:
+    """Out over all links that are up; 0 where there are none."""
+    total = 0
+    for link in range(NVLINK_MOST):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(device, link):
+                total += NVLINK_GB_S.get(nvml.nvmlDeviceGetNvLinkVersion(device, link), 25)
+        except nvml.NVMLError:
+            break  # there are no more links
+    return total
+
+
+def told_by_torch(torch: Any) -> dict[str, object]:
+    """Flat facts as `torch.cuda` knows them, which is CUDA's and ROCm's devices; empty where there are none."""
+    if not torch.cuda.is_available():
+        return {}
+    device = torch.cuda.get_device_properties(0)
+    return {"gpus": torch.cuda.device_count(), "gpu": device.name, "gpu_memory_bytes": device.total_memory}

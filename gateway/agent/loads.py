@@ -1,0 +1,81 @@
+"""What engines themselves say after each step, by datagram on loopback: the last word of each, and how old it is.
+
+The sender is `vllm_plugin.py`, which may be of another version: what cannot be read is dropped and counted. A datagram
+is a JSON object `{"port": 8000, "rank": 0, "running": 3, "waiting": 1, "kv_usage": 0.25}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.discovery.record import EngineLoad
+
+MOST_ENGINES = 256
+"""Beside one agent; more than a node can hold."""
+
+STALE_S = 5.0
+"""An idle engine takes no steps and says nothing; its last word was that it is idle."""
+
+Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+
+
+class Word(Struct, frozen=True):
+    """One datagram."""
+
+    port: Annotated[int, Meta(ge=1, le=65_535)]
+    """Of the server's HTTP front end: how the agent knows it."""
+    running: Count
+    waiting: Count
+    kv_usage: Annotated[float, Meta(ge=0, le=1)]
+    rank: Annotated[int, Meta(ge=0, le=4095)] = 0
+
+
+_DECODER = msgspec.json.Decoder(Word)
+
+
+class Loads(asyncio.DatagramProtocol):
+    """One per agent. `came` is called with each word that is news."""
+
+    def __init__(self, clock: Callable[[], float], came: Callable[[], None]) -> None:
+        self.strange = 0
+        """Datagrams that were none of ours."""
+        self._clock = clock
+        self._came = came
+        self._last: dict[tuple[int, int], tuple[Word, float]] = {}
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        try:
+            word = _DECODER.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self.strange += 1
+            return
+        engine = word.port, word.rank
+        if engine not in self._last and len(self._last) >= MOST_ENGINES:
+            self.strange += 1
+            return
+        before = self._last.get(engine)
+        self._last[engine] = word, self._clock()
+        if before is None or before[0] != word:
+            self._came()
+
+    def of(self, port: int) -> tuple[EngineLoad, ...]:
+        """What the engines behind a port said last, by rank; nothing that is old unless it was that all is done."""
+        now_s = self._clock()
+        held = sorted(
+            (word.rank, word, now_s - at_s) for (whose, _), (word, at_s) in self._last.items() if whose == port
+        )
+        return tuple(
+            EngineLoad(rank, word.running, word.waiting, word.kv_usage, round(age_s, 3))
+            for rank, word, age_s in held
+            if age_s < STALE_S
+        )
+
+    def forget(self, port: int) -> None:
+        """A server has gone."""
+        for engine in [engine for engine in self._last if engine[0] == port]:
+            del self._last[engine]
