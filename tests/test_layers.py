@@ -33,7 +33,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "gateway": (
         *("aiohttp", "google.protobuf", "hpack", "httptools", "msgspec", "prometheus_client"),
         *("redis", "uvloop", "yaml", "zmq"),
-        *("cryptography", "jinja2", "jwt", "kubernetes_asyncio", "opentelemetry"),  # extras
+        *("cryptography", "dns", "jinja2", "jwt", "kubernetes_asyncio", "opentelemetry"),  # extras
         *("pynvml", "tokenizers", "torch", "vllm"),
     ),
 }

@@ -13,6 +13,7 @@ from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import Settings
 from gateway.discovery.record import Record
 from gateway.discovery.source import Source
+from tenancy.document import Fault, Invalid
 
 Say = Callable[..., None]
 
@@ -31,6 +32,7 @@ class Means:
 def asked_sources(settings: Settings, means: Means) -> Iterator[Source]:
     """Those that ask others, the most believed first. Raises `Invalid` where a library is missing."""
     yield from _registry(settings, means)
+    yield from _dns(settings, means)
 
 
 def _registry(settings: Settings, means: Means) -> Iterator[Source]:
@@ -48,3 +50,14 @@ def _registry(settings: Settings, means: Means) -> Iterator[Source]:
         draw=means.draw,
         heard=means.heard,
     )
+
+
+def _dns(settings: Settings, means: Means) -> Iterator[Source]:
+    if not settings.places.dns:
+        return
+    try:
+        from gateway.discovery.dns_names import DnsNames  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise Invalid([Fault("discovery.dns", "needs a library: pip install 'hearth-gateway[dns]'")]) from None
+    for place in settings.places.dns:
+        yield DnsNames(place, say=means.say, draw=means.draw)

@@ -5,8 +5,8 @@ The rule, family by family:
 - what a process says of itself (`process_*`, `python_*`) stays its own, under a label `process`;
 - counters and histograms are summed, those of processes that have gone included: a total never falls;
 - gauges are summed (requests, connections, blocks: each process holds its own);
-- but what is said about a pod or an engine (a label `pod`, `engine` or `standing`) is a fact that all see alike: the
-  first process that tells it is believed. Only our own load on an engine is summed: each counts what it sent.
+- but what is said about a pod, an engine or a source of pods (a label `pod`, `engine`, `standing` or `source`) is a fact
+  that all see alike: the first process that tells it is believed. Only our own load on an engine is summed: each counts what it sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 
 OWN = ("process_", "python_")
 
-FACT_LABELS = frozenset(("pod", "engine", "standing"))
+FACT_LABELS = frozenset(("pod", "engine", "standing", "source"))
 
 SUMMED_FACTS = frozenset(("hearth_engine_running", "hearth_engine_prefill_tokens", "hearth_engine_kv_tokens"))
 
