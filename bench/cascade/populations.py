@@ -1,0 +1,123 @@
+"""Whole populations of labelled requests from which calibration sets are drawn: made up with known truth, or a file.
+
+The truth of a rule is what it does to the whole population.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import nan, sqrt
+from pathlib import Path
+from random import Random
+from statistics import NormalDist
+
+from cascade.calibration.calibrate import Subject
+from cascade.calibration.examples import Example
+from cascade.calibration.labelled import Tariff, examples_of
+from cascade.calibration.reading import read_labelled
+from cascade.ladder import Price
+from cascade.ladder_file import ANY_BUCKET, Stage
+
+SIZE = 6_000
+SMALL_COST = 0.1
+"""Of a small answer, where a large one costs 1; one that is given up costs as much."""
+
+LARGE_RIGHT = 0.2
+"""Share of requests that only the large model answers well."""
+SMALL_RIGHT = 0.04
+"""Share that only the small one does."""
+BOTH_RIGHT = 0.65
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Requests of which all is known."""
+
+    name: str
+    subject: Subject
+    examples: Sequence[Example]
+    auroc: float
+    """Of the first rung's signal for the benefit of the top rung: how well it tells who gains from climbing."""
+
+
+def made_up(name: str, auroc: float, change: Callable[[Random, Example], Example] | None = None) -> Population:
+    """Two rungs and a signal that tells the benefit with this AUROC; `change` makes it odd."""
+    random = Random(f"{name} {auroc}")
+    plain = [_example(random, auroc) for _ in range(SIZE)]
+    examples = plain if change is None else [change(random, example) for example in plain]
+    models = ("small", "large") if examples[0].top == 1 else ("small", "middle", "large")
+    return _population(f"{name}, AUROC {auroc:g}", Subject(models, "margin", Stage.WINDOW), examples)
+
+
+def _example(random: Random, auroc: float) -> Example:
+    """The signal is normal, shifted down for those who gain from the large model."""
+    draw = random.random()
+    gains = draw < LARGE_RIGHT
+    if gains or draw < LARGE_RIGHT + SMALL_RIGHT:
+        scores = (0.0, 1.0) if gains else (1.0, 0.0)
+    else:
+        scores = (1.0, 1.0) if random.random() < BOTH_RIGHT / (1 - LARGE_RIGHT - SMALL_RIGHT) else (0.0, 0.0)
+    signal = random.gauss(0.0, 1.0) - gains * sqrt(2) * NormalDist().inv_cdf(auroc)
+    return Example(ANY_BUCKET, scores, (signal,), (SMALL_COST, 1.0), (SMALL_COST,))
+
+
+def tied(random: Random, example: Example) -> Example:
+    """A signal of seven values, some of them missing."""
+    signal = nan if random.random() < 0.05 else float(max(-3, min(3, round(example.signals[0]))))
+    return Example(example.bucket, example.scores, (signal,), example.costs, example.wasted)
+
+
+def graded(random: Random, example: Example) -> Example:
+    """Scores as judges give them, anything between bad and good."""
+    small, large = (min(1.0, max(0.0, score * 0.6 + random.betavariate(2, 3) * 0.5)) for score in example.scores)
+    return Example(example.bucket, (small, large), example.signals, example.costs, example.wasted)
+
+
+def rare(random: Random, example: Example) -> Example:
+    """A small model that is nearly as good: losses are rare, and there are as many gains."""
+    is_alike = example.scores[0] != example.scores[1] and random.random() < 0.8
+    scores = (1.0, 1.0) if is_alike else example.scores
+    return Example(example.bucket, scores, example.signals, example.costs, example.wasted)
+
+
+def bucketed(random: Random, example: Example) -> Example:
+    """Many buckets, most of them tiny, in half of which the signal tells nothing."""
+    bucket = min(int(random.expovariate(0.7)), 9)
+    signal = example.signals[0] if bucket % 2 == 0 else random.gauss(0.0, 1.0)
+    return Example(f"task {bucket}", example.scores, (signal,), example.costs, example.wasted)
+
+
+def three_rungs(random: Random, example: Example) -> Example:
+    """A middle rung that answers well half of what only the large one does, with a signal of its own."""
+    small, large = example.scores
+    middle = large if random.random() < 0.5 else small
+    shift = 1.5 * max(0.0, large - middle)
+    signals = (example.signals[0], random.gauss(0.0, 1.0) - shift)
+    return Example(example.bucket, (small, middle, large), signals, (0.05, 0.25, 1.0), (0.05, 0.25))
+
+
+def of_file(path: Path, signal: str | None = None, prices: dict[str, Price] | None = None) -> Population:
+    """A labelled file by one of its signals. Raises what its reader raises."""
+    labelled = read_labelled(path.read_bytes())
+    name = signal or labelled.usual_signal()
+    stage = labelled.usual_stage(name)
+    examples = examples_of(labelled, name, Tariff(prices or {}, stage))
+    title = path.name.partition(".")[0]
+    return _population(f"{title} by {name}", Subject(labelled.models, name, stage), examples)
+
+
+def _population(name: str, subject: Subject, examples: Sequence[Example]) -> Population:
+    return Population(name, subject, examples, benefit_auroc(examples))
+
+
+def benefit_auroc(examples: Sequence[Example]) -> float:
+    """How likely an example that gains from the top rung has a lower signal at the first than one that does not."""
+    known = [example for example in examples if example.signals[0] == example.signals[0]]
+    gains = [example.signals[0] for example in known if example.scores[-1] > example.scores[0]]
+    others = sorted(example.signals[0] for example in known if example.scores[-1] <= example.scores[0])
+    if not gains or not others:
+        return 0.5
+    above = sum(len(others) - (bisect_left(others, one) + bisect_right(others, one)) / 2 for one in gains)
+    return above / (len(gains) * len(others))

@@ -1,0 +1,67 @@
+"""What a ladder file does to a whole population, and the best that any one threshold could do: what calibration only
+estimates. Two rungs under one threshold are looked up in sums, so that thousands of draws can be judged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf, isfinite
+
+from cascade.calibration.examples import Example
+from cascade.calibration.orders import by_rank
+from cascade.calibration.replay import replay
+from cascade.calibration.walk import cost_of_top, walk
+from cascade.ladder_file import ANY_BUCKET, LadderFile, Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """On the whole population."""
+
+    loss: float
+    saved: float
+    """Share of what always asking the top rung costs; may be negative."""
+
+
+NOTHING = Effect(0.0, 0.0)
+"""Always asking the top rung."""
+
+
+class Truth:
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._examples = examples
+        self._top = cost_of_top(examples)
+        self._is_simple = examples[0].top == 1
+        known = sorted((one for one in examples if isfinite(one.signals[0])), key=lambda one: -one.signals[0])
+        self._signals = [-one.signals[0] for one in known]
+        self._losses = list(accumulate((one.scores[-1] - one.scores[0] for one in known), initial=0.0))
+        # Kept at the first rung: its cost; else the top's, and what the first has done in vain.
+        self._savings = list(accumulate((one.costs[-1] + one.wasted[0] - one.costs[0] for one in known), initial=0.0))
+        self._wasted = sum(one.wasted[0] for one in examples)
+
+    def of(self, file: LadderFile) -> Effect:
+        """What the file's verdicts do."""
+        if not file.is_promised:
+            return NOTHING
+        thresholds = {cut.threshold for cut in file.cuts}
+        if self._is_simple and len(thresholds) == 1 and any(cut.bucket == ANY_BUCKET for cut in file.cuts):
+            return self.at(thresholds.pop())
+        played = replay(file, self._examples)
+        return Effect(played.loss, played.saved)
+
+    def at(self, threshold: float) -> Effect:
+        """What keeping the first rung's answers from this signal on does, where there are two."""
+        if threshold == inf:
+            return NOTHING
+        count, kept = len(self._examples), bisect_right(self._signals, -threshold)
+        saved = (self._savings[kept] - self._wasted) / count / self._top
+        return Effect(self._losses[kept] / count, saved)
+
+    def best(self, max_loss: float) -> Effect:
+        """The most that one threshold (or one share kept, of more rungs) saves without losing more than this."""
+        steps = walk(self._examples, by_rank(self._examples), Promise(max_loss, 0.5))
+        effects = [Effect(step.loss, 1.0 - step.cost / self._top) for step in steps if step.loss <= max_loss]
+        return max([NOTHING, *effects], key=lambda effect: effect.saved)

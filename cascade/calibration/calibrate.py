@@ -1,0 +1,110 @@
+"""From labelled examples to a ladder file: order, walk, thresholds, maps, and what the promise stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+
+from cascade.calibration.examples import Example, fingerprint
+from cascade.calibration.needs import examples_needed
+from cascade.calibration.orders import benefit_map, buckets_apart, by_rank, by_worth, split, worth_maps
+from cascade.calibration.walk import Levels, Step, chosen, cost_of_top, walk
+from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+
+GREY = 0.1
+"""Of a rung's answers, the share just above the threshold that counts as grey while the window fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is calibrated: which models, by which signal, known when."""
+
+    models: tuple[str, ...]
+    signal: str
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A ladder file, and the way to it."""
+
+    file: LadderFile
+    steps: tuple[Step, ...]
+    """Every rule that was looked at, from keeping nothing to keeping everything."""
+    at: Step | None
+    """The rule that was taken, None where nothing can be promised that saves anything."""
+
+
+def calibrate(examples: Sequence[Example], subject: Subject, promise: Promise) -> Calibration:
+    """Raises ValueError where there is not a single example, or their rungs are not those of the subject."""
+    if not examples or any(len(example.scores) != len(subject.models) for example in examples):
+        raise ValueError("calibration takes one example or more, each with a score of every rung")
+    spent, tested = split(examples)
+    apart = buckets_apart(examples)
+    order = by_worth(tested, worth_maps(spent, apart)) if spent else by_rank(tested)
+    steps = walk(tested, order, promise)
+    at = chosen(steps, tested)
+    # By rank all buckets share a threshold, so it holds for tasks that were not labelled apart; by worth it does not.
+    pools = [*sorted(apart), ANY_BUCKET] if spent else [ANY_BUCKET]
+    thresholds = {} if at is None else _thresholds(tested, order, at.level, pools)
+    named = sorted(apart | {ANY_BUCKET}) if spent or len(apart) > 1 else [ANY_BUCKET]
+    cuts = tuple(
+        _cut(examples, rung, bucket, thresholds)
+        for rung in range(len(subject.models) - 1)
+        for bucket in named
+        if at is not None
+    )
+    evidence = _evidence(tested, at, fingerprint(examples))
+    if at is None:
+        needs = examples_needed(steps, promise, cost_of_top(tested), len(tested))
+        # What is spent on maps is needed on top.
+        evidence = replace(evidence, needs=None if needs is None else needs * len(examples) // len(tested))
+    file = LadderFile(subject.models, subject.signal, subject.stage, promise, evidence, cuts, at is not None)
+    return Calibration(file, tuple(steps), at)
+
+
+def _thresholds(
+    examples: Sequence[Example], order: Sequence[Levels], level: float, pools: Sequence[str]
+) -> Mapping[tuple[int, str], float]:
+    """The least signal that is kept, by rung and pool: the bucket itself where it has one, else the one for any."""
+    least: dict[tuple[int, str], float] = {}
+    for example, levels in zip(examples, order, strict=True):
+        pool = example.bucket if example.bucket in pools else ANY_BUCKET
+        for rung, own in enumerate(levels):
+            if own is not None and own >= level:
+                least[rung, pool] = min(least.get((rung, pool), inf), example.signals[rung])
+    return least
+
+
+def _cut(examples: Sequence[Example], rung: int, bucket: str, thresholds: Mapping[tuple[int, str], float]) -> Cut:
+    is_pooled = not any(pool != ANY_BUCKET for _, pool in thresholds)
+    threshold = thresholds.get((rung, ANY_BUCKET if is_pooled else bucket), inf)
+    own = [example for example in examples if bucket in (ANY_BUCKET, example.bucket)]
+    return Cut(rung, bucket, threshold, _grey(own, rung, threshold), benefit_map(own, rung, ANY_BUCKET))
+
+
+def _grey(examples: Sequence[Example], rung: int, threshold: float) -> float:
+    above = sorted(
+        example.signals[rung]
+        for example in examples
+        if isfinite(example.signals[rung]) and example.signals[rung] >= threshold
+    )
+    return above[min(len(above) - 1, int(GREY * len(examples)))] - threshold if above else 0.0
+
+
+def _evidence(examples: Sequence[Example], at: Step | None, told: str) -> Evidence:
+    count, top = len(examples), cost_of_top(examples)
+    best = sum(example.scores[-1] for example in examples) / count
+    return Evidence(
+        examples=count,
+        fingerprint=told,
+        loss=0.0 if at is None else at.loss,
+        kept=0.0 if at is None else at.kept,
+        cost=top if at is None else at.cost,
+        cost_always_top=top,
+        cost_always_first=sum(example.costs[0] for example in examples) / count,
+        quality=best if at is None else best - at.loss,
+        quality_always_top=best,
+        quality_always_first=sum(example.scores[0] for example in examples) / count,
+    )

@@ -1,0 +1,78 @@
+"""What a ladder file does to labelled examples: the verdicts of production, and what they lose and cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cascade.calibration.examples import Example
+from cascade.ladder_file import LadderFile
+from cascade.verdict import Verdict, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Means over the examples, as in `Evidence`."""
+
+    examples: int
+    loss: float
+    cost: float
+    cost_always_top: float
+    cost_always_first: float
+    quality: float
+    quality_always_top: float
+    quality_always_first: float
+    answered: tuple[float, ...]
+    """Share of the examples that each rung answered."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """Mean loss by bucket."""
+
+    @property
+    def kept(self) -> float:
+        """Share of the examples that did not reach the top rung."""
+        return 1.0 - self.answered[-1]
+
+    @property
+    def saved(self) -> float:
+        """Share of the cost of always asking the top rung."""
+        return 1.0 - self.cost / self.cost_always_top if self.cost_always_top else 0.0
+
+
+def answering_rung(file: LadderFile, example: Example) -> tuple[int, float]:
+    """Which rung's answer the client gets, and what all rungs asked for it cost together."""
+    cost = 0.0
+    for rung in range(example.top):
+        if not file.may_keep(rung, example.bucket):
+            continue
+        if judge(file, rung, example.bucket, example.signals[rung]) is Verdict.KEEP:
+            return rung, cost + example.costs[rung]
+        cost += example.wasted[rung]
+    return example.top, cost + example.costs[-1]
+
+
+def replay(file: LadderFile, examples: Sequence[Example]) -> Replay:
+    """All examples through the ladder; there must be one at least."""
+    count, counts = len(examples), Counter[str]()
+    losses: dict[str, float] = {}
+    answered, cost, quality = [0] * len(file.models), 0.0, 0.0
+    for example in examples:
+        rung, price = answering_rung(file, example)
+        answered[rung] += 1
+        cost += price
+        quality += example.scores[rung]
+        losses[example.bucket] = losses.get(example.bucket, 0.0) + example.scores[-1] - example.scores[rung]
+        counts[example.bucket] += 1
+    best = sum(example.scores[-1] for example in examples)
+    return Replay(
+        examples=count,
+        loss=(best - quality) / count,
+        cost=cost / count,
+        cost_always_top=sum(example.costs[-1] for example in examples) / count,
+        cost_always_first=sum(example.costs[0] for example in examples) / count,
+        quality=quality / count,
+        quality_always_top=best / count,
+        quality_always_first=sum(example.scores[0] for example in examples) / count,
+        answered=tuple(number / count for number in answered),
+        losses={bucket: losses[bucket] / counts[bucket] for bucket in sorted(counts)},
+    )

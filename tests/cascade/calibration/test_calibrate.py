@@ -1,0 +1,106 @@
+"""Calibration as a whole: a promise where there is evidence, an honest no where there is none."""
+
+from collections import Counter
+from math import inf, nan
+from random import Random
+
+import pytest
+
+from cascade.calibration.calibrate import Subject, calibrate
+from cascade.calibration.replay import replay
+from cascade.ladder_file import ANY_BUCKET, Promise, Stage
+from cascade.ladder_json import read_ladder_file, write_ladder_file
+from tests.cascade.calibration.labels import example, rungs_of_three, telling
+
+SUBJECT = Subject(("small", "large"), "margin", Stage.WINDOW)
+THREE = Subject(("small", "middle", "large"), "margin", Stage.WINDOW)
+PROMISE = Promise(0.03, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "subject"),
+    [
+        (telling(1_000), SUBJECT),
+        ([*telling(2_500, bucket="a"), *telling(2_500, bucket="b", shift=0.5)], SUBJECT),
+        (rungs_of_three(800), THREE),
+        (rungs_of_three(3_000), THREE),
+    ],
+    ids=["one bucket", "two buckets", "three rungs by rank", "three rungs by worth"],
+)
+def test_the_file_does_what_its_evidence_says(drawn: list[object], subject: Subject) -> None:
+    """Replayed by production's verdicts it saves money, keeps the promise, and survives being written."""
+    examples = [one for one in drawn if not isinstance(one, str)]
+    found = calibrate(examples, subject, PROMISE)  # type: ignore[arg-type]
+    played = replay(found.file, examples)  # type: ignore[arg-type]
+    assert found.file.is_promised
+    assert played.saved > 0.2
+    assert played.loss <= PROMISE.max_loss
+    assert played.loss == pytest.approx(found.file.evidence.loss, abs=0.012)
+    assert played.cost == pytest.approx(found.file.evidence.cost, rel=0.05)
+    assert read_ladder_file(write_ladder_file(found.file)) == found.file
+
+
+def test_evidence_is_exact_where_all_were_tested() -> None:
+    """What the walk found and what production would do are one thing."""
+    drawn = telling(1_000)
+    found, evidence = calibrate(drawn, SUBJECT, PROMISE), calibrate(drawn, SUBJECT, PROMISE).file.evidence
+    played = replay(found.file, drawn)
+    assert (played.loss, played.kept, played.cost) == pytest.approx((evidence.loss, evidence.kept, evidence.cost))
+    assert evidence.quality == pytest.approx(played.quality)
+    assert evidence.needs is None
+
+
+def test_what_cannot_be_promised_is_not() -> None:
+    """Ten examples promise nothing; the file says how many would do, and nothing is kept under it."""
+    found = calibrate(telling(10), SUBJECT, PROMISE)
+    assert not found.file.is_promised
+    assert found.file.cuts == ()
+    assert (found.file.evidence.needs or 0) >= 99
+    assert replay(found.file, telling(50)).kept == 0.0
+
+
+@pytest.mark.parametrize("signal", [nan, 1.0])
+def test_a_signal_that_tells_nothing_promises_nothing(signal: float) -> None:
+    """Missing everywhere, or one value for all, with a small model that is wrong once in five."""
+    drawn = [example(signal, small=one.scores[0]) for one in telling(2_000)]
+    assert not calibrate(drawn, SUBJECT, PROMISE).file.is_promised
+
+
+def test_a_small_model_that_is_better_keeps_all() -> None:
+    """Benefit negative: then nothing is lost by never climbing."""
+    drawn = [example(one.signals[0], large=one.scores[0]) for one in telling(500)]
+    assert replay(calibrate(drawn, SUBJECT, PROMISE).file, drawn).kept == 1.0
+
+
+def test_by_rank_the_threshold_holds_for_any_bucket() -> None:
+    """Buckets then share it; those with enough examples have maps of their own."""
+    found = calibrate([*telling(400, bucket="a"), *telling(400, bucket="b"), *telling(9, bucket="c")], SUBJECT, PROMISE)
+    assert {cut.bucket for cut in found.file.cuts} == {"a", "b", ANY_BUCKET}
+    assert len({cut.threshold for cut in found.file.cuts}) == 1
+
+
+def test_by_worth_a_bucket_that_tells_nothing_is_kept_apart() -> None:
+    """Its answers climb where those of a telling bucket are kept."""
+    drawn = [*telling(3_000, bucket="sharp", shift=3.0), *telling(3_000, bucket="dull", shift=0.0, seed=2)]
+    thresholds = {cut.bucket: cut.threshold for cut in calibrate(drawn, SUBJECT, Promise(0.02, 0.95)).file.cuts}
+    assert thresholds["sharp"] < thresholds["dull"]
+    assert thresholds["sharp"] < inf
+
+
+def test_promises_hold_on_the_whole_population() -> None:
+    """Of 60 files by 300 examples drawn from 3,000 few break theirs (seeded; the bench draws 200 and more sizes)."""
+    population, random, counts = telling(3_000), Random(5), Counter[str]()
+    for _ in range(60):
+        file = calibrate(random.choices(population, k=300), SUBJECT, PROMISE).file
+        counts["made"] += file.is_promised
+        counts["broken"] += replay(file, population).loss > PROMISE.max_loss
+    assert counts["made"] >= 50
+    assert counts["broken"] <= 6
+
+
+def test_nothing_to_calibrate_on_is_an_error() -> None:
+    """No examples, or examples of another ladder."""
+    with pytest.raises(ValueError, match="one example or more"):
+        calibrate([], SUBJECT, PROMISE)
+    with pytest.raises(ValueError, match="a score of every rung"):
+        calibrate(telling(10), THREE, PROMISE)
