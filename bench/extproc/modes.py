@@ -22,12 +22,12 @@ class Mode:
     file: str
     change: Callable[[Bootstrap], None]
 
-    def config(self, picker: str, pods: Sequence[str], *, logs_to_picker: bool) -> Bootstrap:
+    def config(self, pickers: Sequence[str], pods: Sequence[str], *, logs_to_picker: bool) -> Bootstrap:
         """Envoy's configuration. Without health checks and its own log, which would cost alike everywhere.
 
         `logs_to_picker`: whether the picker is told how requests ended, which ours wants and a bare one does not.
         """
-        config = bootstrap(ROOT / "deploy" / "envoy" / f"{self.file}.yaml", [picker], pods)
+        config = bootstrap(ROOT / "deploy" / "envoy" / f"{self.file}.yaml", pickers, pods)
         self.change(config)
         for cluster in config["static_resources"]["clusters"]:
             cluster.pop("health_checks", None)

@@ -21,8 +21,8 @@ from simulator.children import ChildFailed, end
 OURS, BARE = "hearth", "bare"
 START_S = 60.0
 
-Address = Callable[[bytes], str | None]
-"""Finds the picker's address in a line that it says."""
+Hear = Callable[[bytes], tuple[str, ...]]
+"""Finds the picker's addresses, one for each of its workers, in a line that it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Picker:
     """One that runs."""
 
     name: str
-    address: str
+    addresses: tuple[str, ...]
     pid: int
 
 
@@ -56,7 +56,7 @@ async def bare(pods: Sequence[str], folder: Path) -> AsyncIterator[Picker]:
 
 
 @asynccontextmanager
-async def _picker(name: str, words: Sequence[str], folder: Path, address: Address) -> AsyncIterator[Picker]:
+async def _picker(name: str, words: Sequence[str], folder: Path, hear: Hear) -> AsyncIterator[Picker]:
     """Everything it says goes into a file, which is looked at until it has said where it listens."""
     log = _log(folder)
     with log.open("wb") as output:
@@ -64,7 +64,7 @@ async def _picker(name: str, words: Sequence[str], folder: Path, address: Addres
             *words, cwd=ROOT, stdout=output, stderr=output, env=_environment(), start_new_session=True
         )
     try:
-        yield Picker(name, await _told(program, log, address), program.pid)
+        yield Picker(name, await _told(program, log, hear), program.pid)
     finally:
         await end(program)
 
@@ -86,12 +86,12 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("HEARTH_")}
 
 
-async def _told(program: asyncio.subprocess.Process, log: Path, address: Address) -> str:
+async def _told(program: asyncio.subprocess.Process, log: Path, hear: Hear) -> tuple[str, ...]:
     try:
         async with asyncio.timeout(START_S):
             while program.returncode is None:
                 for line in log.read_bytes().splitlines():  # noqa: ASYNC240 - a few lines, before anything is measured
-                    if found := address(line):
+                    if found := hear(line):
                         return found
                 await asyncio.sleep(0.1)
     except TimeoutError:
@@ -100,12 +100,12 @@ async def _told(program: asyncio.subprocess.Process, log: Path, address: Address
     raise ChildFailed(f"a picker did not start: {said[-2000:]}")
 
 
-def _listening(line: bytes) -> str | None:
+def _listening(line: bytes) -> tuple[str, ...]:
     if not line.startswith(b"{"):
-        return None
+        return ()
     told = msgspec.json.decode(line)
-    return str(told["extproc"][0]) if told["message"] == "listening" else None
+    return tuple(told["extproc"]) if told["message"] == "listening" else ()
 
 
-def _only_line(line: bytes) -> str | None:
-    return line.decode() if line.startswith(b"127.0.0.1:") else None
+def _only_line(line: bytes) -> tuple[str, ...]:
+    return (line.decode(),) if line.startswith(b"127.0.0.1:") else ()

@@ -39,7 +39,7 @@ def stated(figures: Figures) -> str:
             lines += [_added(figures, mode, share) for share in ("p50", "p99")]
     several = middle(figures, OURS, "several", "busiest share")
     if several is not None:
-        lines.append(f"stated two workers behind one listener: the busier one did {several:.0%} of the work")
+        lines.append(f"stated two workers of one picker: the busier one did {several:.0%} of the work")
     for key in (BUFFERED, BOTH):
         chunk = middle(figures, OURS, key, "picker per chunk")
         lines.append(f"stated a chunk of an answer, {key}: {_told(chunk, 1)} us of the picker's CPU")

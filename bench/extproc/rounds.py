@@ -66,12 +66,12 @@ class Bench:
             await stack.enter_async_context(ours(self._pods, self._folder / OURS)),
             await stack.enter_async_context(bare(self._pods, self._folder / BARE)),
         ]
-        nobody = [Picker(NOBODY, "127.0.0.1:9", 0)]
+        nobody = [Picker(NOBODY, (), 0)]
         pairs = [(mode, picker) for mode in modes() for picker in (nobody if mode.key == PLAIN else pickers)]
         return [await self._cell(stack, mode, picker) for mode, picker in pairs]
 
     async def _cell(self, stack: AsyncExitStack, mode: Mode, picker: Picker, *, threads: int = 1) -> Cell:
-        config = mode.config(picker.address, self._pods, logs_to_picker=picker.name == OURS)
+        config = mode.config(picker.addresses, self._pods, logs_to_picker=picker.name == OURS)
         folder = self._folder / f"envoy-{mode.key}-{picker.name}-{threads}"
         envoy = await stack.enter_async_context(envoy_running(self._envoy, config, folder, threads=threads))
         pids = {"envoy": envoy.pid} | ({"picker": picker.pid} if picker.pid else {})
@@ -109,7 +109,7 @@ class Bench:
     # -- several processes behind one listener -----------------------------------------------------------------------
 
     async def _several(self, seconds: float) -> None:
-        """Which share of the work the busiest worker gets: Envoy has few connections, and each ends at one of them."""
+        """Which share of the work the busiest of several workers gets, each an endpoint of the one picker cluster."""
         (mode,) = [mode for mode in modes() if mode.key == BUFFERED]
         async with AsyncExitStack() as stack:
             picker = await stack.enter_async_context(ours(self._pods, self._folder / "several", processes=PROCESSES))
