@@ -17,6 +17,7 @@ from functools import lru_cache
 import msgspec
 
 from gateway.config.values import ModelEntry
+from gateway.ladders.climbed import Climbed
 from gateway.lines import LineWriter
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome
 
@@ -151,6 +152,8 @@ class UsageLine(msgspec.Struct):
     duration_ms: float
     shared: str | None
     """The request whose answer it was given as well: it took nothing itself."""
+    cascade: Climbed | None = None
+    """Its way up a ladder, from which `hearth cascade report` is made."""
 
 
 _as_json = msgspec.json.Encoder().encode
@@ -229,5 +232,6 @@ def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
         group=outcome.group,
         duration_ms=round(outcome.duration_s * 1000, 3),
         shared=outcome.shared,
+        cascade=outcome.climbed,
     )
     return _as_json(line) + b"\n"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
+from gateway.ladders.climbed import Climbed
 from gateway.outcome import Outcome
 from routing.placement import Usage
 from routing.receipt import Attempt
@@ -53,6 +54,8 @@ class Receipt(msgspec.Struct, frozen=True):
     shell: str = "http"
     mode: str | None = None
     """How much of the answer Envoy shows us, where it came by Envoy."""
+    climbed: Climbed | None = None
+    """Its way up a ladder: the rungs that were asked, what was judged and what was wasted."""
 
     @property
     def engine(self) -> str | None:
@@ -87,6 +90,7 @@ def make_receipt(outcome: Outcome) -> Receipt:
         promise_met=outcome.promise_met,
         downgraded_from=request.downgraded_from,
         shared=outcome.shared,
+        climbed=outcome.climbed,
         shell=outcome.shell.name,
         mode=outcome.shell.mode,
     )

@@ -15,7 +15,7 @@ from cascade.ladder import Ladder
 from cascade.ladder_file import LadderFile, Stage
 from gateway.carrier import Leg, LegEnd
 from gateway.ladders.asked import Asked
-from gateway.ladders.climbed import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step
+from gateway.ladders.climbed import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step, answered_of
 from gateway.ladders.judging import HoldBack
 from gateway.ladders.rung_judge import RungJudge, Standard
 from gateway.ladders.shares import Share
@@ -152,17 +152,20 @@ class Climb:
 
     def climbed(self) -> Climbed:
         """What became of it."""
-        plan = self.plan
-        steps = tuple(self._steps)
-        last = steps[-1] if steps else None
-        usage = Usage(last.prompt_tokens, last.output_tokens) if last and last.ended in (KEPT, UNJUDGED) else Usage(0)
-        models = plan.ladder.rungs
+        plan, rungs, models = self.plan, tuple(self._steps), self.plan.ladder.rungs
+        answered = answered_of(rungs)
+        usage = Usage(answered.prompt_tokens, answered.output_tokens, answered.cached_tokens) if answered else Usage(0)
+        cost = sum(step.cost for step in rungs)
         return Climbed(
             ladder=plan.ladder.name,
             bucket=plan.asked.bucket,
             started=models[plan.start].model,
-            steps=steps,
+            rungs=rungs,
             skipped=tuple(rung.model for at, rung in enumerate(models) if at not in plan.rungs),
+            judged=sum(step.ended in (KEPT, ESCALATED) for step in rungs),
+            cost=cost,
+            wasted_cost=cost - (answered.cost if answered else 0.0),
+            wasted_tokens=sum(step.output_tokens for step in rungs if step is not answered),
             cost_always_top=self._cost(len(models) - 1, usage),
             cost_always_first=self._cost(0, usage),
         )

@@ -36,39 +36,38 @@ class Step(Struct, frozen=True):
 
 
 class Climbed(Struct, frozen=True):
-    """The way up of one request."""
+    """The way up of one request. Costs are in the currency of the prices."""
 
     ladder: str
     bucket: str
     started: str
     """The model that was to be asked first."""
-    steps: tuple[Step, ...] = ()
+    rungs: tuple[Step, ...] = ()
+    """Those that were asked, in order."""
     skipped: tuple[str, ...] = ()
-    """Rungs that could not or might not answer."""
+    """Those that could not or might not answer."""
+    judged: int = 0
+    """How many answers were judged."""
+    cost: float = 0.0
+    """Of everything that was asked for it."""
+    wasted_cost: float = 0.0
+    """Of what the client did not get."""
+    wasted_tokens: int = 0
+    """Output that was thrown away."""
     cost_always_top: float = 0.0
-    """What the same answer would have cost there."""
+    """What an answer of the same length would have cost there."""
     cost_always_first: float = 0.0
 
     @property
     def answered(self) -> Step | None:
         """The rung whose answer the client got."""
-        last = self.steps[-1] if self.steps else None
-        return last if last is not None and last.ended in (KEPT, UNJUDGED) else None
+        return answered_of(self.rungs)
 
     @property
     def is_escalated(self) -> bool:
-        return any(step.ended == ESCALATED for step in self.steps)
+        return any(step.ended == ESCALATED for step in self.rungs)
 
-    @property
-    def cost(self) -> float:
-        """Of everything that was asked for it."""
-        return sum(step.cost for step in self.steps)
 
-    @property
-    def wasted_cost(self) -> float:
-        """Of what the client did not get."""
-        return self.cost - (answered.cost if (answered := self.answered) else 0.0)
-
-    @property
-    def wasted_tokens(self) -> int:
-        return sum(step.output_tokens for step in self.steps if step is not self.answered)
+def answered_of(rungs: tuple[Step, ...]) -> Step | None:
+    """The rung whose answer the client got, where one did."""
+    return rungs[-1] if rungs and rungs[-1].ended in (KEPT, UNJUDGED) else None

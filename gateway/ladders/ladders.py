@@ -19,6 +19,7 @@ from gateway.ladders.choosing import View, cheaper_above, stays
 from gateway.ladders.climb import Climb, Ending, Plan, Shell
 from gateway.ladders.judging import HoldBack
 from gateway.ladders.shares import Shares
+from gateway.ladders.standing import Standing
 from gateway.ladders.trimming import WITH_LOGPROBS
 from gateway.ladders.words import Terms, terms_of
 from routing.affinity import LastSeen
@@ -71,6 +72,14 @@ class Ladders:
     def all(self) -> Mapping[str, Ladder]:
         """By name."""
         return {name: served.ladder for name, served in self._served.items()}
+
+    def standing(self, name: str) -> Standing | None:
+        """How a ladder's promise stands, None where it was not calibrated."""
+        ladder = self._served[name].ladder
+        file = self._corrected(ladder)
+        if ladder.file is None or file is None:
+            return None
+        return Standing(file.is_promised, file.promise.max_loss, file.evidence.examples)
 
     def begin(
         self, request: Request, body: bytes, tenant: Tenant, headers: Mapping[bytes, bytes], shell: Shell, now_s: float

@@ -11,13 +11,14 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from simulator.generation import Choice, Generation
+from simulator.generation import Choice, Generation, Portion
 from simulator.prompts import Prompt
 from simulator.script import Wish
 from simulator.service import Service
 from simulator.surface.asking import Asked, check_ignored, known_model, request_id_of, salt_of
 from simulator.surface.chat_request import chat_prompt, chosen_tool, fixed_json
 from simulator.surface.fields import Body, read_body
+from simulator.surface.logprobs import chat_logprobs
 from simulator.surface.wire import SERVICE, ApiError, EventStream, compact, engine_issue, json_answer, open_stream
 
 Messages = list[dict[str, Any]]
@@ -35,6 +36,8 @@ class Response:
     recital: str | None
     created_at: int
     item_id: str
+    top_logprobs: int | None
+    """So many of the likeliest at each place, None where nobody asked."""
 
     @property
     def response_id(self) -> str:
@@ -91,7 +94,14 @@ def _read(service: Service, request: web.Request, body: Body) -> Response:
         recital=fixed_json(schemas[0]) if schemas else _structured(body),
         created_at=int(time.time()),
         item_id=f"{'msg' if tool is None else 'fc'}_{uuid4().hex}",
+        top_logprobs=_top_logprobs(body),
     )
+
+
+def _top_logprobs(body: Body) -> int | None:
+    if "message.output_text.logprobs" not in (body.get("include") or []):
+        return None
+    return body.integer("top_logprobs", 0, low=0) or 0
 
 
 def _structured(body: Body) -> str | None:
@@ -158,7 +168,7 @@ def _whole(response: Response, generation: Generation | None, *, is_over: bool) 
         "service_tier": "auto",
         "status": "in_progress" if not is_over else "incomplete" if is_cut else "completed",
         "text": body.get("text"),
-        "top_logprobs": None,
+        "top_logprobs": response.top_logprobs,
         "truncation": "disabled",
         "usage": _usage(generation) if is_over and generation is not None else None,
         "user": body.get("user"),
@@ -202,12 +212,18 @@ def _item(response: Response, choice: Choice, *, is_over: bool = True) -> dict[s
             "id": response.item_id,
             "status": status,
         }
-    content = [_text_part(choice.text)] if is_over else []
+    part = _text_part(choice.text, _logprobs(response, choice, 0, choice.script.tokens) if is_over else None)
+    content = [part] if is_over else []
     return {"id": response.item_id, "content": content, "role": "assistant", "status": status, "type": "message"}
 
 
-def _text_part(text: str) -> dict[str, Any]:
-    return {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
+def _text_part(text: str, logprobs: list[Any] | None = None) -> dict[str, Any]:
+    return {"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}
+
+
+def _logprobs(response: Response, choice: Choice, start: int, end: int) -> list[Any] | None:
+    top = response.top_logprobs
+    return None if top is None else list(chat_logprobs(choice.script, start, end, top)["content"])
 
 
 # --- The answer as events ---------------------------------------------------------------------------------------------
@@ -244,7 +260,7 @@ async def _stream(request: web.Request, response: Response, generation: Generati
                 has_item = True
                 await _send(stream, _item_begins(events, response, choice))
             if portion.text:
-                await _send(stream, [_delta(events, response, portion.text)])
+                await _send(stream, [_delta(events, response, choice, portion)])
         if generation.has_failed:
             return await stream.fail()
     if has_item:
@@ -264,9 +280,11 @@ def _item_begins(events: _Events, response: Response, choice: Choice) -> Iterato
         yield events.event_of_item("response.content_part.added", content_index=0, part=_text_part(""))
 
 
-def _delta(events: _Events, response: Response, text: str) -> tuple[str, str]:
+def _delta(events: _Events, response: Response, choice: Choice, portion: Portion) -> tuple[str, str]:
+    text = portion.text
     if response.tool is None:
-        return events.event_of_item("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+        logprobs = _logprobs(response, choice, portion.start, portion.end) or []
+        return events.event_of_item("response.output_text.delta", content_index=0, delta=text, logprobs=logprobs)
     return events.event_of_item("response.function_call_arguments.delta", delta=text)
 
 

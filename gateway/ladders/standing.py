@@ -1,0 +1,18 @@
+"""What can be said of a ladder's promise right now, and what it cost to find out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of one ladder that was calibrated."""
+
+    is_promised: bool
+    max_loss: float
+    examples: int
+    has_drifted: bool = False
+    shadows: int = 0
+    agreement: float = 1.0
+    shadow_cost: float = 0.0
