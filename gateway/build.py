@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -26,6 +26,7 @@ from gateway.host import Host
 from gateway.identity.issuer import Issuer
 from gateway.identity.keyring import Keyring
 from gateway.ladders.at_work import served_ladders
+from gateway.ladders.exposition import CascadeExposition, CascadeTallies
 from gateway.ladders.ladders import Ladders
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog, OutcomeLog, request_line, usage_line
@@ -36,6 +37,8 @@ from gateway.metrics.sharing import SharingExposition
 from gateway.metrics.tallies import Tallies
 from gateway.metrics.tiers import TierExposition, TierTallies, waiting_in
 from gateway.others import Others
+from gateway.pairs.at_work import make_pairs
+from gateway.pairs.exposition import PairTallies
 from gateway.passage import Passage
 from gateway.patience import Patience
 from gateway.probe import Prober, probe_session
@@ -62,6 +65,9 @@ from tenancy.admission import Admission
 from tenancy.document import Fault, Invalid
 from tenancy.forecast import Forecast
 from tenancy.policy import Policy
+
+if TYPE_CHECKING:
+    from gateway.extproc.at_work import EnvoyShell
 
 FROZEN_S = 5.0
 """A stream of a pod that no longer listens is cut after so long without a byte: vLLM that was told to stop at once
@@ -122,6 +128,8 @@ class Gateway:
     """What is told to other gateways and heard from them, where there may be others."""
     asking: Asking | None = None
     """Exact warmth, where it is wanted."""
+    envoy: EnvoyShell | None = None
+    """Where Envoy sends us requests, if it does."""
 
     def is_ready(self) -> bool:
         """Whether new requests are welcome."""
@@ -152,17 +160,22 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
     room = Room(router, clock=clock, draw=draw, no_pod_s=settings.timeouts.no_pod_s)
     quotas = _make_quotas(router, prices, room, clock, draw)
-    ladders = Ladders(router, served_ladders(prices))
+    pairs, paired = make_pairs(router, probes, prices, clock=clock, say=say), PairTallies()
+    ladders, climbs = Ladders(router, served_ladders(prices)), CascadeTallies()
     passage = Passage(
         router,
         health=watcher.take_end,
-        witnesses=[tallies.witness, tiers.witness, receipts.witness, *(log.witness for log in logs.values())],
+        witnesses=[
+            *(tallies.witness, tiers.witness, climbs.witness, receipts.witness),
+            *(log.witness for log in logs.values()),
+        ],
         clock=clock,
         wall_clock=time.time,
         draw=draw,
         patience=Patience(deadline_s=settings.timeouts.first_byte_s),
         reserve=quotas.reserve,
         room=room,
+        pairs=pairs,
     )
     front = Front(
         passage,
@@ -183,6 +196,8 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         SourcesExposition(watcher.census, clock),
         LimitsExposition(quotas),
         TierExposition(tiers, router.fleet, waiting_in(room)),
+        CascadeExposition(climbs, ladders),
+        paired,
     ):
         registry.register(shown)
     parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, room, quotas, ladders)
@@ -190,9 +205,31 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
     put_policy(gateway, policy)
     gateway.background.append(issuer.run)
+    _serve_envoy(gateway, host)
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
     return gateway
+
+
+def _serve_envoy(gateway: Gateway, host: Host) -> None:
+    """The shell behind Envoy, where it is wanted."""
+    words = gateway.settings.extproc
+    if words is None:
+        return
+    from gateway.extproc.at_work import EnvoyShell  # noqa: PLC0415 - protobuf takes six megabytes
+
+    gateway.envoy = EnvoyShell(
+        gateway.settings,
+        words,
+        gateway.front,
+        gateway.router,
+        gateway.pod_keys,
+        is_ready=gateway.is_ready,
+        take_end=gateway.watcher.take_end,
+        number=host.number,
+    )
+    gateway.registry.register(gateway.envoy.exposition)
+    gateway.background.extend(gateway.envoy.renewing(gateway.say))
 
 
 def put_policy(gateway: Gateway, policy: Policy | None) -> None:

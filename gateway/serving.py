@@ -67,6 +67,7 @@ async def serve(settings: Settings, reread: Callable[[], Settings], variables: M
         await looked(gateway, signals)
         for server in servers:
             await server.start_serving()
+        listening |= await taking_envoys(gateway, stack)
         gateway.say("info", "listening", version=version("hearth-gateway"), **listening)
         warn_of_idle_settings(settings, gateway.say)
         await signals.stop.wait()
@@ -94,6 +95,11 @@ async def taking_traffic(
         for server in servers:
             stack.callback(server.close)
         yield servers
+
+
+async def taking_envoys(gateway: Gateway, stack: AsyncExitStack) -> dict[str, list[str]]:
+    """Envoys may come in, where they are wanted, until the stack is left. Returns where they do."""
+    return {} if gateway.envoy is None else await gateway.envoy.open(stack)
 
 
 async def _listen(gateway: Gateway, held: socket.socket | None) -> asyncio.Server:
@@ -186,7 +192,7 @@ async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Si
         server.close()
     grace_s = gateway.settings.timeouts.drain_s
     gateway.say("info", "draining", requests=gateway.front.open_requests, grace_s=grace_s)
-    draining = asyncio.create_task(gateway.front.drain(grace_s), name="drain")
+    draining = asyncio.create_task(_empty(gateway, grace_s), name="drain")
     cut = asyncio.create_task(signals.cut.wait(), name="cut")
     try:
         await asyncio.wait((draining, cut), return_when=asyncio.FIRST_COMPLETED)
@@ -198,6 +204,13 @@ async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Si
     for log in gateway.logs.values():
         log.flush()
     gateway.say("info", "stopped")
+
+
+async def _empty(gateway: Gateway, grace_s: float) -> None:
+    async with asyncio.TaskGroup() as group:
+        if gateway.envoy is not None:
+            group.create_task(gateway.envoy.drain(grace_s))
+        group.create_task(gateway.front.drain(grace_s))
 
 
 async def _serve_on(gateway: Gateway, signals: Signals) -> None:

@@ -12,12 +12,12 @@ from tenancy.document import Fault, Invalid
 Say = Callable[..., None]
 
 
-def listener_tls(files: TlsFiles) -> ssl.SSLContext:
-    """A server's context. Raises `Invalid` where the files are no certificate and its key."""
+def listener_tls(files: TlsFiles, *, speaks: str = "http/1.1") -> ssl.SSLContext:
+    """A server's context for one protocol. Raises `Invalid` where the files are no certificate and its key."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
-    # HTTP/2 is left to Envoy or nginx in front.
-    tls.set_alpn_protocols(["http/1.1"])
+    # HTTP/2 towards clients is left to Envoy or nginx in front.
+    tls.set_alpn_protocols([speaks])
     load_certificate(tls, files)
     return tls
 

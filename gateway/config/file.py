@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from gateway.config.discovery import discovered
 from gateway.config.exact import kv_events, tokenizer_entry
+from gateway.config.extproc_words import extproc
 from gateway.config.ladder import ladder_entry, ladder_faults, rung_entry
 from gateway.config.values import ModelEntry, Routing, Secret, Settings, TlsFiles
 from gateway.config.words import (
@@ -32,7 +33,7 @@ from tenancy.document import Table, Wrong, not_negative, one_of, positive, read_
 
 NOT_SUPPORTED = "not supported by this version"
 
-LATER_OF_MODEL = (*("kv_connector", "aliases", "litellm_params"),)
+LATER_OF_MODEL = (*("aliases", "litellm_params"),)
 
 
 def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, Table]:
@@ -56,13 +57,14 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
         usage_log=root.get("usage_log", place, None),
         route_log=root.get("route_log", place, None),
         kv_events=kv_events(root, pod_url),
+        extproc=extproc(root),
         limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
         timeouts=read_fields(times, usual.timeouts, above_zero=True)
         if (times := root.table("timeouts"))
         else usual.timeouts,
     )
     settings = discovered(root.table("discovery"), settings)
-    for word in ("ladders", "extproc", "telemetry"):
+    for word in ("ladders", "telemetry"):
         root.refuse(word, NOT_SUPPORTED)
     root.close()
     return settings, root
@@ -92,6 +94,8 @@ def _models(root: Table) -> tuple[ModelEntry, ...]:
             pods=pods,
             tokenizer=tokenizer_entry(table, file),
             takes_priority=table.get("scheduling_policy", goes_by_priority, default=False),
+            kv_connector=table.get("kv_connector", text, None),
+            kv_bytes_per_token=table.get("kv_bytes_per_token", positive(not_negative), None),
             inference_pool=table.get("inference_pool", text, None),
             rung=rung_entry(table),
             ladder=ladder_entry(table, file),

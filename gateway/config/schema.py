@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.config.discovery_schema import discovery_schema
 from gateway.config.exact import LoadTimes
+from gateway.config.extproc_words import extproc_schema
 from gateway.config.ladder_schema import ladder_schema, rung_schema
 from gateway.config.words import LOG_LEVELS, MOST_PROCESSES
 from gateway.limits import Limits, Timeouts
@@ -44,6 +45,7 @@ def config_schema() -> Schema:
                 "kv_events": described(
                     {"anyOf": [FLAG.schema, _kv_events()]}, "Exact warmth: engines tell what they hold."
                 ),
+                "extproc": described(extproc_schema(), "Where Envoy sends requests to be placed; absent: nowhere."),
                 "tls": described(
                     table({"cert": TEXT.schema, "key": TEXT.schema}, required=("cert", "key")),
                     "PEM files of the listener.",
@@ -86,6 +88,8 @@ def _model() -> Schema:
             "inference_pool": described(TEXT.schema, "The InferencePool whose pods may serve it."),
             "tokenizer": described(TEXT.schema, "For kv_events: a folder with tokenizer.json, or `pod`."),
             "chat_template": described(TEXT.schema, "Where vLLM was given one with --chat-template."),
+            "kv_connector": described(TEXT.schema, "How its pods hand KV over, in vLLM's names; pods' facts go first."),
+            "kv_bytes_per_token": described(AMOUNT.schema, "KV of a token, over all ranks: what a hand-over moves."),
             **rung_schema(),
             **ladder_schema(),
             "scheduling_policy": described(

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.discovery import pod_place
+from gateway.config.extproc import ExtProc
+from gateway.config.extproc_words import judged_by_nobody
 from gateway.config.file import read_settings
 from gateway.config.values import Routing, Settings, TlsFiles
 from gateway.config.words import (
@@ -57,6 +59,7 @@ WORDS: tuple[Word, ...] = (
     Word("processes", processes, "workers that share the traffic port, a core each (default 1)", metavar="N"),
     Word("pod", pod_place, "a vLLM pod; may stand several times", metavar="URL", many=True),
     Word("pod-file", file, "a file that lists pods, watched for changes", metavar="FILE"),
+    Word("extproc", address, "where Envoy sends requests to be placed (default: nowhere)"),
     Word("policy", file, "tenants and their keys; without it everybody may come in", metavar="FILE"),
     Word("redis", redis_url, "shared state of several gateways", metavar="URL", secret=True),
     Word("metrics", address_or_off, "metrics and health, read-only, or off (default 127.0.0.1:9090)"),
@@ -147,6 +150,8 @@ def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[Fault]) 
         overlay["pods"] = pods
     if (name := overlay.pop("routing", None)) is not None:
         overlay["routing"] = Routing(name, routings()[name])
+    if (where := overlay.get("extproc")) is not None:
+        overlay["extproc"] = replace(settings.extproc, listen=where) if settings.extproc else ExtProc(where)
     cert, key = overlay.pop("tls_cert", None), overlay.pop("tls_key", None)
     if cert or key:
         held = settings.tls
@@ -166,12 +171,17 @@ def _contradictions(settings: Settings) -> list[Fault]:
     registry = settings.places.registry
     if registry is not None and registry.url is None and settings.redis is None:
         faults.append(Fault("discovery.redis", "names no Redis: give it a url, or set `redis` for the whole gateway"))
+    faults.extend(judged_by_nobody(settings))
     admin = settings.admin
     if admin is not None and not admin.is_loopback and settings.admin_token is None:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
         faults.append(Fault("admin", words))
     named: dict[tuple[str, int], str] = {}
-    for name, where in (("listen", settings.listen), ("metrics", settings.metrics), ("admin", settings.admin)):
+    envoys = settings.extproc
+    for name, where in (
+        *(("listen", settings.listen), ("metrics", settings.metrics), ("admin", settings.admin)),
+        *((("extproc", envoys.listen), ("extproc.health", envoys.health)) if envoys else ()),
+    ):
         if where is None or where.port == 0:
             continue
         other = named.setdefault((where.host, where.port), name)

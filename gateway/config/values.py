@@ -8,6 +8,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 
 from gateway.config.exact import KvEvents, TokenizerEntry
+from gateway.config.extproc import ExtProc
 from gateway.config.ladder import LadderEntry, RungEntry
 from gateway.discovery.places import ELSEWHERE, Places
 from gateway.discovery.source import Found
@@ -60,6 +61,10 @@ class ModelEntry:
     """How its prompts become tokens, None where the pods' own `/tokenize` does."""
     takes_priority: bool = False
     """Its pods schedule by priority."""
+    kv_connector: str | None = None
+    """How its pods hand KV over, where they do not tell it themselves."""
+    kv_bytes_per_token: float | None = None
+    """What a token leaves in a KV cache, over all ranks together."""
     rung: RungEntry = field(default_factory=RungEntry)
     """What it is as a rung of ladders."""
     ladder: LadderEntry | None = None
@@ -122,6 +127,8 @@ class Settings:
     timeouts: Timeouts = field(default_factory=Timeouts)
     kv_events: KvEvents | None = None
     """Exact warmth, where it is wanted."""
+    extproc: ExtProc | None = None
+    """Envoy may send us requests to place."""
     tls: TlsFiles | None = None
     log_level: str = "info"
     usage_log: Path | None = None

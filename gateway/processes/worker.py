@@ -14,7 +14,16 @@ from gateway.processes.child import socket_of
 from gateway.processes.duty import obeying
 from gateway.processes.orders import Orders, Started
 from gateway.reload import Fresh, put_in_force, reopen_logs
-from gateway.serving import drain, furnished, looked, small_apps, taking_signals, taking_traffic, watching
+from gateway.serving import (
+    drain,
+    furnished,
+    looked,
+    small_apps,
+    taking_envoys,
+    taking_signals,
+    taking_traffic,
+    watching,
+)
 
 
 async def be_worker(orders: Orders, channel: Channel) -> None:
@@ -39,6 +48,7 @@ async def be_worker(orders: Orders, channel: Channel) -> None:
         stack.push_async_callback(runner.cleanup)
         await looked(gateway, signals)
         servers = await stack.enter_async_context(taking_traffic(gateway, share_port("listen", orders.traffic)))
+        await taking_envoys(gateway, stack)
         channel.send(Started())
         await signals.stop.wait()
         await drain(gateway, servers, signals)

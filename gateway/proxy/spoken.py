@@ -51,11 +51,12 @@ class Trusted:
         if not self._networks:
             return False
         peer = transport.get_extra_info("peername")
-        return isinstance(peer, tuple) and _lies_in(peer[0], self._networks)
+        return isinstance(peer, tuple) and is_within(peer[0], self._networks)
 
 
 @lru_cache(maxsize=1024)
-def _lies_in(host: str, networks: Networks) -> bool:
+def is_within(host: str, networks: Networks) -> bool:
+    """Whether an address lies in one of these networks."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

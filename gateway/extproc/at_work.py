@@ -1,0 +1,130 @@
+"""Builds the shell behind Envoy from a gateway's parts, opens its ports, and empties it in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from ipaddress import IPv4Network, IPv6Network
+from typing import Any
+
+from gateway.carrier import LegEnd
+from gateway.config.extproc import ExtProc
+from gateway.config.values import Address, Settings
+from gateway.extproc.carrier import Means
+from gateway.extproc.exchange import Exchange
+from gateway.extproc.exposition import Exposition
+from gateway.extproc.health import Health
+from gateway.extproc.http2.bounds import Bounds
+from gateway.extproc.http2.connection import Serve
+from gateway.extproc.http2.stream import Stream, Taker
+from gateway.extproc.office import Office, Rules
+from gateway.extproc.port import Port
+from gateway.ports import addresses_of, cannot_listen
+from gateway.proxy.carrier import PodKeys
+from gateway.proxy.front import Front
+from gateway.proxy.spoken import is_within
+from gateway.tls import listener_tls, renew
+from routing.refusal import Reason, Refused
+from routing.router import Router
+
+EXT_PROC = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+
+Say = Callable[..., None]
+
+
+class EnvoyShell:
+    """One per gateway process. Its streams are served by the desk that serves clients of our own port."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        words: ExtProc,
+        front: Front,
+        router: Router,
+        pods: PodKeys,
+        *,
+        is_ready: Callable[[], bool],
+        take_end: Callable[[str, LegEnd], None],
+        number: int,
+    ) -> None:
+        """`number` tells workers of one host apart: each listens on a port of its own."""
+        self._words = words
+        self._number = max(0, number - 1)
+        self._backlog = settings.limits.max_connections
+        loop = asyncio.get_running_loop()
+        trusted: tuple[IPv4Network | IPv6Network, ...] = settings.trusted_proxies
+        self.office = Office(
+            front.desk,
+            router.fleet,
+            Means(pods, front.desk.takes_priority, settings.limits.kept_answer_bytes, words.endpoints),
+            budget=front.budget,
+            kept_headers=front.kept_headers,
+            rules=Rules(
+                settings.limits,
+                settings.timeouts,
+                queue_s=words.queue_s,
+                sample=words.sample,
+                trusts=lambda source: words.trust_headers or bool(source and trusted and is_within(source, trusted)),
+            ),
+            pass_over=lambda url: take_end(url, LegEnd.UNREACHABLE),
+            clock=loop.time,
+            draw=random.Random().random,  # noqa: S311 - which answers are looked at is no secret
+        )
+        health = Health(is_ready).services()
+        services: dict[bytes, Serve] = {EXT_PROC: self._exchange, **self.office.log.services(), **health}
+        bounds = Bounds(
+            max_streams=settings.limits.max_connections,
+            max_message_bytes=settings.limits.max_body_bytes + (1 << 20),
+            preface_s=settings.timeouts.header_s,
+            frame_s=settings.timeouts.body_s,
+        )
+        self.port = Port(services, front.budget, self.office.crowd, bounds)
+        self.health_port = Port(health, front.budget, self.office.crowd, bounds)
+        self.tls = listener_tls(words.tls, speaks="h2") if words.tls else None
+        self.exposition = Exposition(self.port, self.office)
+
+    def _exchange(self, stream: Stream) -> Taker:
+        return Exchange(self.office, stream)
+
+    async def open(self, stack: AsyncExitStack) -> dict[str, list[str]]:
+        """Listen until the stack is left. Returns where, by name. Raises `CannotListen`."""
+        listening = {"extproc": await self._listen(stack, "extproc", self._words.listen, self.port, self.tls)}
+        if self._words.health is not None:
+            where = self._words.health
+            listening["extproc_health"] = await self._listen(stack, "extproc.health", where, self.health_port, None)
+        return listening
+
+    async def _listen(
+        self, stack: AsyncExitStack, name: str, where: Address, port: Port, tls: ssl.SSLContext | None
+    ) -> list[str]:
+        number = where.port + self._number if where.port else 0
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                port.protocol, where.host, number, backlog=1024, ssl=tls
+            )
+        except OSError as error:
+            raise cannot_listen(name, where, error) from None
+        stack.callback(port.close)
+        stack.callback(server.close)
+        return addresses_of(server.sockets)
+
+    def renewing(self, say: Say) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """What keeps its certificate fresh while the gateway runs."""
+        tls, words = self.tls, self._words
+        return [] if tls is None else [lambda: renew(tls, lambda: words.tls, say)]
+
+    async def drain(self, grace_s: float) -> None:
+        """Ask Envoy for no more, finish what is under way, then end what is left with a word."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._cut_late(grace_s))
+            group.create_task(self.port.drain(grace_s))
+        self.health_port.close()
+
+    async def _cut_late(self, grace_s: float) -> None:
+        """Who still waits for an engine when the grace is over is told so."""
+        await self.port.wait_until_empty(grace_s * 0.9)
+        for exchange in self.office.under_way():
+            exchange.cut(Refused(Reason.GATEWAY_DRAINING, "The gateway is shutting down.", retry_after_s=1.0))

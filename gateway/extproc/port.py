@@ -1,0 +1,105 @@
+"""The port that Envoy talks to: its connections, what is served under which path, and how it empties itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.extproc.http2.bounds import Bounds
+from gateway.extproc.http2.connection import Connection, Serve
+from gateway.proxy.asked import Budget
+from gateway.proxy.patrol import Patrol
+
+MOST_CONNECTIONS = 1024
+"""Envoys open one for each of their worker threads."""
+
+EMPTYING_S = 2.0
+
+
+@dataclass(slots=True)
+class Crowd:
+    """How much work is under way, all connections together."""
+
+    most: int
+    now: int = 0
+
+
+class Port:
+    """One per listener; `protocol` is what `loop.create_server` wants."""
+
+    def __init__(self, services: Mapping[bytes, Serve], budget: Budget, crowd: Crowd, bounds: Bounds) -> None:
+        """`budget` bounds bytes of messages that have not come whole; `crowd` counts work that streams have begun."""
+        self.bounds = bounds
+        self._services = services
+        self._budget = budget
+        self._crowd = crowd
+        self._patrol = Patrol(bounds.preface_s, bounds.silence_s)
+        self._left = asyncio.Event()
+        self.connections: set[Connection] = set()
+        self.is_leaving = False
+
+    def __repr__(self) -> str:
+        return f"<Port with {len(self.connections)} connections, {self.open_streams} streams>"
+
+    @property
+    def open_streams(self) -> int:
+        return sum(len(connection.streams) for connection in self.connections)
+
+    def protocol(self) -> asyncio.Protocol:
+        """A protocol for one connection."""
+        return Connection(self)
+
+    async def drain(self, grace_s: float) -> None:
+        """Ask for no more streams, wait for those that are open, then cut what is left."""
+        self.is_leaving = True
+        for connection in tuple(self.connections):
+            connection.say_goodbye()
+        await self.wait_until_empty(grace_s)
+        for connection in tuple(self.connections):
+            connection.close()
+        await self.wait_until_empty(EMPTYING_S)
+        self.close()
+
+    def close(self) -> None:
+        """Close everything at once."""
+        self.is_leaving = True
+        for connection in tuple(self.connections):
+            connection.transport.abort()
+        self._patrol.stop()
+
+    async def wait_until_empty(self, limit_s: float) -> None:
+        """Until nobody is connected, or so long."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while self.connections:
+                    self._left.clear()
+                    await self._left.wait()
+        except TimeoutError:
+            pass
+
+    # -- what a connection asks for --------------------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        if len(self.connections) >= MOST_CONNECTIONS or self.is_leaving:
+            return False
+        self.connections.add(connection)
+        self._patrol.watch(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._patrol.leave(connection)
+        self._left.set()
+
+    def service(self, path: bytes) -> Serve | None:
+        return self._services.get(path)
+
+    def has_room(self) -> bool:
+        return self._crowd.now < self._crowd.most
+
+    def take_room(self, count: int) -> bool:
+        return self._budget.take(count)
+
+    def give_room(self, count: int) -> None:
+        self._budget.give(count)
