@@ -55,7 +55,7 @@ class Load:
         """So many more answers have come."""
         self.wanted = len(self.seen) + more
         self.reached.clear()
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             await self.reached.wait()
 
 

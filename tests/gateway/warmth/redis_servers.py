@@ -17,7 +17,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, RedisError
 
-LIFE_S = 120
+LIFE_S = 900
 """Whatever becomes of the test, a server has ended by then."""
 
 

@@ -45,7 +45,7 @@ async def test_a_conversation_stays_warm_whichever_gateway_it_comes_to(tmp_path:
         flags = ("--redis", redis.url, "--pod", first_pod.url, "--pod", second_pod.url)
         async with serving(*flags) as here, serving(*flags) as there, aiohttp.ClientSession() as client:
             for gateway in (here, there):
-                async with asyncio.timeout(40):
+                async with asyncio.timeout(120):
                     while not await metric(client, gateway, "hearth_redis_connected"):
                         pass
                     while not await metric(client, gateway, "hearth_news_origins"):
@@ -54,7 +54,7 @@ async def test_a_conversation_stays_warm_whichever_gateway_it_comes_to(tmp_path:
                 talk = [{"role": "user", "content": f"Story {number}. {STORY}"}]
                 heard = await metric(client, there, "hearth_news_heard_total")
                 first = await attempt(client, here, talk)
-                async with asyncio.timeout(40):
+                async with asyncio.timeout(120):
                     while await metric(client, there, "hearth_news_heard_total") < heard + 3:
                         pass
                 talk.append({"role": "user", "content": "And then?"})
