@@ -1,0 +1,128 @@
+"""What answers of ladders cost, by tenant and rung, and what the same answers would have cost without a ladder.
+
+Sums only. The top rung and the first are priced for the tokens of the answer that was given: what they would have said
+themselves nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from cascade.ladder import Ladder
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One rung that was asked."""
+
+    rung: int
+    cold_tokens: float
+    warm_tokens: float
+    output_tokens: float
+    gpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Money in the currency of the prices; `+` adds them up."""
+
+    requests: int = 0
+    climbed: int = 0
+    """Requests of which a rung's answer was given up."""
+    cost: float = 0.0
+    """All rungs that were asked, without shadows."""
+    wasted: float = 0.0
+    """Part of it, for answers that nobody got."""
+    shadows: float = 0.0
+    """Beside it, for answers that were asked for to compare."""
+    always_top: float = 0.0
+    always_first: float = 0.0
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Sums)))
+
+    @property
+    def saved(self) -> float:
+        """Against always asking the top rung, shadows paid."""
+        return self.always_top - self.cost - self.shadows
+
+    @property
+    def saved_to_first(self) -> float:
+        """Against always asking the first; less than 0 where quality cost something."""
+        return self.always_first - self.cost - self.shadows
+
+    @property
+    def climbing_share(self) -> float:
+        return self.climbed / self.requests if self.requests else 0.0
+
+
+def sums_of(ladder: Ladder, legs: Sequence[Leg]) -> Sums:
+    """Of one request: the legs in their order, the last one's answer is the client's. Nothing was asked: nothing."""
+    if not legs:
+        return Sums()
+    prices = [price_of(ladder, leg) for leg in legs]
+    answer = legs[-1]
+    return Sums(
+        requests=1,
+        climbed=int(len(legs) > 1),
+        cost=sum(prices),
+        wasted=sum(prices[:-1]),
+        always_top=price_of(ladder, answer, len(ladder.rungs) - 1),
+        always_first=price_of(ladder, answer, 0),
+    )
+
+
+def price_of(ladder: Ladder, leg: Leg, rung: int | None = None) -> float:
+    """What a leg costs, or its tokens would on another rung."""
+    price = ladder.rungs[leg.rung if rung is None else rung].price
+    return price.of(
+        cold_tokens=leg.cold_tokens,
+        warm_tokens=leg.warm_tokens,
+        output_tokens=leg.output_tokens,
+        gpu_s=leg.gpu_s,
+    )
+
+
+Key = tuple[str, str, str]
+"""Tenant, ladder, and the model that answered."""
+
+OTHERS = "other"
+
+
+class Accounts:
+    """Sums by tenant, ladder and answering model. Beyond `most` tenants they share one row: names come from callers."""
+
+    def __init__(self, most: int = 1_000) -> None:
+        self._most = most
+        self._tenants: set[str] = set()
+        self._sums: dict[Key, Sums] = {}
+
+    def add(self, tenant: str, ladder: str, model: str, sums: Sums) -> None:
+        """One request, or a shadow of one."""
+        if tenant not in self._tenants and len(self._tenants) >= self._most:
+            tenant = OTHERS
+        self._tenants.add(tenant)
+        key = (tenant, ladder, model)
+        self._sums[key] = self._sums.get(key, Sums()) + sums
+
+    def rows(self) -> list[tuple[Key, Sums]]:
+        """All of them, by name."""
+        return sorted(self._sums.items(), key=lambda row: row[0])
+
+    def total(self, *, tenant: str | None = None, ladder: str | None = None, model: str | None = None) -> Sums:
+        """The sum of all rows that match what is given."""
+        asked = (tenant, ladder, model)
+        return total(
+            sums
+            for key, sums in self._sums.items()
+            if all(want is None or want == have for want, have in zip(asked, key, strict=True))
+        )
+
+
+def total(sums: Iterable[Sums]) -> Sums:
+    """Of many."""
+    whole = Sums()
+    for one in sums:
+        whole += one
+    return whole
