@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gateway.ladders.judging import Judge
 from gateway.quotas.tab import Tab
+from routing.fallback import Fallback
 from routing.placement import Placement, Usage
 from routing.refusal import Refused
 
@@ -35,11 +36,13 @@ class LegEnd(StrEnum):
     """The pod said it failed (other 5xx)."""
     UNCONVINCING = "unconvincing"
     """It was judged not good enough before the client had any of it: a larger model is to answer."""
+    STALLED = "stalled"
+    """KV that another pod had computed did not come in time. Which of the two, or the way between, nobody knows."""
 
     @property
     def is_pods_fault(self) -> bool:
         """Whether it counts against the pod's health."""
-        return self not in (LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.UNCONVINCING)
+        return self not in (LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.UNCONVINCING, LegEnd.STALLED)
 
 
 class Leg(Struct, frozen=True, gc=False):
@@ -59,6 +62,36 @@ class Leg(Struct, frozen=True, gc=False):
     """How long a stream was held back before its client had the first of it."""
     detail: str = ""
     """What the pod or the network said, for the log and the refusal. Never prompt or answer text."""
+    fallback: Fallback | None = None
+    """Why a pair came to nothing, so that the request is to go another way."""
+    blames: str | None = None
+    """The pod that failed, where it is not the one that was to answer."""
+
+
+class Order(Struct, frozen=True, gc=False):
+    """What a pair's prefill leg is asked with, beside the client's own body."""
+
+    request_id: str
+    fields: bytes = b""
+    """`kv_transfer_params` as JSON; none where the engine is told nothing."""
+    ends_by_length: bool = False
+    """Its one token must not be taken for the answer's end."""
+
+
+class Prefilled(Struct, frozen=True, gc=False):
+    """A prefill leg that has ended."""
+
+    end: LegEnd
+    status: int = 0
+    params: object = None
+    """The answer's `kv_transfer_params`, as JSON has them; not yet looked at."""
+    usage: Usage | None = None
+    detail: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the engine has computed the prompt."""
+        return self.end is LegEnd.ANSWERED and self.status < 400
 
 
 class Carrier(Protocol):
@@ -70,6 +103,13 @@ class Carrier(Protocol):
         Ends when the pod's answer has ended, or with `TIMEOUT` when nothing of it has come by the loop time
         `first_byte_by_s`. Raises only `asyncio.CancelledError`, when the client has gone; the pod is
         then told at once by closing its connection.
+        """
+        ...
+
+    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
+        """Have the placement's prefill engine compute the prompt and keep its KV; nothing of it is the client's.
+
+        Ends like `carry`. None where whoever takes the request on from here sees to it.
         """
         ...
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from gateway.carrier import Carrier, Leg, LegEnd
 from gateway.journey import Journey
+from gateway.pairs.pairs import Pairs
 from gateway.patience import Patience
 from gateway.room import Room
+from routing.fallback import Fallback
 from routing.placement import Placement
 from routing.reading import owned
-from routing.receipt import show_attempt
+from routing.receipt import Attempt, show_attempt
 from routing.refusal import Reason, Refused
 
 REASON_OF_END = {
@@ -24,16 +28,36 @@ REASON_OF_END = {
     LegEnd.MALFORMED: Reason.POD_MALFORMED,
     LegEnd.BUSY: Reason.POD_BUSY,
     LegEnd.BROKEN: Reason.POD_BROKEN,
+    LegEnd.STALLED: Reason.POD_TIMEOUT,
 }
 
 Health = Callable[[str, LegEnd], None]
 """Told of every attempt's pod and end; opens breakers."""
 
 
+MOST_FALLBACKS = 2
+"""After so many pairs that came to nothing a request is prefilled where it is answered."""
+
+DECODE_PODS_OWN = frozenset({None, Fallback.DECODE_FAILED})
+"""What an attempt's end says of the pod that was to answer, as if there had been no pair."""
+
+WITHOUT_KV = frozenset({Fallback.TRANSFER_STALLED, Fallback.TRANSFER_FAILED})
+"""Whoever has lost so much time is not to lose it again."""
+
+
 class Carrying:
     """Carries placements with what a shell brings. Holds no request's state."""
 
-    def __init__(self, room: Room, *, health: Health, clock: Callable[[], float], patience: Patience) -> None:
+    def __init__(
+        self,
+        room: Room,
+        *,
+        health: Health,
+        clock: Callable[[], float],
+        patience: Patience,
+        pairs: Pairs,
+    ) -> None:
+        self._pairs = pairs
         self._room = room
         self._health = health
         self._clock = clock
@@ -44,10 +68,16 @@ class Carrying:
         journey.last, journey.leg = placement, None
         leg: Leg | None = None
         try:
-            leg = await carrier.carry(placement, self._deadline(journey))
+            leg = await self._carry(placement, carrier, self._deadline(journey))
         finally:
             self._settle(journey, placement, leg)
         return leg
+
+    async def _carry(self, placement: Placement, carrier: Carrier, by_s: float) -> Leg:
+        side = placement.prefill
+        if side is None:
+            return await carrier.carry(placement, by_s)
+        return await self._pairs.carry(placement, side, carrier, by_s)
 
     def _settle(self, journey: Journey, placement: Placement, leg: Leg | None) -> None:
         """Give back what was charged and learn from what was seen. `leg` is None where the client has gone."""
@@ -59,22 +89,49 @@ class Carrying:
             self._room.settle(placement, leg.usage if leg else None)
         placement.release(now_s)
         journey.leg = leg
-        journey.attempts.append(show_attempt(placement, leg.end if leg else "client_gone", leg.usage if leg else None))
-        if leg is not None and leg.end is not LegEnd.ANSWERED:
-            journey.avoid |= {placement.engine.pod}
+        fallback = placement.fallback if leg is None else leg.fallback or placement.fallback
+        ended, usage = (leg.end, leg.usage) if leg is not None else ("client_gone", None)
+        journey.attempts.append(show_attempt(placement, ended, usage, fallback))
         if leg is not None:
+            self._judge(journey, placement, leg)
+
+    def _judge(self, journey: Journey, placement: Placement, leg: Leg) -> None:
+        """Who is to blame for an attempt's end, and what the next one is to be without."""
+        side = placement.prefill
+        if side is not None and side.done_s is not None:
+            self._health(side.engine.pod, LegEnd.ANSWERED)
+        if leg.blames is not None:
+            self._health(leg.blames, leg.end)
+            journey.avoid |= {leg.blames}
+        elif leg.fallback in DECODE_PODS_OWN:
             self._health(placement.engine.pod, leg.end)
+            if leg.end is not LegEnd.ANSWERED:
+                journey.avoid |= {placement.engine.pod}
+        if leg.fallback in WITHOUT_KV or _fallbacks(journey) >= MOST_FALLBACKS:
+            journey.request = replace(journey.request, is_whole=True)
 
     def may_try_again(self, journey: Journey, leg: Leg) -> bool:
         """Whether another pod may answer instead, after an attempt that failed."""
         if leg.begun:
             return False
         most = self._patience.attempts_when_broken if leg.end is LegEnd.BROKEN else self._patience.attempts
-        failed = sum(attempt.ended != LegEnd.UNCONVINCING for attempt in journey.attempts)
+        failed = sum(_counts(attempt) for attempt in journey.attempts)
         return failed < most and self._clock() < self._deadline(journey)
 
     def _deadline(self, journey: Journey) -> float:
         return journey.started_s + self._patience.deadline_s
+
+
+def _fallbacks(journey: Journey) -> int:
+    """How often a pair has come to nothing."""
+    return sum(attempt.prefill is not None and attempt.fallback is not None for attempt in journey.attempts)
+
+
+def _counts(attempt: Attempt) -> bool:
+    """Whether it is one of the few attempts of a request: not where it failed by the other half of a pair."""
+    if attempt.ended == LegEnd.UNCONVINCING:
+        return False
+    return attempt.prefill is None or attempt.fallback in DECODE_PODS_OWN
 
 
 def refusal_for(leg: Leg) -> Refused:

@@ -14,6 +14,7 @@ from gateway.carrying import REASON_OF_END, Carrying, Health, refusal_for
 from gateway.journey import Journey, Smaller
 from gateway.ladders.climb import Climb
 from gateway.outcome import HTTP, Shell, Witness
+from gateway.pairs.pairs import Pairs
 from gateway.patience import Patience
 from gateway.placing import Placing
 from gateway.quotas.tab import Tab
@@ -56,11 +57,15 @@ class Passage:
         patience: Patience,
         reserve: Reserve | None = None,
         room: Room | None = None,
+        pairs: Pairs | None = None,
     ) -> None:
-        """`reserve` is asked where a caller has accounts; `room` is where requests wait, by default nowhere."""
+        """`reserve` is asked where a caller has accounts; `room` is where requests wait, by default nowhere; `pairs`
+        carries pairs of pods, by default such as need nothing asked of them beforehand.
+        """
         room = room or Room(router, clock=clock, draw=draw)
         self._placing = Placing(room, clock)
-        self._carrying = Carrying(room, health=health, clock=clock, patience=patience)
+        pairs = pairs or Pairs(router.fleet, clock=clock)
+        self._carrying = Carrying(room, health=health, clock=clock, patience=patience, pairs=pairs)
         self._reserve = reserve
         self._witnesses = tuple(witnesses)
         self._clock = clock

@@ -15,6 +15,7 @@ from gateway.config.values import Settings
 from gateway.discovery.static import Static
 from gateway.identity.load import load_policy
 from gateway.ladders.at_work import served_ladders
+from gateway.pairs.at_work import know_sizes
 from gateway.policy_watch import watch_policy
 from gateway.tls import check_certificate, load_certificate
 from tenancy.document import Fault, Invalid
@@ -120,5 +121,6 @@ def _replace_pods(gateway: Gateway, new: Settings) -> None:
     gateway.watcher.replace_source(gateway.static, static)
     gateway.static = static
     gateway.watcher.replace_models(new.model_table)
+    know_sizes(gateway.router, new.model_table)
     if gateway.pod_file is not None:
         gateway.pod_file.look_now()

@@ -20,7 +20,8 @@ from gateway.discovery.source import Found, Source
 from gateway.probe import Health, Prober
 from gateway.scrape import Page
 from gateway.watched import WatchedPod
-from routing.fleet import EngineShape, Pod, Standing
+from routing.facts import PodFacts
+from routing.fleet import EngineShape, ModelCard, Pod, Standing
 from routing.ledger import Foreign
 from routing.router import Router
 from routing.stores import StoreCount
@@ -333,7 +334,7 @@ class Watcher:
             cards=cards,
             pool=pod.found.pool,
             region=pod.found.region,
-            facts=pod.found.facts,
+            facts=self._facts(pod, cards),
             takes_priority=pod.found.takes_priority or any(self._takes_priority(card.name) for card in cards),
         )
         if shown.standing is Standing.READY and known.standing not in (Standing.READY, Standing.DRAINING):
@@ -347,6 +348,15 @@ class Watcher:
     def _may_serve(self, url: str, model: str) -> bool:
         entry = self._models.get(model)
         return entry is None or entry.pods is None or url in entry.pods
+
+    def _facts(self, pod: WatchedPod, cards: Sequence[ModelCard]) -> PodFacts:
+        """What was said of the pod, and where that is silent, of the models that it serves."""
+        facts = pod.found.facts
+        if facts.kv_connector is not None:
+            return facts
+        entries = (self._models.get(card.name) for card in cards)
+        told = next((entry.kv_connector for entry in entries if entry is not None and entry.kv_connector), None)
+        return facts if told is None else replace(facts, kv_connector=told)
 
     def _takes_priority(self, model: str) -> bool:
         entry = self._models.get(model)

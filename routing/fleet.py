@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Protocol, TypeVar
 
 from routing.facts import NO_FACTS, PodFacts, Prompts, Role
+from routing.fallback import Fallback
 
 V = TypeVar("V")
 
@@ -110,8 +111,8 @@ class Roster:
     """Whether the model is a LoRA adapter on any of them."""
     has_prefillers: bool = False
     """Whether other engines may prefill for some of them."""
-    is_last_resort: bool = False
-    """Whether they are there for prefill only, and generate because nobody else is ready."""
+    fallback: Fallback | None = None
+    """Why they answer, or prefill, though they are not there for it."""
     prompts: tuple[Prompts, ...] = ()
     """For which prompts each was put up; empty where all are for any."""
 
@@ -142,7 +143,7 @@ class Roster:
             block_tokens=self.block_tokens,
             is_adapter=self.is_adapter,
             has_prefillers=self.has_prefillers,
-            is_last_resort=self.is_last_resort,
+            fallback=self.fallback,
             prompts=narrow(self.prompts) if self.prompts else (),
         )
 
@@ -155,7 +156,7 @@ class Roster:
         return replace(
             fewer,
             has_prefillers=self.has_prefillers,
-            is_last_resort=self.is_last_resort,
+            fallback=self.fallback,
             prompts=tuple(prompts[slot] for slot in fewer.slots) if prompts else (),
         )
 
@@ -300,7 +301,12 @@ class Fleet:
             members = [each for each in self._ready(model, regions) if each[0].role is not Role.PREFILL]
             if members:
                 others = any(map(_prefills, self._ready(model, regions)))
-                roster = replace(_roster_of(members, model), has_prefillers=others)
+                wants_others = not others and any(engine.role is Role.DECODE for engine, _ in members)
+                roster = replace(
+                    _roster_of(members, model),
+                    has_prefillers=others,
+                    fallback=Fallback.NO_PREFILL_POD if wants_others else None,
+                )
                 self._keep(self._rosters, model, regions, roster)
             else:
                 roster = self.prefill_roster(model, regions, at_large=True)
@@ -315,7 +321,7 @@ class Fleet:
         if roster is None:
             ready = self._ready(model, regions)
             members = [each for each in ready if (each[0].role is Role.PREFILL if at_large else _prefills(each))]
-            roster = replace(_roster_of(members, model), is_last_resort=at_large and bool(members))
+            roster = replace(_roster_of(members, model), fallback=Fallback.NO_DECODE_POD if at_large else None)
             self._keep(kept, model, regions, roster)
         return roster
 

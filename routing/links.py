@@ -24,8 +24,9 @@ SLOWER, SELDOM = 0.5, 0.02
 
 MOST_SLOWER = 16.0
 
-LEAST_BOUND_S = 2.0
-"""Nobody gives a transfer up before this: the first between two engines shakes hands for half a second."""
+LEAST_BOUND_S = 5.0
+"""Nobody gives a transfer up before this: the first between two engines shakes hands for half a second, and vLLM gives
+up a peer that does not answer after five."""
 
 SLACK = 3.0
 """A transfer is given up when it takes so many times what nearly all take."""

@@ -14,6 +14,7 @@ from routing.affinity import Whereabouts, key_of
 from routing.ballot import Ballot, Few
 from routing.blocks import Prompt
 from routing.cost import CostBook
+from routing.fallback import Fallback
 from routing.fleet import Engine
 from routing.ledger import Charge, Ledger
 from routing.news import Settled, Voice
@@ -22,7 +23,7 @@ from routing.tokens import ExactCounter, TokenCounter
 from routing.warmth import Trace, WarmIndex
 
 if TYPE_CHECKING:
-    from routing.prefill_side import PrefillSide
+    from routing.prefill_side import Handover, PrefillSide
 
 ALONE = 0.05
 """What is queued before a request, as a share of its own work, for its time to say what its own work takes."""
@@ -80,8 +81,8 @@ class Placement:
         "_trace",
         "candidates_in_all",
         "engine",
+        "fallback",
         "first_token_s",
-        "is_last_resort",
         "placed_s",
         "predicted",
         "prefill",
@@ -98,10 +99,10 @@ class Placement:
         ballot: Ballot,
         *,
         prefill: PrefillSide | None = None,
-        is_last_resort: bool = False,
+        fallback: Fallback | None = None,
     ) -> None:
-        """`prefill` is the other side of a pair; without it the engine does its own prefill. `is_last_resort`: the
-        engine is there for prefill only, and nobody else is ready.
+        """`prefill` is the other side of a pair; without it the engine does its own prefill. `fallback` says why it is
+        no pair where it should be one.
         """
         candidates, at = ballot.candidates, ballot.at
         self._learner = learner
@@ -110,7 +111,7 @@ class Placement:
         self.request = request
         self.engine = engine
         self.prefill = prefill
-        self.is_last_resort = is_last_resort
+        self.fallback = fallback
         self._ballot = ballot
         self._few: Few | None = None
         self.candidates_in_all = candidates.engines_in_all or len(candidates.engines)
@@ -135,6 +136,11 @@ class Placement:
     def charge(self) -> Charge:
         """What stands in the ledger for it."""
         return self._charge
+
+    @property
+    def handover(self) -> Handover | None:
+        """What a pair's decode leg is told; None where the engine does its own prefill."""
+        return None if self.prefill is None else self.prefill.handover
 
     def few(self) -> Few:
         """The candidates that a receipt shows. All others are let go: a stream may last, and engines are many."""

@@ -41,6 +41,14 @@ class Transfer(Struct, frozen=True, gc=False):
         return self.connector.terms.names[0]
 
 
+class Handover(Struct, frozen=True, gc=False):
+    """What the decode leg is told, beside the client's own body."""
+
+    request_id: str
+    fields: bytes = b""
+    """`kv_transfer_params` as JSON; none where the engine is told nothing."""
+
+
 class PairLearner(Learner, Protocol):
     """What a prefill leg teaches: of links too."""
 
@@ -59,6 +67,7 @@ class PrefillSide:
         "cached_tokens",
         "done_s",
         "engine",
+        "handover",
         "placed_s",
         "predicted",
         "request",
@@ -90,6 +99,7 @@ class PrefillSide:
         self.transfer = transfer
         self.placed_s = placed_s
         self.done_s: float | None = None
+        self.handover: Handover | None = None
         self.cached_tokens: int | None = None
         """What the engine says it held of the prompt already."""
         self.transfer_s: float | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from routing.ballot import CandidateShown, Few
+from routing.fallback import Fallback
 from routing.placement import Placement, Usage
 
 
@@ -26,11 +27,22 @@ class Attempt(Struct, frozen=True, gc=False):
     real_ttft_s: float | None
     warmth: str = "shadow"
     """Who foretold the warm tokens: the engine's own events (`exact`), or its shadow cache."""
+    prefill: str | None = None
+    """The engine that did, or was to do, the prefill, where that was another. All warm tokens are then its own."""
+    connector: str | None = None
+    """How the one hands KV over to the other."""
+    prefill_s: float | None = None
+    """From the choice to the prefill engine's answer."""
+    predicted_transfer_s: float | None = None
+    transfer_s: float | None = None
+    """From that answer to the first token."""
+    fallback: Fallback | None = None
+    """Why it was no pair where it should have been one, or what its pair came to nothing by."""
 
 
-def show_attempt(placement: Placement, ended: str, usage: Usage | None) -> Attempt:
+def show_attempt(placement: Placement, ended: str, usage: Usage | None, fallback: Fallback | None = None) -> Attempt:
     """The receipt's line for one placement that has ended."""
-    predicted = placement.predicted
+    predicted, side = placement.predicted, placement.prefill
     first = placement.first_token_s
     return Attempt(
         engine=placement.engine.name,
@@ -43,6 +55,12 @@ def show_attempt(placement: Placement, ended: str, usage: Usage | None) -> Attem
         predicted_ttft_s=predicted.ttft_s,
         real_ttft_s=None if first is None else first - placement.placed_s,
         warmth="exact" if _was_seen(placement) else "shadow",
+        prefill=None if side is None else side.engine.name,
+        connector=None if side is None else side.transfer.name,
+        prefill_s=None if side is None else side.took_s,
+        predicted_transfer_s=None if side is None else side.transfer.seconds,
+        transfer_s=None if side is None else side.transfer_s,
+        fallback=fallback,
     )
 
 

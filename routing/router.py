@@ -163,9 +163,7 @@ class Router:
         if request.sight is not None:
             request.sight.watch.placed(engine.name)
         ballot = Ballot(candidates, view.scored, at)
-        return Placement(
-            self, request, engine, charge, trace, ballot, prefill=prefill, is_last_resort=view.is_last_resort
-        )
+        return Placement(self, request, engine, charge, trace, ballot, prefill=prefill, fallback=view.fallback)
 
     def foresee(self, request: Request, *, avoid: frozenset[str], now_s: float) -> Foreseen:
         """What `place` would choose now, with nothing charged and nobody's gate asked. Raises `Refused` as it does."""
@@ -178,7 +176,7 @@ class Router:
         candidates = self._candidates(request, roster, now_s)
         scored = self._score(request, candidates)
         if not roster.has_prefillers or not request.may_pair:
-            return View(candidates, scored, None, roster.is_last_resort)
+            return View(candidates, scored, None, roster.fallback)
         return self.pairing.widen(request, avoid, View(candidates, scored), self._weigh, self._score)
 
     def _weigh(self, request: Request, roster: Roster, now_s: float) -> tuple[Candidates, Scored]:

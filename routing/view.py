@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from routing.ballot import Scored
 from routing.candidates import Candidates
+from routing.fallback import Fallback
 from routing.fleet import Engine
 from routing.placement import ALONE, Prediction
 from routing.prefill_side import Transfer
@@ -38,8 +39,8 @@ class View(Struct, frozen=True, gc=False):
     candidates: Candidates
     scored: Scored
     pairs: Pairs | None = None
-    is_last_resort: bool = False
-    """They are there for prefill only."""
+    fallback: Fallback | None = None
+    """Why the single engines do what they are not there for."""
 
 
 class Foreseen(Struct, frozen=True, gc=False):

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.carrier import Leg, LegEnd
+from gateway.carrier import Leg, LegEnd, Order, Prefilled
 from gateway.ladders.judging import Judge
 from gateway.proxy.asked import Asked
 from gateway.proxy.pool import Address, Pool, PoolIsFull
+from gateway.proxy.prefill_leg import ask_prefill
 from gateway.proxy.relay import Placed, Relay
 from gateway.proxy.reply import Reply
 from gateway.proxy.watch import Watch
 from gateway.quotas.tab import Tab
+from routing.fleet import Engine
+from routing.placement import Placement
 from routing.reading import with_fields
+from routing.reading.prefilling import prefill_body
 from routing.refusal import Refused
-from routing.request import Api
+from routing.request import Api, Request
 
 TakesPriority = Callable[[str], bool]
 """Whether the pod at a URL schedules by priority."""
@@ -96,6 +100,13 @@ class HttpCarrier:
             return Leg(LegEnd.UNREACHABLE, detail=f"{url} took no connection: {error.strerror or error}.")
         return relay.leg()
 
+    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled:
+        side = placement.prefill
+        assert side is not None  # noqa: S101 - the spine asks for a prefill leg of pairs only
+        body = prefill_body(placement.request.api, self._body, order.fields, ends_by_length=order.ends_by_length)
+        question = self._words(side.engine, placement.request, body, order.request_id)
+        return await ask_prefill(self._pool, side.engine.pod, question, by_s)
+
     def open_tab(self, tab: Tab) -> None:
         self._reply.fields += tab.fields()
         if tab.is_watched:
@@ -139,7 +150,14 @@ class HttpCarrier:
         self._body_needed_no_more()
 
     def _question(self, placement: Placed) -> list[bytes]:
-        engine, request, body = placement.engine, placement.request, self._body
+        body, handover = self._body, placement.handover
+        if handover is None:
+            return self._words(placement.engine, placement.request, body, self._engine_id)
+        if handover.fields:
+            body = with_fields(body, b'"kv_transfer_params":%b' % handover.fields)
+        return self._words(placement.engine, placement.request, body, handover.request_id)
+
+    def _words(self, engine: Engine, request: Request, body: bytes, request_id: str) -> list[bytes]:
         address = self._pool.address(engine.pod)
         # Said only where it is heeded: elsewhere it may be an error. Higher goes first here, lower there.
         priority = -request.priority if request.priority and self._takes_priority(engine.pod) else 0
@@ -149,7 +167,7 @@ class HttpCarrier:
             self._asked.method,
             self._path,
             address,
-            request_id=self._engine_id,
+            request_id=request_id,
             key=self._key_of(engine.pod),
             rank=engine.rank,
             asked=self._asked,

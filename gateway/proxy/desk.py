@@ -63,6 +63,7 @@ class Errand:
 
     request: Request
     engine: Engine
+    handover: None = None
 
     def first_token(self, now_s: float) -> None:
         """Nothing was computed."""

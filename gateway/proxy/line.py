@@ -1,6 +1,6 @@
 """A connection to a pod: one question at a time, and its answer read by llhttp.
 
-Knows nothing of what is asked or answered: heads and payloads go to a `Relay`. Whole chunks of a stream
+Knows nothing of what is asked or answered: heads and payloads go to a `Relay`, say. Whole chunks of a stream
 that flows go on as they came (`flow.py`): llhttp, which waits for the next chunk's size, need not see them.
 """
 
@@ -16,7 +16,7 @@ from gateway.carrier import LegEnd
 from gateway.limits import Timeouts
 from gateway.proxy.bodies import Answer, PodHead
 from gateway.proxy.flow import Flow
-from gateway.proxy.relay import Relay
+from gateway.proxy.reply import Source
 
 HEAD_BYTES = 64 << 10
 HEADERS = 256
@@ -25,6 +25,27 @@ HEADERS = 256
 NEVER = float("inf")
 
 CRLF = b"\r\n"
+
+
+class Telling(Protocol):
+    """Who is told of an answer as it comes: a client's reply, or nobody."""
+
+    source: Source | None
+
+    @property
+    def begun(self) -> bool: ...
+
+
+class Carried(Protocol):
+    """What a line carries: somebody's question, and what is done with its answer."""
+
+    was_stale: bool
+    ended: asyncio.Future[None]
+
+    @property
+    def reply(self) -> Telling: ...
+    def open_answer(self, head: PodHead) -> Answer | None: ...
+    def fail(self, end: LegEnd, detail: str) -> None: ...
 
 
 class Owner(Protocol):
@@ -43,7 +64,7 @@ class Line(asyncio.Protocol):
     def __init__(self, owner: Owner, url: str) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._relay: Relay | None = None
+        self._relay: Carried | None = None
         self._answer: Answer | None = None
         self._flow: Flow | None = None
         """Has the connection while the answer flows and all reads have ended where a chunk ends."""
@@ -69,7 +90,7 @@ class Line(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, relay: Relay, question: list[bytes], first_byte_by_s: float) -> None:
+    def ask(self, relay: Carried, question: list[bytes], first_byte_by_s: float) -> None:
         """Send a request. Its answer goes to `relay`, which is told the end in any case."""
         assert self._transport is not None  # noqa: S101 - a line is handed out only when it is connected
         self._forget_message()

@@ -29,6 +29,7 @@ from gateway.proxy.reply import Reply
 from gateway.proxy.scanner import Scanner
 from routing.fleet import Engine
 from routing.placement import Usage
+from routing.prefill_side import Handover
 from routing.reading import AnswerFacts, answer_bytes, read_whole
 from routing.request import Api, Request
 
@@ -44,6 +45,8 @@ class Placed(Protocol):
     def request(self) -> Request: ...
     @property
     def engine(self) -> Engine: ...
+    @property
+    def handover(self) -> Handover | None: ...
     def first_token(self, now_s: float) -> None: ...
 
 

@@ -31,6 +31,11 @@ prompt first, we believe too little warm, never too much."""
 USUAL_COMPLETION_TOKENS = 16
 """What OpenAI's completions API makes of a missing `max_tokens`."""
 
+NOTHING_ASKED = (b"", b"null", b"false")
+"""What of a field is as good as none of it."""
+FREE_CHOICE = (b"", b"null", b'"auto"', b'"none"')
+"""A call of a tool that an answer must have would not fit into the one token of a prefill leg."""
+
 Name = Annotated[str, Meta(max_length=256)]
 """Names are kept and shown (metrics, logs, receipts), so they are bounded."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -92,6 +97,11 @@ class Body(Struct, kw_only=True):
     def session(self) -> str | None:
         return self.session_id
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it asks for something that only the engine which does both prefill and answer can give."""
+        return False
+
     def shaping(self) -> tuple[Raw, ...]:
         """What changes the prompt beside its text, and so separates equal texts."""
         return ()
@@ -104,6 +114,9 @@ class Body(Struct, kw_only=True):
 class StreamedBody(Body, kw_only=True):
     """What chat and plain completions share: usage stands in a stream only where it is asked for."""
 
+    echo: Raw = Raw()
+    prompt_logprobs: Raw = Raw()
+
     n: Copies | None = None
     stream: bool | None = None
     stream_options: StreamOptions | UnsetType | None = UNSET
@@ -115,6 +128,10 @@ class StreamedBody(Body, kw_only=True):
     @property
     def copies(self) -> int:
         return self.n or 1
+
+    @property
+    def is_whole(self) -> bool:
+        return any(memoryview(said) not in NOTHING_ASKED for said in (self.echo, self.prompt_logprobs))
 
     @property
     def lacks_usage(self) -> bool:
@@ -135,9 +152,14 @@ class ChatBody(StreamedBody, kw_only=True):
     documents: Raw = Raw()
     mm_processor_kwargs: Raw = Raw()
     reasoning_effort: Raw = Raw()
+    tool_choice: Raw = Raw()
     truncate_prompt_tokens: Raw = Raw()
 
     LIMITED_BY = ("max_completion_tokens", "max_tokens")
+
+    @property
+    def is_whole(self) -> bool:
+        return memoryview(self.tool_choice) not in FREE_CHOICE or super().is_whole
 
     @property
     def output_limit(self) -> int | None:
@@ -195,6 +217,7 @@ class ResponsesBody(Body, kw_only=True):
     previous_response_id: Name | None = None
     conversation: str | Conversation | None = None
     tools: Raw = Raw()
+    tool_choice: Raw = Raw()
     max_output_tokens: Count | UnsetType | None = UNSET
     stream: bool | None = None
     reasoning: Raw = Raw()
@@ -205,6 +228,10 @@ class ResponsesBody(Body, kw_only=True):
     @property
     def streams(self) -> bool:
         return bool(self.stream)
+
+    @property
+    def is_whole(self) -> bool:
+        return memoryview(self.tool_choice) not in FREE_CHOICE
 
     LIMITED_BY = ("max_output_tokens",)
 

@@ -74,6 +74,7 @@ def read_request(
         regions=terms.regions,
         priority=priority,
         retried=retried,
+        is_whole=fields.is_whole,
     )
     is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
     changes = NO_CHANGES if is_plain else changes_of(fields, model, terms)

@@ -174,6 +174,7 @@ def _whole(options: Options, message: Message, generation: Generation) -> dict[s
         "stop_reason": reason,
         "stop_sequence": sequence,
         "usage": _usage(options, generation),
+        "kv_transfer_params": generation.transfer_params,
     }
     return {name: value for name, value in answer.items() if value is not None}
 

@@ -172,7 +172,7 @@ def _whole(response: Response, generation: Generation | None, *, is_over: bool) 
         "truncation": "disabled",
         "usage": _usage(generation) if is_over and generation is not None else None,
         "user": body.get("user"),
-        "kv_transfer_params": None,
+        "kv_transfer_params": generation.transfer_params if is_over and generation is not None else None,
         "input_messages": None,
         "output_messages": None,
     }

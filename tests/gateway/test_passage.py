@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.carrier import Leg, LegEnd
+from gateway.carrier import Leg, LegEnd, Order, Prefilled
 from gateway.ladders.judging import Judge
 from gateway.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.passage import Passage
@@ -67,6 +67,9 @@ class PlayedCarrier:
             placement.first_token(asyncio.get_running_loop().time())
         await asyncio.sleep(play.end_after_s)
         return play.leg
+
+    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
+        return None
 
     def open_tab(self, tab: Tab) -> None:
         self.tab = tab

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from routing.blocks import Prompt
 from routing.facts import PodFacts, Role
+from routing.fallback import Fallback
 from routing.fleet import EngineShape, Pod, Standing
 from routing.links import Link
 from routing.placement import Placement, Usage
@@ -160,7 +161,7 @@ def test_prefill_pods_answer_as_a_last_resort_only() -> None:
     assert place(router, long()).engine.pod == "http://d1"
     last = place(router, long(), avoid="http://d1")
     assert last.engine.pod == "http://p0"
-    assert last.is_last_resort
+    assert last.fallback is Fallback.NO_DECODE_POD
     assert last.prefill is None
 
 

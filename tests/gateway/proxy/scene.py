@@ -10,12 +10,14 @@ from typing import Any, cast
 from httptools import HttpResponseParser
 
 from gateway.carrier import Leg
+from gateway.ladders.judging import Judge
 from gateway.limits import Timeouts
 from gateway.proxy.asked import Asked
 from gateway.proxy.line import Line
 from gateway.proxy.relay import Relay
 from gateway.proxy.reply import Reply
 from routing.fleet import Engine
+from routing.prefill_side import Handover
 from routing.request import Api, Request
 
 
@@ -64,6 +66,7 @@ class FakePlacement:
     request: Request
     engine: Engine = field(default_factory=lambda: Engine(0, "http://pod"))
     first_tokens: list[float] = field(default_factory=list)
+    handover: Handover | None = None
 
     def first_token(self, now_s: float) -> None:
         self.first_tokens.append(now_s)
@@ -100,9 +103,16 @@ def hear(raw: bytes) -> Heard:
 class Scene:
     """One relay under way."""
 
-    def __init__(self, api: Api = Api.CHAT, *, withholds_usage: bool = True, version: str = "1.1", kept: int = 1 << 18):
+    def __init__(
+        self,
+        api: Api = Api.CHAT,
+        *,
+        withholds_usage: bool = True,
+        version: str = "1.1",
+        kept: int = 1 << 18,
+        judge: Judge | None = None,
+    ):
         self.client = FakeTransport()
-        self.socket = FakeTransport()
         self.owner = FakeOwner()
         self.answered = 0
         asked = Asked()
@@ -113,14 +123,21 @@ class Scene:
         self.reply.api = api
         self.reply.is_anthropic = api is Api.MESSAGES
         self.placement = FakePlacement(Request("r-1", api, "tiny", stream=True))
+        self._kept, self._withholds_usage = kept, withholds_usage
+        self.ask(judge)
+
+    def ask(self, judge: Judge | None = None) -> None:
+        """Have another pod answer, on a connection of its own."""
+        self.socket = FakeTransport()
         self.relay = Relay(
             self.reply,
             self.placement,
             "/v1/x",
             loop=asyncio.get_running_loop(),
-            withholds_usage=withholds_usage,
-            kept_bytes=kept,
+            withholds_usage=self._withholds_usage,
+            kept_bytes=self._kept,
             begun=lambda: None,
+            judge=judge,
         )
         self.line = Line(self.owner, "http://pod")
         self.line.connection_made(cast("asyncio.Transport", self.socket))

@@ -1,0 +1,132 @@
+"""A gateway over simulated pods that share KV, where prefill on the decode pods is dear, so that pairs are chosen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+
+from gateway.carrier import LegEnd
+from gateway.limits import Limits, Timeouts
+from gateway.outcome import Outcome
+from gateway.pairs.bootstrap import Bootstraps
+from gateway.pairs.pairs import Pairs
+from gateway.passage import Passage
+from gateway.patience import Patience
+from gateway.proxy.front import Front
+from routing.cost import CostBook, Prior
+from routing.facts import PodFacts, Role
+from routing.fleet import EngineShape, Pod, Standing
+from routing.receipt import Attempt
+from routing.router import Router
+from scorers.registry import routings
+from simulator.pod import SimulatedPod
+from simulator.transfer.wiring import KvRole, Wiring
+from tenancy.tenants import NOBODY
+from tests.gateway.proxy.scripted import PATIENCE_S, until
+from tests.simulator.asking import LONG, MODEL, Client, chat, running
+
+CHAT = "/v1/chat/completions"
+ASKED = chat(LONG, max_tokens=24, ignore_eos=True)
+
+DEAR = Prior(seconds_per_token=0.01)
+
+ROLES = {KvRole.PRODUCER: Role.PREFILL, KvRole.CONSUMER: Role.DECODE, KvRole.BOTH: Role.EITHER}
+
+
+@dataclass
+class Scene:
+    """Everything that stands while a test runs."""
+
+    router: Router
+    front: Front
+    client: Client
+    pods: list[tuple[SimulatedPod, Client]]
+    outcomes: list[Outcome]
+    ends: list[tuple[str, LegEnd]]
+
+    async def ask(self, body: dict[str, Any] = ASKED, path: str = CHAT) -> Any:
+        return await self.client.ask(path, body)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Of the last request that has ended."""
+        return self.outcomes[-1].attempts
+
+    async def fetched_tokens(self, number: int) -> float:
+        """What a pod's metrics say that it fetched."""
+        return await self.pods[number][1].metric("prompt_tokens_by_source_total", source="external_kv_transfer")
+
+    async def is_quiet(self) -> None:
+        """Nothing is left of anybody."""
+        await until(lambda: not self.front.open_requests)
+        ledger = self.router.ledger
+        for engine in (engine for pod in self.router.fleet.pods for engine in pod.engines):
+            is_busy = engine.role is Role.DECODE
+            assert ledger.running[engine.slot] == (BUSY if is_busy else 0)
+            assert ledger.kv_tokens[engine.slot] == (1 if is_busy else 0)
+            assert ledger.prefill_tokens[engine.slot] == 0
+
+
+BUSY = 1000
+"""Sequences that decode on every decode pod, as far as the router knows."""
+
+
+@asynccontextmanager
+async def a_scene(
+    connector: str = "NixlConnector",
+    roles: Sequence[KvRole] = (KvRole.PRODUCER, KvRole.CONSUMER),
+    facts: PodFacts | None = None,
+    **wiring: Any,
+) -> AsyncIterator[Scene]:
+    """A gateway over one pod per role; nothing may be left over when the test ends."""
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+        wirings = [Wiring(connector=connector, role=role, **wiring) for role in roles]
+        pods = [await stack.enter_async_context(running(wiring=each)) for each in wirings]
+        router = Router(routings()["warm"], costs=CostBook(DEAR))
+        for (pod, _), role in zip(pods, roles, strict=True):
+            put(router, pod, connector, role, facts or PodFacts())
+        outcomes: list[Outcome] = []
+        ends: list[tuple[str, LegEnd]] = []
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        passage = Passage(
+            router,
+            health=lambda url, end: ends.append((url, end)),
+            witnesses=[outcomes.append],
+            clock=loop.time,
+            wall_clock=lambda: 1.8e9,
+            draw=lambda: 0.0,
+            patience=Patience(),
+            pairs=Pairs(router.fleet, clock=loop.time, engine_ids=Bootstraps(session, loop.time)),
+        )
+        timeouts = Timeouts(connect_s=PATIENCE_S)
+        front = Front(passage, router, lambda *_: NOBODY, lambda _: None, Limits(), timeouts, lambda: True)
+        server = await loop.create_server(front.protocol, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        scene = Scene(router, front, Client(f"http://{host}:{port}", session), pods, outcomes, ends)
+        try:
+            yield scene
+            await scene.is_quiet()
+        finally:
+            server.close()
+            front.close()
+            await until(lambda: not front.open_connections and not front.pool.open_count)
+
+
+def put(router: Router, pod: SimulatedPod, connector: str, role: KvRole, facts: PodFacts) -> None:
+    """A pod as a watcher would put it; the router believes those that decode to be busy."""
+    bootstrap = pod.bootstrap_url.removeprefix("http://") if pod.bootstrap_url else None
+    told = replace(facts, kv_connector=connector, kv_role=role.value, role=ROLES[role], bootstrap=bootstrap)
+    router.put_pod(Pod(pod.url, Standing.READY, frozenset({MODEL}), facts=told, ready_since_s=-1e6))
+    router.reshape_pod(pod.url, [EngineShape(None, told.duty, 16_000, 16)])
+    known = router.fleet.pod(pod.url)
+    assert known is not None
+    if role is KvRole.CONSUMER:
+        slot = known.engines[0].slot
+        charge = router.ledger.charge(slot, prefill_tokens=0, prefill_s=0, kv_tokens=1, sequences=BUSY, now_s=0.0)
+        router.ledger.prefill_done(charge, 0.0)
