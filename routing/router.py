@@ -34,7 +34,9 @@ from routing.view import Foreseen, Pairs, View, foreseen, predicted_prefill
 from routing.walked import prefix_of, warmth_of
 from routing.warmth import WarmIndex
 
-SECONDS_OF_LOAD = frozenset({"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start"})
+SECONDS_OF_LOAD = frozenset(
+    {"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start", "suited", "duty"}
+)
 """The scorers that, between engines as warm as each other, speak for the shorter queue. With any other all engines of
 a fleet are scored, however many they are."""
 

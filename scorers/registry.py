@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from routing.candidates import Scorer
 from scorers.copies import Copies
+from scorers.duty import Duty
 from scorers.interference import Interference
 from scorers.kv_room import KvRoom
 from scorers.least_loaded import LeastLoaded
@@ -11,6 +12,7 @@ from scorers.lora import Lora
 from scorers.prefill import Prefill
 from scorers.session import Session
 from scorers.slow_start import SlowStart
+from scorers.suited import Suited
 from scorers.turn import Turn
 
 SCORERS: tuple[type[Scorer], ...] = (
@@ -21,6 +23,8 @@ SCORERS: tuple[type[Scorer], ...] = (
     Session,
     Lora,
     SlowStart,
+    Suited,
+    Duty,
     Turn,
     LeastLoaded,
 )
@@ -29,7 +33,7 @@ SCORERS: tuple[type[Scorer], ...] = (
 def routings() -> dict[str, tuple[Scorer, ...]]:
     """What `--routing NAME` means: the scorers whose seconds are added up."""
     return {
-        "warm": (Prefill(), Interference(), Copies(), KvRoom(), Session(), Lora(), SlowStart()),
+        "warm": (Prefill(), Interference(), Copies(), KvRoom(), Session(), Lora(), SlowStart(), Suited(), Duty()),
         "round-robin": (Turn(),),
         "least-loaded": (LeastLoaded(),),
     }

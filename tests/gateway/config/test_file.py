@@ -156,7 +156,7 @@ model_list:
 @pytest.mark.parametrize(
     ("source", "path"),
     [
-        ("model_list: [{model_name: a, kv_connector: NixlConnector}]", "model_list[0].kv_connector"),
+        ("model_list: [{model_name: a, aliases: [b]}]", "model_list[0].aliases"),
     ],
 )
 def test_words_of_later_versions_are_refused(source: str, path: str) -> None:

@@ -76,9 +76,7 @@ def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.
     monkeypatch.setattr(Table, "close", closing)
     later = dict.fromkeys(("ladders", "extproc", "telemetry"), 1)
     document = full(files)
-    document["model_list"][0] |= dict.fromkeys(
-        ("kv_connector", "aliases"), 1
-    ) | {"litellm_params": 1}
+    document["model_list"][0] |= {"aliases": 1, "litellm_params": 1}
     read_settings(yaml.safe_dump(document | later), {})
     known = set(words(SCHEMA))
     # A pod's own words, and the names of scorers, are not read by way of a table.
