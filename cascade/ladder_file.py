@@ -92,6 +92,14 @@ class Cut:
     grey: float = 0.0
     """How far above the threshold it is still likely to fall below it."""
     map: Map = Map((), ())
+    edge: float | None = None
+    """Where many answers have one signal and not all of them may be kept: that signal, just below the threshold."""
+    edge_share: float = 0.0
+    """Of the answers right there, as many are kept, drawn by lot."""
+
+    def keeps(self, signal: float, draw: float = 1.0) -> bool:
+        """Whether an answer is good enough; `draw` in [0, 1) decides at the edge, without one nothing there is kept."""
+        return signal >= self.threshold or (signal == self.edge and draw < self.edge_share)
 
 
 ANY_BUCKET = "*"
@@ -124,4 +132,4 @@ class LadderFile:
     def may_keep(self, rung: int, bucket: str) -> bool:
         """Whether any answer of this rung to this bucket could be good enough."""
         cut = self.cut(rung, bucket) if self.is_promised else None
-        return cut is not None and cut.threshold < inf
+        return cut is not None and (cut.threshold < inf or cut.edge is not None)

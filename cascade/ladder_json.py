@@ -123,7 +123,11 @@ class _Reader:
             yield cut
 
     def cut(self, told: Mapping[str, object], path: str) -> Cut:
-        threshold, grey = told.get("threshold"), self.number(told.get("grey", 0.0), f"{path}.grey")
+        threshold, edge = told.get("threshold"), told.get("edge")
+        grey = self.number(told.get("grey", 0.0), f"{path}.grey")
+        share = self.number(told.get("edge_share", 0.0), f"{path}.edge_share")
+        if not 0.0 <= share <= 1.0:
+            self.fault(f"{path}.edge_share", "must be from 0 to 1")
         if grey < 0.0:
             self.fault(f"{path}.grey", "must not be negative")
         if "threshold" not in told:
@@ -134,6 +138,8 @@ class _Reader:
             threshold=inf if threshold is None else self.number(threshold, f"{path}.threshold"),
             grey=grey,
             map=self.map(self.mapping(told.get("map", {}), f"{path}.map", WORDS["map"]), f"{path}.map"),
+            edge=None if edge is None else self.number(edge, f"{path}.edge"),
+            edge_share=share,
         )
 
     def map(self, told: Mapping[str, object], path: str) -> Map:

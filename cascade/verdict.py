@@ -6,7 +6,6 @@ Pure look-up in the ladder file. What is not known is not good enough: a promise
 from __future__ import annotations
 
 from enum import StrEnum
-from math import isnan
 
 from cascade.ladder_file import LadderFile
 
@@ -20,17 +19,19 @@ class Verdict(StrEnum):
     """Not decided yet, and likely to end as escalate: a hedge may begin the next rung. Never said of a full window."""
 
 
-def judge(file: LadderFile, rung: int, bucket: str, signal: float | None, *, is_final: bool = True) -> Verdict:
+def judge(
+    file: LadderFile, rung: int, bucket: str, signal: float | None, *, draw: float = 1.0, is_final: bool = True
+) -> Verdict:
     """Whether this rung's answer is kept.
 
-    `signal` is the one that the file names, None or nan where it could not be had. While the window is still filling
+    `signal` is the one that the file names, None or nan where it could not be had; `draw` is uniform in [0, 1) and
+    decides where many answers share the signal at the edge (without one they climb). While the window is still filling
     (`is_final=False`) nothing is decided: KEEP says only that it looks well so far.
     """
     cut = file.cut(rung, bucket) if file.is_promised else None
     if cut is None:
         return Verdict.ESCALATE if is_final else Verdict.GREY
-    is_known = signal is not None and not isnan(signal)
     if is_final:
-        return Verdict.KEEP if is_known and signal is not None and signal >= cut.threshold else Verdict.ESCALATE
+        return Verdict.KEEP if signal is not None and cut.keeps(signal, draw) else Verdict.ESCALATE
     is_doubtful = signal is None or not signal >= cut.threshold + cut.grey
     return Verdict.GREY if is_doubtful else Verdict.KEEP

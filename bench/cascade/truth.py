@@ -46,22 +46,32 @@ class Truth:
         """What the file's verdicts do."""
         if not file.is_promised:
             return NOTHING
-        thresholds = {cut.threshold for cut in file.cuts}
-        if self._is_simple and len(thresholds) == 1 and any(cut.bucket == ANY_BUCKET for cut in file.cuts):
-            return self.at(thresholds.pop())
+        edges = {(cut.threshold, cut.edge, cut.edge_share) for cut in file.cuts}
+        if self._is_simple and len(edges) == 1 and any(cut.bucket == ANY_BUCKET for cut in file.cuts):
+            return self.at(*edges.pop())
         played = replay(file, self._examples)
         return Effect(played.loss, played.saved)
 
-    def at(self, threshold: float) -> Effect:
+    def at(self, threshold: float, edge: float | None = None, share: float = 0.0) -> Effect:
         """What keeping the first rung's answers from this signal on does, where there are two."""
-        if threshold == inf:
+        if threshold == inf and edge is None:
             return NOTHING
-        count, kept = len(self._examples), bisect_right(self._signals, -threshold)
-        saved = (self._savings[kept] - self._wasted) / count / self._top
-        return Effect(self._losses[kept] / count, saved)
+        loss, saving = self._sums(threshold)
+        if edge is not None:
+            # Chance decides at the edge: what is meant is the mean over it.
+            more_loss, more_saving = self._sums(edge)
+            loss, saving = loss + share * (more_loss - loss), saving + share * (more_saving - saving)
+        return Effect(loss, (saving - self._wasted / len(self._examples)) / self._top)
+
+    def _sums(self, threshold: float) -> tuple[float, float]:
+        kept, count = bisect_right(self._signals, -threshold), len(self._examples)
+        return self._losses[kept] / count, self._savings[kept] / count
 
     def best(self, max_loss: float) -> Effect:
         """The most that one threshold (or one share kept, of more rungs) saves without losing more than this."""
+        if self._is_simple:
+            effects = [self.at(-signal) for signal in dict.fromkeys(self._signals)]
+            return max([NOTHING, *(one for one in effects if one.loss <= max_loss)], key=lambda effect: effect.saved)
         steps = walk(self._examples, by_rank(self._examples), Promise(max_loss, 0.5))
         effects = [Effect(step.loss, 1.0 - step.cost / self._top) for step in steps if step.loss <= max_loss]
         return max([NOTHING, *effects], key=lambda effect: effect.saved)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import isfinite
 
+from cascade.calibration.edges import NEVER, Edge, kept_from
 from cascade.calibration.examples import Example, fingerprint
 from cascade.calibration.needs import examples_needed
 from cascade.calibration.orders import benefit_map, buckets_apart, by_rank, by_worth, split, worth_maps
-from cascade.calibration.walk import Levels, Step, chosen, cost_of_top, walk
+from cascade.calibration.walk import Step, chosen, cost_of_top, walk
 from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
 
 GREY = 0.1
@@ -47,10 +48,10 @@ def calibrate(examples: Sequence[Example], subject: Subject, promise: Promise) -
     at = chosen(steps, tested)
     # By rank all buckets share a threshold, so it holds for tasks that were not labelled apart; by worth it does not.
     pools = [*sorted(apart), ANY_BUCKET] if spent else [ANY_BUCKET]
-    thresholds = {} if at is None else _thresholds(tested, order, at.level, pools)
+    edges = {} if at is None else kept_from(tested, order, at.level, pools)
     named = sorted(apart | {ANY_BUCKET}) if spent or len(apart) > 1 else [ANY_BUCKET]
     cuts = tuple(
-        _cut(examples, rung, bucket, thresholds)
+        _cut(examples, rung, bucket, edges.get((rung, bucket if spent else ANY_BUCKET), NEVER))
         for rung in range(len(subject.models) - 1)
         for bucket in named
         if at is not None
@@ -64,24 +65,10 @@ def calibrate(examples: Sequence[Example], subject: Subject, promise: Promise) -
     return Calibration(file, tuple(steps), at)
 
 
-def _thresholds(
-    examples: Sequence[Example], order: Sequence[Levels], level: float, pools: Sequence[str]
-) -> Mapping[tuple[int, str], float]:
-    """The least signal that is kept, by rung and pool: the bucket itself where it has one, else the one for any."""
-    least: dict[tuple[int, str], float] = {}
-    for example, levels in zip(examples, order, strict=True):
-        pool = example.bucket if example.bucket in pools else ANY_BUCKET
-        for rung, own in enumerate(levels):
-            if own is not None and own >= level:
-                least[rung, pool] = min(least.get((rung, pool), inf), example.signals[rung])
-    return least
-
-
-def _cut(examples: Sequence[Example], rung: int, bucket: str, thresholds: Mapping[tuple[int, str], float]) -> Cut:
-    is_pooled = not any(pool != ANY_BUCKET for _, pool in thresholds)
-    threshold = thresholds.get((rung, ANY_BUCKET if is_pooled else bucket), inf)
+def _cut(examples: Sequence[Example], rung: int, bucket: str, edge: Edge) -> Cut:
     own = [example for example in examples if bucket in (ANY_BUCKET, example.bucket)]
-    return Cut(rung, bucket, threshold, _grey(own, rung, threshold), benefit_map(own, rung, ANY_BUCKET))
+    grey, benefits = _grey(own, rung, edge.threshold), benefit_map(own, rung, ANY_BUCKET)
+    return Cut(rung, bucket, edge.threshold, grey, benefits, edge.at, edge.share)
 
 
 def _grey(examples: Sequence[Example], rung: int, threshold: float) -> float:

@@ -7,10 +7,10 @@ each rung and bucket; a third of the examples is spent on the maps and not teste
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
+from math import isfinite, sqrt
 
 from cascade.calibration.examples import Example
 from cascade.calibration.isotonic import falling_map
@@ -46,17 +46,29 @@ def buckets_apart(examples: Sequence[Example]) -> frozenset[str]:
     return frozenset(bucket for bucket, count in counts.items() if count >= ENOUGH_IN_BUCKET)
 
 
+LOTS = (sqrt(5.0) - 1.0) / 2
+"""Multiples of the golden section, without their whole part, are spread more evenly than chance."""
+
+
+def lot(at: int) -> float:
+    """The draw of the example at this place, in [0, 1): which of many equally sure ones goes first."""
+    return at * LOTS % 1.0
+
+
 def by_rank(examples: Sequence[Example]) -> list[Levels]:
-    """Levels are the share of the rung's examples that are less sure."""
+    """Levels are the share of the rung's examples that are less sure; lots decide among those that are alike."""
     columns: list[list[float | None]] = []
     for rung in range(examples[0].top):
         signals = sorted(example.signals[rung] for example in examples if isfinite(example.signals[rung]))
-        columns.append([_rank(example.signals[rung], signals) for example in examples])
+        columns.append([_rank(example.signals[rung], signals, lot(at)) for at, example in enumerate(examples)])
     return list(zip(*columns, strict=True))
 
 
-def _rank(signal: float, ordered: Sequence[float]) -> float | None:
-    return bisect_left(ordered, signal) / len(ordered) if isfinite(signal) else None
+def _rank(signal: float, ordered: Sequence[float], draw: float) -> float | None:
+    if not isfinite(signal):
+        return None
+    first, last = bisect_left(ordered, signal), bisect_right(ordered, signal)
+    return (first + (last - first) * (1.0 - draw)) / len(ordered)
 
 
 def worth_maps(examples: Sequence[Example], apart: Iterable[str]) -> dict[tuple[int, str], Map]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cascade.calibration.examples import Example
+from cascade.calibration.orders import lot
 from cascade.ladder_file import LadderFile
 from cascade.verdict import Verdict, judge
 
@@ -39,13 +40,13 @@ class Replay:
         return 1.0 - self.cost / self.cost_always_top if self.cost_always_top else 0.0
 
 
-def answering_rung(file: LadderFile, example: Example) -> tuple[int, float]:
+def answering_rung(file: LadderFile, example: Example, draw: float = 1.0) -> tuple[int, float]:
     """Which rung's answer the client gets, and what all rungs asked for it cost together."""
     cost = 0.0
     for rung in range(example.top):
         if not file.may_keep(rung, example.bucket):
             continue
-        if judge(file, rung, example.bucket, example.signals[rung]) is Verdict.KEEP:
+        if judge(file, rung, example.bucket, example.signals[rung], draw=draw) is Verdict.KEEP:
             return rung, cost + example.costs[rung]
         cost += example.wasted[rung]
     return example.top, cost + example.costs[-1]
@@ -56,8 +57,8 @@ def replay(file: LadderFile, examples: Sequence[Example]) -> Replay:
     count, counts = len(examples), Counter[str]()
     losses: dict[str, float] = {}
     answered, cost, quality = [0] * len(file.models), 0.0, 0.0
-    for example in examples:
-        rung, price = answering_rung(file, example)
+    for at, example in enumerate(examples):
+        rung, price = answering_rung(file, example, lot(at))
         answered[rung] += 1
         cost += price
         quality += example.scores[rung]

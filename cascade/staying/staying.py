@@ -85,7 +85,11 @@ class Staying:
 
 
 def _raised(cut: Cut, steps: float) -> Cut:
-    return cut if not steps or cut.threshold == inf else replace(cut, threshold=cut.threshold + steps * _step(cut))
+    if not steps:
+        return cut
+    if cut.threshold == inf:
+        return replace(cut, edge_share=cut.edge_share * (1.0 - steps / CEILING))
+    return replace(cut, threshold=cut.threshold + steps * _step(cut), edge=None, edge_share=0.0)
 
 
 def _step(cut: Cut) -> float:

@@ -16,7 +16,7 @@ FILE = LadderFile(
     evidence=Evidence(1000, "sha256:00", loss=0.002, kept=0.4, cost=0.6, cost_always_top=1.0, needs=2000),
     cuts=(
         Cut(0, ANY_BUCKET, 0.75, 0.05, Map((0.1, 0.9), (0.5, -0.1))),
-        Cut(0, "code", inf),
+        Cut(0, "code", inf, edge=0.9, edge_share=0.25),
         Cut(1, ANY_BUCKET, -1.5),
     ),
     is_promised=True,
@@ -43,13 +43,13 @@ def test_every_fault_is_named_with_its_path() -> None:
     cuts = [
         {"rung": 2, "bucket": "x", "threshold": "high"},
         {"rung": 0, "bucket": "", "threshold": 1, "map": {"signals": [2, 1], "benefits": [0]}},
-        {"rung": 0, "bucket": "y", "threshhold": 1},
+        {"rung": 0, "bucket": "y", "threshhold": 1, "edge": "x", "edge_share": 2},
     ]
     told = "\n".join(faults_of(changed(version=9, stage="soon", promise={"max_loss": 2}, cuts=cuts, colour=1)))
     for path in (
         *("version:", "stage:", "promise.max_loss:", "promise.confidence:", "colour:", "cuts[0].rung:"),
         *("cuts[0].threshold:", "cuts[1].bucket:", "cuts[1].map.signals:", "cuts[1].map:", "cuts[2].threshhold:"),
-        "cuts[2].threshold:",
+        *("cuts[2].threshold:", "cuts[2].edge:", "cuts[2].edge_share:"),
     ):
         assert path in told
 

@@ -1,6 +1,7 @@
 """One rung's answer judged by the ladder file."""
 
-from math import nan
+from dataclasses import replace
+from math import inf, nan
 
 import pytest
 
@@ -27,6 +28,16 @@ def test_a_full_window_is_decided(signal: float | None, verdict: str) -> None:
 def test_a_filling_window_is_never_decided(signal: float | None, verdict: str) -> None:
     """It only says whether a hedge is worth while."""
     assert judge(FILE, 0, "chat", signal, is_final=False) is Verdict(verdict)
+
+
+def test_lots_decide_at_the_edge() -> None:
+    """Of the answers right there a share is kept, and none where nobody draws."""
+    file = replace(FILE, cuts=(Cut(0, ANY_BUCKET, inf, edge=0.5, edge_share=0.3),))
+    assert judge(file, 0, "chat", 0.5, draw=0.29) is Verdict.KEEP
+    assert judge(file, 0, "chat", 0.5, draw=0.3) is Verdict.ESCALATE
+    assert judge(file, 0, "chat", 0.5) is Verdict.ESCALATE
+    assert judge(file, 0, "chat", 0.51, draw=0.0) is Verdict.ESCALATE
+    assert file.may_keep(0, "chat")
 
 
 def test_without_a_promise_nothing_is_kept() -> None:

@@ -62,8 +62,21 @@ def test_what_cannot_be_promised_is_not() -> None:
 @pytest.mark.parametrize("signal", [nan, 1.0])
 def test_a_signal_that_tells_nothing_promises_nothing(signal: float) -> None:
     """Missing everywhere, or one value for all, with a small model that is wrong once in five."""
-    drawn = [example(signal, small=one.scores[0]) for one in telling(2_000)]
+    drawn = [example(signal, small=one.scores[0], cost=0.2) for one in telling(2_000)]
     assert not calibrate(drawn, SUBJECT, PROMISE).file.is_promised
+
+
+def test_many_answers_of_one_signal_are_kept_by_lot() -> None:
+    """Four in five of the kept would be too many: a share of them is not, and the file says which."""
+    drawn = [example(float(round(one.signals[0])), small=one.scores[0]) for one in telling(2_000)]
+    found = calibrate(drawn, SUBJECT, PROMISE)
+    (cut,) = found.file.cuts
+    assert cut.edge is not None
+    assert cut.edge < cut.threshold
+    assert 0.0 < cut.edge_share < 1.0
+    played = replay(found.file, drawn)
+    assert played.loss == pytest.approx(found.file.evidence.loss, abs=0.003)
+    assert played.kept == pytest.approx(found.file.evidence.kept, abs=0.01)
 
 
 def test_a_small_model_that_is_better_keeps_all() -> None:

@@ -2,7 +2,7 @@
 
 from math import nan
 
-from cascade.calibration.orders import buckets_apart, by_rank, by_worth, split, worth_maps
+from cascade.calibration.orders import buckets_apart, by_rank, by_worth, lot, split, worth_maps
 from tests.cascade.calibration.labels import example, rungs_of_three, telling
 
 
@@ -26,10 +26,18 @@ def test_tiny_buckets_are_not_told_apart() -> None:
     assert buckets_apart([*telling(300, bucket="a"), *telling(299, bucket="b")]) == {"a"}
 
 
-def test_ranks_are_shares_below() -> None:
-    """Ties share one, the unknown have none."""
-    order = by_rank([example(1.0), example(5.0), example(1.0), example(nan), example(9.0)])
-    assert [levels[0] for levels in order] == [0.0, 0.5, 0.0, None, 0.75]
+def test_ranks_go_by_signal_and_then_by_lot() -> None:
+    """Those that are alike share out the places that are theirs; the unknown have none."""
+    levels = [own[0] for own in by_rank([example(1.0), example(5.0), example(1.0), example(nan), example(9.0)])]
+    assert levels[3] is None
+    first, second, third, last = (level for level in levels if level is not None)
+    assert 0.0 < third < first <= 0.5 < second <= 0.75 < last <= 1.0
+
+
+def test_lots_are_spread_evenly() -> None:
+    """A tenth of them lies in each tenth."""
+    lots = [int(lot(at) * 10) for at in range(1_000)]
+    assert all(abs(lots.count(tenth) - 100) <= 3 for tenth in range(10))
 
 
 def test_by_worth_goes_first_where_least_is_lost() -> None:
