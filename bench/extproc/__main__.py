@@ -35,7 +35,8 @@ told by Envoy how each request ended; the bare one a handler on grpc.aio with uv
 nothing. CPU: what the scheduler gave to each process's threads (/proc/PID/task/*/schedstat); medians of {rounds}
 rounds of {seconds:g} s in which modes and pickers take turns. Requests in a closed loop of {connections} connections;
 chunks while {streams} streams flow at one per {pace} ms; 220 KB prompts as streams of a second, {concurrent} at a time.
-Every answer is checked to be whole. Envoy's health checks and its own log are off for all.\
+Without a body there is nothing to place: ours answers /v1/models itself, the bare one sends it to a pod. Every answer
+is checked to be whole. Envoy's health checks and its own log are off for all.\
 """
 
 

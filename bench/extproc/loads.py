@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from bench.overhead.bodies import Bodies
-from bench.overhead.client import Asker
+from bench.overhead.client import KEY, Asker
 from bench.overhead.loads import END_LIMIT_S, SETTLE_S, Window, paced
 
 SMALL_BYTES = 2_000
@@ -16,6 +18,13 @@ CONNECTIONS = 32
 CONCURRENT = 150
 PACE_MS, PACED_TOKENS = 50, 20
 CHUNK_STREAMS, CHUNK_PACE_MS = 50, 20
+
+LOOPBACK = "127.0.0.1"
+LAST_CHUNK = b"0\r\n\r\n"
+HEAD_QUESTION = (
+    b"GET /v1/models HTTP/1.1\r\nhost: bench\r\nuser-agent: bench/1\r\naccept: */*\r\nauthorization: Bearer %b\r\n\r\n"
+    % KEY
+)
 
 Pids = Mapping[str, int]
 """Whose CPU is counted, by the part it plays: `envoy`, `picker`."""
@@ -98,6 +107,43 @@ async def large_prompts(port: int, bodies: Bodies, seconds: float) -> Waits:
     measured = asker.calls[len(asker.calls) // 5 :]
     firsts = sorted(call.first_s - call.asked_s for call in measured if call.first_s is not None)
     return Waits(firsts, asker.faults())
+
+
+async def heads(port: int, pids: Pids, seconds: float) -> Cost:
+    """Requests without a body, each asked as soon as the one before it on its connection is answered."""
+    loop, counts, faults = asyncio.get_running_loop(), Counter[bool](), list[str]()
+    made = [await loop.create_connection(lambda: HeadAsker(counts, faults), LOOPBACK, port) for _ in range(CONNECTIONS)]
+    await asyncio.sleep(SETTLE_S)
+    windows, before = Windows(pids), counts[True]
+    await windows.stay(seconds)
+    cost = windows.cost(counts[True] - before, faults)
+    for transport, _ in made:
+        transport.abort()
+    return cost
+
+
+class HeadAsker(asyncio.Protocol):
+    """One connection that asks for the list of models over and over."""
+
+    def __init__(self, counts: Counter[bool], faults: list[str]) -> None:
+        self._counts = counts
+        self._faults = faults
+        self._read = b""
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(HEAD_QUESTION)
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        if not self._read.endswith((b"}", LAST_CHUNK)):
+            return
+        self._counts[True] += 1
+        if not self._read.startswith(b"HTTP/1.1 200") or b'"mock"' not in self._read:
+            self._faults.append(self._read[:200].decode("latin-1"))
+        self._read = b""
+        self._transport.write(HEAD_QUESTION)
 
 
 def large_bodies() -> Bodies:

@@ -40,7 +40,7 @@ def modes() -> list[Mode]:
     """Without a picker first, then from cheap to dear."""
     return [
         Mode(PLAIN, "Envoy alone", "gie", _without_picker),
-        Mode(HEADERS, "headers only", "own", lambda config: _set(config, request_body_mode="NONE")),
+        Mode(HEADERS, "headers only (GET /v1/models)", "own", lambda _: None),
         Mode(BUFFERED, "BUFFERED (own.yaml)", "own", lambda _: None),
         Mode(OBSERVED, "observed (observed.yaml)", "observed", lambda _: None),
         Mode(DUPLEX, "full duplex request", "gie", lambda config: _set(config, response_body_mode="NONE")),

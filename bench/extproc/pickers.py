@@ -36,12 +36,14 @@ class Picker:
 
 @asynccontextmanager
 async def ours(pods: Sequence[str], folder: Path, *, processes: int = 1) -> AsyncIterator[Picker]:
-    """The gateway with tenants, tiers, limits and a usage log."""
+    """The gateway with tenants, tiers, limits and a usage log; alone, on the interpreter that measures."""
     policy = _policy(folder)
     ports = [word for name in ("listen", "metrics", "admin", "extproc") for word in (f"--{name}", "127.0.0.1:0")]
     named = [word for pod in pods for word in ("--pod", pod)]
     files = ("--policy", str(policy), "--usage-log", str(folder / "usage.jsonl"), "--processes", str(processes))
-    words = (sys.executable, "-m", "gateway", "serve", *ports, *named, *files)
+    # Older interpreters of a system want a package for Redis that .venv has no need of.
+    python = sys.executable if processes == 1 else str(ROOT / ".venv" / "bin" / "python")
+    words = (python, "-m", "gateway", "serve", *ports, *named, *files)
     async with _picker(OURS, words, folder, _listening) as picker:
         yield picker
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.extproc import loads
-from bench.extproc.modes import BOTH, BUFFERED, OBSERVED, PLAIN, Mode, modes
+from bench.extproc.modes import BOTH, BUFFERED, HEADERS, OBSERVED, PLAIN, Mode, modes
 from bench.extproc.pickers import BARE, OURS, Picker, bare, ours
 from bench.overhead.accounts import CpuBook, tree
 from bench.overhead.bodies import Bodies
@@ -80,7 +80,10 @@ class Bench:
     # -- one load on one cell --------------------------------------------------------------------------------------
 
     async def _whole(self, cell: Cell, bodies: Bodies, seconds: float) -> None:
-        cost = await loads.whole_answers(cell.port, cell.pids, bodies, seconds)
+        if cell.mode.key == HEADERS:
+            cost = await loads.heads(cell.port, cell.pids, seconds)
+        else:
+            cost = await loads.whole_answers(cell.port, cell.pids, bodies, seconds)
         self._note(cell, "request", cost)
         self.figures[cell.picker, cell.mode.key, "rate"].append(cost.units / seconds)
 
