@@ -15,6 +15,7 @@ import uvloop
 
 from gateway.config.sources import WORDS, Given, gather
 from gateway.config.values import Settings
+from gateway.discovery.places import ELSEWHERE
 from gateway.ports import CannotListen
 from gateway.processes.child import CannotStart
 from gateway.processes.plan import needs_supervisor
@@ -58,7 +59,7 @@ def read(arguments: Namespace, variables: Mapping[str, str]) -> Settings:
             flags[word.field] = value
     config = arguments.config or variables.get("HEARTH_CONFIG")
     settings = gather(flags, variables, Path(config) if config else None)
-    if not settings.static_pods and settings.pod_file is None:
+    if not settings.static_pods and settings.pod_file is None and settings.places == ELSEWHERE:
         raise Invalid(
             [Fault("--pod", "no pod is named: use --pod URL, --pod-file FILE, or discovery in a --config FILE")]
         )
