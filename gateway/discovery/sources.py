@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import Settings
+from gateway.discovery.kubernetes.api import Refused
+from gateway.discovery.kubernetes.source import Kubernetes
 from gateway.discovery.record import Record
 from gateway.discovery.source import Source
 from tenancy.document import Fault, Invalid
@@ -32,6 +34,7 @@ class Means:
 def asked_sources(settings: Settings, means: Means) -> Iterator[Source]:
     """Those that ask others, the most believed first. Raises `Invalid` where a library is missing."""
     yield from _registry(settings, means)
+    yield from _kubernetes(settings, means)
     yield from _dns(settings, means)
 
 
@@ -61,3 +64,11 @@ def _dns(settings: Settings, means: Means) -> Iterator[Source]:
         raise Invalid([Fault("discovery.dns", "needs a library: pip install 'hearth-gateway[dns]'")]) from None
     for place in settings.places.dns:
         yield DnsNames(place, say=means.say, draw=means.draw)
+
+
+def _kubernetes(settings: Settings, means: Means) -> Iterator[Source]:
+    for place in settings.places.kubernetes:
+        try:
+            yield Kubernetes(place, say=means.say, clock=means.clock, draw=means.draw)
+        except Refused as refused:
+            raise Invalid([Fault("discovery.kubernetes", str(refused))]) from None

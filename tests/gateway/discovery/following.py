@@ -18,6 +18,7 @@ class Heard:
     told: list[tuple[Found, ...]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     pulse: Pulse = field(default_factory=Pulse)
+    source: Source | None = None
 
     def tell(self, found: tuple[Found, ...]) -> None:
         self.told.append(found)
@@ -32,6 +33,10 @@ class Heard:
         """Of the last list, None before the first."""
         return sorted(pod.url for pod in self.told[-1]) if self.told else None
 
+    @property
+    def trouble(self) -> str:
+        return self.source.trouble if self.source else ""
+
     async def hears(self, *urls: str) -> None:
         """Wait until exactly these are told."""
         await self.until(lambda: self.urls == sorted(urls))
@@ -43,6 +48,7 @@ class Heard:
 @asynccontextmanager
 async def following(source: Source, heard: Heard) -> AsyncIterator[Heard]:
     """The source tells while inside; that it ends by itself is a fault."""
+    heard.source = source
     task = asyncio.create_task(source.follow(heard.tell))
     try:
         yield heard

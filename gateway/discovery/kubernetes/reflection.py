@@ -1,0 +1,222 @@
+"""One kind of object as the API server holds it, kept equal by list and watch.
+
+List in pages, watch from the list's version, go on from the last version seen when a watch ends or breaks off, list
+anew when that version is forgotten. Until a first list is whole nothing is known; afterwards what is known stands,
+whatever happens, until the server says otherwise. Knows no pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from gateway.discovery.kubernetes.api import Api, Gone, Lost, Refused
+from gateway.discovery.kubernetes.objects import Event, Meta, Status
+
+T = TypeVar("T")
+
+Say = Callable[..., None]
+
+MOST_OBJECTS = 20_000
+"""Of one kind: a wrong selector must not fill our memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """In seconds, and objects a page."""
+
+    page: int = 500
+    watch_s: float = 240.0
+    """The server ends a watch after that, half as long for some: not all gateways' at once."""
+    first_wait_s: float = 0.5
+    longest_wait_s: float = 30.0
+    brief_s: float = 1.0
+    """A watch that ended sooner, and told nothing, has failed."""
+    gather_s: float = 0.1
+    """So long changes are gathered before they are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """Which objects, and what is kept of each."""
+
+    path: str
+    query: Mapping[str, str]
+    read: Callable[[Raw], T | None]
+    """None for one that does not count. Raises ValueError where it cannot be read."""
+
+
+class Reflection(Generic[T]):
+    """`changed` is called whenever the server has said something."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind[T],
+        changed: Callable[[], object],
+        *,
+        say: Say,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        pace: Pace,
+    ) -> None:
+        self._api = api
+        self._kind = kind
+        self._changed = changed
+        self._say = say
+        self._clock = clock
+        self._draw = draw
+        self._pace = pace
+        self._version: str | None = None
+        """To go on from; None where the next thing to do is to list."""
+        self._task: asyncio.Task[None] | None = None
+        self.held: dict[str, T] = {}
+        self.is_whole = False
+        self.trouble = ""
+        self.lists = 0
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Follow as a task of the group."""
+        self._task = group.create_task(self.follow(), name=f"follow {self._kind.path}")
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def follow(self) -> None:
+        """Keep it equal until cancelled."""
+        wait_s = self._pace.first_wait_s
+        while True:
+            try:
+                if self._version is None:
+                    await self._list()
+                    continue
+                if await self._watch(self._version):
+                    wait_s = self._pace.first_wait_s
+                    continue
+            except Gone:
+                self._version = None
+            except Refused as refused:
+                # Whatever it has against our version, it cannot have it against a list.
+                self._version = None
+                self._note_trouble(str(refused))
+            except Lost as lost:
+                self._note_trouble(str(lost))
+            await asyncio.sleep(wait_s * (0.5 + self._draw()))
+            wait_s = min(self._pace.longest_wait_s, 2 * wait_s)
+
+    async def _list(self) -> None:
+        """Everything, page by page; what is known is replaced at once when the last page has come."""
+        fresh: dict[str, T] = {}
+        query = {**self._kind.query, "limit": str(self._pace.page)}
+        while True:
+            page = await self._api.page(self._kind.path, query)
+            for item in page.items or ():
+                self._put(fresh, item)
+            if not page.metadata.continue_:
+                break
+            query["continue"] = page.metadata.continue_
+        self.held, self.is_whole = fresh, True
+        self._version = page.metadata.resource_version
+        self.lists += 1
+        self._note_word()
+
+    async def _watch(self, version: str) -> bool:
+        """Take events until the server ends the watch. False where that was at once and without a word."""
+        began_s, has_told = self._clock(), False
+        lasts_s = self._pace.watch_s * (0.5 + 0.5 * self._draw())
+        query = {**self._kind.query, "resourceVersion": version}
+        async with aclosing(self._api.watch(self._kind.path, query, lasts_s)) as lines:
+            async for line in lines:
+                self._take(line)
+                self._note_word()
+                has_told = True
+        return has_told or self._clock() - began_s >= self._pace.brief_s
+
+    def _take(self, line: bytes) -> None:
+        """One event. Raises `Gone` and `Refused`."""
+        try:
+            event = msgspec.json.decode(line, type=Event)
+            if event.type == "ERROR":
+                raise _failure(msgspec.json.decode(event.object, type=Status))
+            meta = msgspec.json.decode(event.object, type=Meta).metadata
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Refused(f"{self._kind.path}: {error}") from None
+        if event.type == "DELETED":
+            self.held.pop(meta.name, None)
+        elif event.type in ("ADDED", "MODIFIED"):
+            self._put(self.held, event.object)
+        self._version = meta.resource_version or self._version
+
+    def _put(self, held: dict[str, T], written: Raw) -> None:
+        """One object, in the place of what is known of it."""
+        name = ""
+        try:
+            name = msgspec.json.decode(written, type=Meta).metadata.name
+            value = self._kind.read(written)
+        except (ValueError, UnicodeDecodeError) as error:
+            self._say(
+                "warning", "an object of Kubernetes cannot be read", path=self._kind.path, name=name, error=str(error)
+            )
+            value = None
+        if value is None:
+            held.pop(name, None)
+            return
+        if len(held) >= MOST_OBJECTS and name not in held:
+            raise Refused(f"{self._kind.path}: more than {MOST_OBJECTS} objects: narrow the selector")
+        held[name] = value
+
+    def _note_word(self) -> None:
+        if self.trouble:
+            self._say("info", "Kubernetes answers again", path=self._kind.path)
+        self.trouble = ""
+        self._changed()
+
+    def _note_trouble(self, words: str) -> None:
+        if not self.trouble:
+            self._say("warning", "Kubernetes does not answer as it should, what is known stands", error=words)
+        self.trouble = words
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where reflections are begun: whom they ask, who runs them, who is told of changes."""
+
+    api: Api
+    group: asyncio.TaskGroup
+    changed: Callable[[], object]
+    say: Say
+    clock: Callable[[], float]
+    draw: Callable[[], float]
+    pace: Pace
+    running: list[Reflection[Any]]
+
+    @property
+    def namespace(self) -> str:
+        return self.api.account.namespace
+
+    def begin(self, kind: Kind[T]) -> Reflection[T]:
+        """A reflection that is followed from now on."""
+        reflection = Reflection(
+            self.api, kind, self.changed, say=self.say, clock=self.clock, draw=self.draw, pace=self.pace
+        )
+        reflection.start(self.group)
+        self.running.append(reflection)
+        return reflection
+
+    def end(self, reflection: Reflection[T]) -> None:
+        """One that is needed no more."""
+        reflection.stop()
+        self.running.remove(reflection)
+
+
+def _failure(status: Status) -> Gone | Refused:
+    if status.code == 410 or status.reason in ("Expired", "Gone"):
+        return Gone(status.message)
+    return Refused(f"watch: {status.code} {status.reason}: {status.message[:200]}")
