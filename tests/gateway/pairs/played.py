@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from routing.refusal import Refused
 from routing.request import Api, Request
 from routing.router import Router
 from scorers.registry import routings
+from simulator.clock import run_virtually
 
 MODEL = "m"
 
@@ -187,3 +188,17 @@ class KnownIds:
         return "e"
 
     def forget(self, address: str) -> None: ...
+
+
+def led(carrier: PairCarrier, ground: Callable[[], Ground] = Ground, **asked: Any) -> tuple[PairCarrier, Ground]:
+    """One request to its end."""
+
+    async def play() -> tuple[PairCarrier, Ground]:
+        stage = ground()
+        await stage.lead(carrier, **asked)
+        return carrier, stage
+
+    played = run_virtually(play())
+    assert played[1].is_empty()
+    assert played[0].under_way == 0
+    return played

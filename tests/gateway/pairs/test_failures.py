@@ -1,9 +1,7 @@
 """Whatever becomes of either leg of a pair, the answer comes another way, its receipt says why, and nothing is kept."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,23 +10,9 @@ from hypothesis import strategies as st
 from gateway.carrier import Leg, LegEnd, Prefilled
 from routing.fallback import Fallback
 from simulator.clock import run_virtually
-from tests.gateway.pairs.played import ANSWERED, GOOD, NEVER_S, TOLD, Ground, PairCarrier, Part
+from tests.gateway.pairs.played import ANSWERED, GOOD, NEVER_S, TOLD, Ground, PairCarrier, Part, led
 
 ANSWERS = Part(ANSWERED, token_after_s=0.05)
-
-
-def led(carrier: PairCarrier, ground: Callable[[], Ground] = Ground, **asked: Any) -> tuple[PairCarrier, Ground]:
-    """One request to its end."""
-
-    async def play() -> tuple[PairCarrier, Ground]:
-        stage = ground()
-        await stage.lead(carrier, **asked)
-        return carrier, stage
-
-    played = run_virtually(play())
-    assert played[1].is_empty()
-    assert played[0].under_way == 0
-    return played
 
 
 @pytest.mark.parametrize("connector", ["NixlConnector", "NixlPushConnector", "MooncakeConnector", "ExampleConnector"])

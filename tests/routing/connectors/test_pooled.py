@@ -1,0 +1,15 @@
+"""Stores: no words pass between the legs."""
+
+from routing.connectors.pooled import Pooled
+from routing.connectors.shape import Terms
+from routing.facts import PodFacts
+from tests.routing.connectors.meetings import meeting
+
+
+def test_nothing_is_told_to_either_leg() -> None:
+    """Blocks are found by the hash of their tokens; pods of equal parallelism share a store."""
+    pooled = Pooled(Terms(names=("X",), is_pooled=True))
+    assert pooled.ask(meeting()) is None
+    assert pooled.hand(meeting(), {"whatever": 1}) is None
+    assert pooled.group(PodFacts(tp=2)) != pooled.group(PodFacts(tp=4))
+    assert pooled.request_id(meeting()) == "r-1"

@@ -1,0 +1,56 @@
+"""Bytes of KV per token, from the configs of models as their makers publish them."""
+
+import pytest
+
+from routing.kv_bytes import kv_bytes_per_token
+
+LLAMA_8B = {
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "torch_dtype": "bfloat16",
+}
+QWEN_27B_HYBRID = {
+    "text_config": {
+        "num_hidden_layers": 64,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 16,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "dtype": "bfloat16",
+    }
+}
+DEEPSEEK_V3 = {
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_keys_and_values_of_all_layers() -> None:
+    """2 x 32 layers x 8 heads x 128 numbers of two bytes; one byte each where the cache is fp8."""
+    assert kv_bytes_per_token(LLAMA_8B) == 131_072
+    assert kv_bytes_per_token(LLAMA_8B, "fp8_e4m3") == 65_536
+    assert kv_bytes_per_token(LLAMA_8B, "auto") == 131_072
+
+
+def test_hybrid_models_keep_kv_in_some_layers_only() -> None:
+    """16 of 64, told layer by layer or by an interval."""
+    assert kv_bytes_per_token(QWEN_27B_HYBRID) == 2 * 16 * 4 * 256 * 2
+    by_interval = {**LLAMA_8B, "full_attention_interval": 4}
+    assert kv_bytes_per_token(by_interval) == 131_072 / 4
+
+
+def test_latent_attention_keeps_one_vector() -> None:
+    """512 + 64 numbers in each of 61 layers."""
+    assert kv_bytes_per_token(DEEPSEEK_V3) == 61 * 576 * 2
+
+
+@pytest.mark.parametrize("config", [{}, {"num_hidden_layers": "32"}, {"num_hidden_layers": -1}])
+def test_a_config_that_does_not_tell_is_an_error(config: dict[str, object]) -> None:
+    """Not a guess."""
+    with pytest.raises(ValueError, match="attention"):
+        kv_bytes_per_token(config)
