@@ -129,6 +129,9 @@ bench-slo: $(READY) ## Whose promises are kept under overload, by tier and tenan
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
 	@$(BIN)/python -m bench.slo --keep bench/slo/last.txt $(ARGS)
 
+bench-pd: $(READY) ## What splitting prefill from decode buys: fixed splits, soft roles, none (ARGS=--quick; 20 minutes).
+	@$(BIN)/python -m bench.pd --keep bench/pd/last.txt $(ARGS)
+
 bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside a bare handler and Envoy alone (8 minutes).
 	@PYTHON="$(PYTHON)" sh bench/extproc/setup.sh
 	@$$($(BIN)/python -m bench.interpreter) -m bench.extproc --envoy "$$(cat .venv-envoy/binary)" \

@@ -22,17 +22,19 @@ class RoleTerms:
 
     ttft_s: float = 2.0
     tpot_s: float = 0.05
-    memory_s: float = 10.0
+    memory_s: float = 5.0
     """How fast what was asked for is forgotten."""
+    ahead_s: float = 10.0
+    """Decodes pile up for as long as answers last: how far ahead their growth is taken to go on."""
     min_stay_s: float = 20.0
     """An engine keeps a role at least so long."""
     gain: float = 0.1
     """By how much of itself the worst pressure must fall for one engine to move."""
-    busy: float = 0.6
+    busy: float = 0.5
     """Below this pressure nobody is badly off and nothing moves."""
     prefill_busy: float = 0.8
     """The share of its time that a prefill engine may compute before queues grow long."""
-    moved_per_minute: float = 0.5
+    moved_per_minute: float = 1.0
     """At most so many of them, as a share, change within a minute; one always may."""
     least_prefill: int = 1
     least_decode: int = 1
@@ -96,7 +98,8 @@ class Balance:
         self.changes = 0
         self._moved_s: deque[float] = deque()
         self._prefill_rate = 0.0
-        self._decode_need = 0.0
+        self._decode = 0.0
+        self._decode_growth = 0.0
         self._seen_s: float | None = None
 
     def look(self, workers: Sequence[Worker], prefill_s: float, now_s: float) -> Need:
@@ -105,17 +108,20 @@ class Balance:
         decode = sum(worker.decode_load for worker in workers if not worker.is_draining)
         if self._seen_s is None or now_s <= self._seen_s:
             self._seen_s = now_s if self._seen_s is None else self._seen_s
-            self._decode_need = decode
+            self._decode = decode
         else:
             span_s = now_s - self._seen_s
             keep = exp(-span_s / self.terms.memory_s)
             self._prefill_rate = keep * self._prefill_rate + (1 - keep) * prefill_s / span_s
-            self._decode_need = keep * self._decode_need + (1 - keep) * decode
+            before, self._decode = self._decode, keep * self._decode + (1 - keep) * decode
+            growth = (self._decode - before) / span_s
+            self._decode_growth = keep * self._decode_growth + (1 - keep) * growth
             self._seen_s = now_s
         # What is owed has to be done within the promised time, beside what keeps coming.
         owed = sum(worker.owed_s for worker in workers)
         waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.memory_s
-        return Need(self._prefill_rate / self.terms.prefill_busy + waits, self._decode_need)
+        coming = max(0.0, self._decode_growth) * self.terms.ahead_s
+        return Need(self._prefill_rate / self.terms.prefill_busy + waits, self._decode + coming)
 
     def change(self, workers: Sequence[Worker], need: Need, now_s: float) -> Change | None:
         """Who changes its role now, if anybody should."""

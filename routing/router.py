@@ -21,6 +21,7 @@ from routing.fleet import EngineShape, Fleet, Pod, Roster
 from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
 from routing.news import Voice
 from routing.pairing import Pairing
+from routing.pairs_only import PairsOnly
 from routing.placement import Placement
 from routing.prefill_side import PrefillSide
 from routing.refusal import Reason, Refused
@@ -69,6 +70,8 @@ class Router:
         self.voice = voice
         self.seat = ALONE
         """Where we sit among the routers that share our engines."""
+        self.keeps_roles = False
+        """Whether engines that are there to decode prefill nothing that others can, where no gate says otherwise."""
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.index = index or WarmIndex()
@@ -139,6 +142,8 @@ class Router:
         """
         view = self._look(request, avoid, now_s)
         candidates, pairs = view.candidates, view.pairs
+        if gate is None and self.keeps_roles:
+            gate = PairsOnly()
         at = choose(view.scored, candidates, draw, self.seat, gate)
         engine = candidates.engines[at]
         prefill = None if pairs is None or at < pairs.first else self._charge_prefill(request, pairs, at, now_s)

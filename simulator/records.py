@@ -26,6 +26,8 @@ class Record:
     ttft_s: float | None = None
     duration_s: float | None = None
     failure: str = ""
+    prefill_pod: str | None = None
+    """Who did its prefill, where that was another pod."""
 
     @property
     def is_answered(self) -> bool:
@@ -67,6 +69,8 @@ class Replay:
     is_live: bool = False
     late_s: Spread | None = None
     """How long after they were due requests were sent; None in virtual time, where nothing is late."""
+    role_changes: tuple[tuple[float, str, str], ...] = ()
+    """(When, which engine, its new role), where roles follow the traffic."""
     busy: float | None = None
     """The share of this machine's cores that was used, by us or others, where it matters and the system tells."""
 

@@ -55,7 +55,8 @@ def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Re
     took_s = time.perf_counter() - begun_s
     records = tuple(sorted(stage.records, key=lambda record: record.index))
     length_s = max((record.arrived_s + (record.duration_s or 0.0) for record in records), default=0.0)
-    return Replay(setting.routing, trace.name, tuple(stage.pods), records, length_s, took_s)
+    changes = tuple(change for replica in stage.replicas for change in replica.role_changes)
+    return Replay(setting.routing, trace.name, tuple(stage.pods), records, length_s, took_s, role_changes=changes)
 
 
 class Stage:
@@ -147,5 +148,6 @@ def record_of(index: int, arrival: Arrival, outcome: Outcome) -> Record:
         predicted_ttft_s=last.predicted_ttft_s if last else None,
         ttft_s=outcome.ttft_s,
         duration_s=outcome.duration_s,
+        prefill_pod=last.prefill if last else None,
         failure="" if answered else (outcome.reason or outcome.detail or str(outcome.status)),
     )

@@ -22,7 +22,6 @@ from routing.ledger import Foreign
 from routing.refusal import Refused
 from routing.request import Request
 from routing.router import Router
-from simulator.policies.always_split import SplittingRouter
 from simulator.policies.board import Board
 from simulator.policies.registry import scorers_of
 from simulator.profile import Profile
@@ -78,9 +77,10 @@ class Replica:
         loop = asyncio.get_running_loop()
         draws = Random(made.seed * 1_000 + number)
         self.board = Board()
-        kind = SplittingRouter if made.split is not None and made.split.is_forced else Router
-        self.router = kind(scorers_of(made.routing, self.board, made.profile, draws), exact_sizes=True)
+        self.router = Router(scorers_of(made.routing, self.board, made.profile, draws), exact_sizes=True)
+        self.router.keeps_roles = made.split is not None and made.split.is_forced
         self._split = made.split
+        self.role_changes: list[tuple[float, str, str]] = []
         self.keeper = RoleKeeper(self.router, made.split.terms) if made.split is not None else None
         self._pods = pods
         self._clock = loop.time
@@ -110,7 +110,8 @@ class Replica:
 
     async def lead(self, request: Request, sequence: Sequence, caller: Caller = NOBODY) -> Refused | None:
         """Send one request through the spine. What the client is told where it is refused."""
-        carrier = VirtualCarrier(self._pods, sequence, self.board.first_token)
+        is_patient = self._split is not None
+        carrier = VirtualCarrier(self._pods, sequence, self.board.first_token, is_patient=is_patient)
         try:
             await self._passage.lead(request, carrier, caller=caller)
         finally:
@@ -135,7 +136,8 @@ class Replica:
                 self.router.fleet.assume(url, Role.PREFILL if number < prefill else Role.DECODE)
         while split.is_soft:
             await asyncio.sleep(LOOK_S)
-            keeper.look(self._clock())
+            for change in keeper.look(self._clock()):
+                self.role_changes.append((self._clock(), change.engine, change.role))
 
     async def look(self) -> None:
         """Scrape all pods now and then, until cancelled: what is there beyond what this gateway knows of is others'."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gateway.carrier import Leg, LegEnd
+from gateway.carrier import Leg, LegEnd, Order, Prefilled
 from gateway.quotas.tab import Tab
 from routing.placement import Placement, Usage
 from routing.prefill_side import PrefillSide
@@ -18,11 +18,19 @@ from simulator.virtual_pod import LOST, Listener, VirtualPod
 class VirtualCarrier:
     """Carries one request of a trace to whichever engine or pair of engines it is placed on."""
 
-    __slots__ = ("_on_first_token", "_pods", "_sequence", "refusal")
+    __slots__ = ("_held_by", "_is_patient", "_on_first_token", "_pods", "_sequence", "refusal")
 
     def __init__(
-        self, pods: Mapping[str, VirtualPod], sequence: Sequence, on_first_token: Callable[[str], None] | None = None
+        self,
+        pods: Mapping[str, VirtualPod],
+        sequence: Sequence,
+        on_first_token: Callable[[str], None] | None = None,
+        *,
+        is_patient: bool = False,
     ) -> None:
+        """`is_patient`: a pair's prefill leg is awaited in `carry`, however long it takes and the KV after it."""
+        self._is_patient = is_patient
+        self._held_by: VirtualPod | None = None
         self._pods = pods
         self._sequence = sequence
         self._on_first_token = on_first_token
@@ -31,12 +39,15 @@ class VirtualCarrier:
     async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
         """Submit it, tell the placement its first token, and wait for its end."""
         sequence, source = self._sequence, None
-        if placement.prefill is not None:
-            failed = await self._prefill(placement.prefill, first_byte_by_s)
-            if failed is not None:
-                return failed
+        if placement.prefill is not None and self._is_patient:
+            prefilled = await self._prefill(placement.prefill, first_byte_by_s)
+            if not prefilled.is_done:
+                return Leg(prefilled.end, detail=prefilled.detail)
+            placement.prefill.done(prefilled.usage, asyncio.get_running_loop().time())
+        if (held_by := self._held_by) is not None:
+            self._held_by = None
             sequence = replace(sequence, remote_tokens=sequence.prompt_tokens)
-            source = self._pods[placement.prefill.engine.pod], _leg_of(sequence)
+            source = held_by, _leg_of(sequence)
 
         def begun(milestone: Milestone) -> None:
             placement.first_token(milestone.at)
@@ -56,15 +67,21 @@ class VirtualCarrier:
         usage = Usage(sequence.prompt_tokens, end.output_tokens, cached)
         return Leg(LegEnd.ANSWERED, 200, begun=True, usage=usage, finish_reason=end.reason)
 
-    async def _prefill(self, side: PrefillSide, by_s: float) -> Leg | None:
-        """Have the prompt computed and held. What went wrong, if anything did."""
+    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
+        """Have the prompt computed and held, as NIXL does it."""
+        if self._is_patient or placement.prefill is None:
+            return None
+        return await self._prefill(placement.prefill, by_s)
+
+    async def _prefill(self, side: PrefillSide, by_s: float) -> Prefilled:
         sequence = replace(self._sequence, sequence_id=_leg_of(self._sequence), output_tokens=1, is_held=True)
         pod = self._pods[side.engine.pod]
         end = await _run(pod, sequence, by_s, _nobody)
         if isinstance(end, Leg):
-            return end
-        side.done(Usage(sequence.prompt_tokens, 1, end.cached_tokens), end.at)
-        return None
+            return Prefilled(end.end, end.status, detail=end.detail)
+        self._held_by = pod
+        usage = Usage(sequence.prompt_tokens, 1, end.cached_tokens)
+        return Prefilled(LegEnd.ANSWERED, 200, _told_by(side.engine.pod, sequence), usage)
 
     def open_tab(self, tab: Tab) -> None:
         """It has no limits to be told of."""
@@ -120,6 +137,20 @@ def _begun(leg: Leg) -> Leg:
 
 def _leg_of(sequence: Sequence) -> str:
     return f"{sequence.sequence_id}-prefill"
+
+
+def _told_by(pod: str, sequence: Sequence) -> dict[str, object]:
+    """What the decode leg would be told: checked on its way, and then read by nobody."""
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_block_ids": [[1]],
+        "remote_engine_id": pod,
+        "remote_request_id": sequence.sequence_id,
+        "remote_host": "virtual",
+        "remote_port": 1,
+        "tp_size": 1,
+    }
 
 
 def _nobody(_: Milestone) -> None:

@@ -1,0 +1,64 @@
+"""What issue 6 asks of splitting, one line each: wanted beside measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bench.pd.figures import Figures
+from bench.pd.ways import CHOICE, COLOCATED, KNOWING, SOFT
+from bench.pd.workloads import ENGINES, Workload
+
+OF_KNOWING = 0.95
+OF_BETTER = 1.05
+CHANGES_A_TURN = ENGINES
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing that is wanted."""
+
+    wanted: str
+    bound: float
+    found: float
+    at_least: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        return self.found >= self.bound if self.at_least else self.found <= self.bound
+
+    def __str__(self) -> str:
+        word = "at least" if self.at_least else "at most"
+        verdict = "ok   " if self.is_met else "SHORT"
+        return f"{verdict} {self.wanted}: wanted {word} {self.bound:.3f}, found {self.found:.3f}"
+
+
+def targets_of(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]:
+    """All that is wanted on one workload."""
+    return _shifting(workload, rows) if workload.shifts else _steady(workload, rows)
+
+
+def fixed_splits(rows: Mapping[str, Figures]) -> dict[str, Figures]:
+    """Those that split always, and always alike."""
+    return {name: row for name, row in rows.items() if name.endswith("D")}
+
+
+def _shifting(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]:
+    name, ours = workload.name, rows[SOFT]
+    knowing = max(row.goodput for way, row in rows.items() if way.startswith(KNOWING))
+    yield Target(f"{name}: soft roles, goodput by the clairvoyant's", OF_KNOWING, ours.goodput / knowing, at_least=True)
+    best = max(row.goodput for row in fixed_splits(rows).values())
+    yield Target(f"{name}: soft roles, goodput beyond the best fixed split's", best, ours.goodput, at_least=True)
+    alone = rows[COLOCATED].goodput
+    yield Target(f"{name}: soft roles, goodput beyond colocated", alone, ours.goodput, at_least=True)
+    yield Target(f"{name}: engines that went back within a minute", 0, ours.flaps)
+    yield Target(f"{name}: changes of role a phase", CHANGES_A_TURN, ours.changes / len(workload.phases))
+
+
+def _steady(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]:
+    name, ours, never = workload.name, rows[CHOICE], rows[COLOCATED]
+    always = max(fixed_splits(rows).values(), key=lambda row: (row.goodput, -row.ttft_p50))
+    for point in ("ttft_p50", "ttft_p90", "ttft_p99"):
+        better = min(getattr(always, point), getattr(never, point))
+        yield Target(f"{name}: choice, {point} by the better of both", OF_BETTER, getattr(ours, point) / better)
+    yield Target(f"{name}: choice, goodput", max(always.goodput, never.goodput), ours.goodput, at_least=True)

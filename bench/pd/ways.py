@@ -1,0 +1,56 @@
+"""The ways of sharing prefill and decode among the same engines, and how one of them is played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bench.pd.figures import Figures, figures_of
+from bench.pd.workloads import ENGINES, Workload
+from routing.roles import RoleTerms
+from simulator.replay import Setting, play
+from simulator.split import Split
+
+COLOCATED, SOFT, CHOICE, KNOWING = "colocated", "soft roles", "choice", "clairvoyant"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way; `split` None: engines that know nothing of each other."""
+
+    name: str
+    split: Split | None
+
+
+def fixed_ways() -> list[Way]:
+    """No split, and every fixed one: so many engines prefill whatever comes, the others decode."""
+    splits = [Way(f"{count}P:{ENGINES - count}D", Split(count, is_forced=True)) for count in range(1, ENGINES)]
+    return [Way(COLOCATED, None), *splits]
+
+
+def soft_way() -> Way:
+    """Ours: roles follow the traffic, and engines keep to them while they have them."""
+    return Way(SOFT, Split(ENGINES // 2, is_soft=True, is_forced=True))
+
+
+def choice_way() -> Way:
+    """Ours without roles: each engine may do either for each request."""
+    return Way(CHOICE, Split())
+
+
+def knowing_ways(best: dict[str, int], workload: Workload) -> list[Way]:
+    """One who knew every turn beforehand, and the best fixed split of each kind: forced as the fixed ones are, and
+    with our choice per request.
+    """
+    shifts = tuple((at_s, best[kind]) for at_s, kind in workload.phases)
+    split = Split(shifts[0][1], shifts=shifts[1:])
+    return [Way(KNOWING, replace(split, is_forced=True)), Way(f"{KNOWING}, choosing", split)]
+
+
+def play_way(way: Way, workload: Workload, seed: int) -> Figures:
+    """Play a workload to its end in virtual time."""
+    split = way.split
+    if split is not None:
+        terms = RoleTerms(ttft_s=workload.ttft_s, tpot_s=workload.tpot_s)
+        split = replace(split, link=workload.link, terms=terms)
+    setting = Setting("warm", ENGINES, workload.profile, seed, split=split)
+    return figures_of(workload, play(workload.trace, setting))
