@@ -114,7 +114,7 @@ class Watcher:
         pod = self._pods.get(url)
         if pod is None or end is LegEnd.BUSY:
             return
-        if end is LegEnd.ANSWERED:
+        if end in (LegEnd.ANSWERED, LegEnd.UNCONVINCING):  # It was the model that was not good enough.
             moved = pod.breaker.succeeded()
             if moved is not pod.breaker:
                 self._move_breaker(pod, moved)

@@ -50,6 +50,8 @@ class Plan(Struct, frozen=True):
     stream: bool
     sequences: int
     share: Share
+    draw: float = 0.0
+    """In [0, 1), drawn for this request."""
     session: str | None = None
 
 
@@ -95,7 +97,9 @@ class Climb:
         needs_signal = plan.file is not None and plan.file.stage is not Stage.PROMPT
         top = window.top if window and needs_signal and plan.api in WITH_LOGPROBS else None
         request, trim = self._shell.ask(self.model, top)
-        standard = Standard(plan.ladder, plan.file, self.at, plan.asked, is_limited=request.max_tokens is not None)
+        standard = Standard(
+            plan.ladder, plan.file, self.at, plan.asked, plan.draw, is_limited=request.max_tokens is not None
+        )
         self.judge = RungJudge(standard, plan.hold_back, trim, may_climb=plan.share.may_escalate)
         return request
 

@@ -54,7 +54,16 @@ def as_read(ladder: Ladder) -> LadderFile | None:
 class Ladders:
     """One per gateway process."""
 
-    def __init__(self, router: Router, served: Mapping[str, Served] = {}, corrected: Corrected = as_read) -> None:
+    def __init__(
+        self,
+        router: Router,
+        served: Mapping[str, Served] = {},
+        *,
+        draw: Callable[[], float] = lambda: 1.0,
+        corrected: Corrected = as_read,
+    ) -> None:
+        """`draw` gives uniform numbers in [0, 1)."""
+        self._draw = draw
         self._router = router
         self._served = dict(served)
         self._corrected = corrected
@@ -119,6 +128,7 @@ class Ladders:
             stream=request.stream,
             sequences=request.sequences,
             share=share,
+            draw=self._draw(),
             session=request.session,
         )
 

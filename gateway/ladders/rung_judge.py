@@ -29,6 +29,8 @@ class Standard:
     at: int
     """The rung that answers, counted from the cheapest."""
     asked: Asked
+    draw: float = 0.0
+    """In [0, 1): decides between answers that share the very signal of a threshold."""
     is_limited: bool = False
     """Whether its client has set how long the answer may get: that it was cut there says nothing of it."""
 
@@ -74,9 +76,9 @@ class RungJudge:
     def half_way(self, evidence: Evidence) -> None:
         if self._hedge is None or self._standard.file is None:
             return
-        standard = self._standard
-        signal = self._signal(evidence)
-        if judge(standard.file, standard.at, standard.bucket, signal, is_final=False) is Found.GREY:  # type: ignore[arg-type]
+        standard, signal = self._standard, self._signal(evidence)
+        found = judge(self._standard.file, standard.at, standard.bucket, signal, draw=standard.draw, is_final=False)
+        if found is Found.GREY:
             self._hedge()
 
     def _judged(self, evidence: Evidence, moment: Moment) -> Verdict:
@@ -97,7 +99,7 @@ class RungJudge:
         if standard.file.stage is Stage.PROMPT:
             return Verdict.KEEP  # That was judged before it was asked.
         self.signal = self._signal(evidence)
-        found = judge(standard.file, standard.at, standard.bucket, self.signal)
+        found = judge(standard.file, standard.at, standard.bucket, self.signal, draw=standard.draw)
         return Verdict.KEEP if found is Found.KEEP else Verdict.ESCALATE
 
     def _signal(self, evidence: Evidence) -> float | None:

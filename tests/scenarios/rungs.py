@@ -79,8 +79,14 @@ async def some_rungs(
     file: LadderFile | None = None,
     policy: dict[str, Any] | None = None,
     profile: Profile = FAST,
+    models: dict[str, dict[str, Any]] | None = None,
     **ladder: Any,
 ) -> AsyncIterator[Rungs]:
+    """`models` says more of each, `ladder` of the ladder."""
+
+    def said(model: str) -> dict[str, Any]:
+        return (models or {}).get(model, {})
+
     (folder / "auto.json").write_bytes(write_ladder_file(file or ladder_file(threshold)))
     async with AsyncExitStack() as stack:
         options = [Options(models=(name,), profile=profile, longest_answer=60) for name in ("small", "big")]
@@ -88,8 +94,8 @@ async def some_rungs(
         settings: dict[str, Any] = {
             "discovery": {"static": {"pods": [small.url, big.url]}},
             "model_list": [
-                {"model_name": "small", "input_cost_per_token": 1e-7, "output_cost_per_token": 4e-7},
-                {"model_name": "big", "input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6},
+                {"model_name": "small", "input_cost_per_token": 1e-7, "output_cost_per_token": 4e-7, **said("small")},
+                {"model_name": "big", "input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6, **said("big")},
                 {
                     "model_name": LADDER,
                     "ladder": ["small", "big"],

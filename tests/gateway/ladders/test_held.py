@@ -1,0 +1,162 @@
+"""Answers that are held back: kept ones reach the client as if nobody had asked, others never show a byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from gateway.carrier import LegEnd
+from gateway.ladders.judging import HoldBack, Moment, Verdict
+from gateway.ladders.trimming import WITH_LOGPROBS, Trim
+from routing.request import Api
+from tests.gateway.ladders.sure import FixedJudge, chat_pair, cut_up, pair_of
+from tests.gateway.proxy.scene import Scene, staged
+from tests.gateway.proxy.wire import LAST_CHUNK, STREAM_HEAD, answer_bytes, chat_answer, chunk
+
+STREAMS = 10_000
+
+HELD_LONG = 1e9
+"""Seconds: no window of these tests is closed by time unless it is what is tested."""
+
+
+def reads_of(events: list[bytes], draw: Random) -> list[bytes]:
+    return [STREAM_HEAD, *cut_up([chunk(each) for each in events] + [LAST_CHUNK], draw)]
+
+
+def play(seed: int) -> None:
+    """One stream: any API, any split, any verdict, perhaps cut short; and the next rung behind it."""
+    draw = Random(seed)
+    api = draw.choice(sorted(WITH_LOGPROBS))
+    sure, plain = pair_of(api, draw)
+    verdict = draw.choice(list(Verdict))
+    hold_back = HoldBack(draw.randint(1, 8), HELD_LONG, draw.random() < 0.3, draw.random() < 0.2)
+    judge = FixedJudge(verdict, hold_back, Trim(api))
+    scene = Scene(api, judge=judge)
+    reads = reads_of(sure, draw)
+    if is_cut := draw.random() < 0.15:
+        reads = reads[: draw.randrange(1, len(reads))]
+    scene.feed(reads)
+    if is_cut and not scene.relay.ended.done():
+        scene.hang_up()
+    assert len(judge.asked) <= 1
+    if verdict is Verdict.KEEP:
+        wanted, seen = b"".join(plain), scene.heard.body
+        assert wanted.startswith(seen) if is_cut else seen == wanted, (seed, wanted, seen)
+        return
+    assert scene.client.written == b"", seed
+    assert scene.relay.leg().end in ({LegEnd.UNCONVINCING, LegEnd.LOST} if is_cut else {LegEnd.UNCONVINCING})
+    scene.ask()
+    scene.feed(reads_of(plain, draw))
+    assert scene.heard.is_whole
+    assert scene.heard.body == b"".join(plain), seed
+
+
+def test_no_byte_is_ever_retracted() -> None:
+    """Over ten thousand streams: what was thrown away has shown nothing, what was kept is exactly the plain stream."""
+
+    def run() -> None:
+        for seed in range(STREAMS):
+            play(seed)
+
+    staged(run)
+
+
+def test_an_aborted_rung_is_told_at_once() -> None:
+    """With the read that fills the window its connection is closed; nothing more of it is read."""
+    sure, _ = chat_pair([" a"] * 20)
+    judge = FixedJudge(Verdict.ESCALATE, HoldBack(4, HELD_LONG))
+
+    def run() -> None:
+        scene = Scene(judge=judge)
+        scene.feed([STREAM_HEAD])
+        for read, each in enumerate(sure):
+            scene.feed([chunk(each)])
+            assert scene.socket.is_aborted == (read >= 4)
+        assert scene.leg.end is LegEnd.UNCONVINCING
+        assert scene.leg.counted is not None
+        assert scene.leg.counted.completion_tokens == 4
+        assert not scene.leg.begun
+
+    staged(run)
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_time_closes_a_window(verdict: Verdict) -> None:
+    """It is judged by what has come, at the end of its time and not before; the clock starts with the first token."""
+    sure, plain = chat_pair([" a", " b", " c", " d"])
+    judge = FixedJudge(verdict, HoldBack(100, HELD_LONG), Trim(Api.CHAT))
+
+    def run() -> None:
+        scene = Scene(judge=judge)
+        timers: list[tuple[float, Callable[[], None]]] = []
+
+        def call_later(wait_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+            timers.append((wait_s, call))
+            return asyncio.get_running_loop().call_later(wait_s, call)
+
+        scene.relay.call_later = call_later  # type: ignore[method-assign]
+        scene.feed([STREAM_HEAD, chunk(sure[0])])
+        assert timers == []
+        scene.feed([chunk(sure[1]), chunk(sure[2])])
+        [(wait_s, ring)] = timers
+        assert wait_s == HELD_LONG
+        assert scene.client.written == b""
+        ring()
+        assert judge.asked == [Moment.TIME]
+        if verdict is Verdict.KEEP:
+            scene.feed([*map(chunk, sure[3:]), LAST_CHUNK])
+            assert scene.heard.body == b"".join(plain)
+        else:
+            assert scene.client.written == b""
+            assert scene.socket.is_aborted
+
+    staged(run)
+
+
+def test_reasoning_is_not_counted_as_answer() -> None:
+    """The window is of answer tokens; where reasoning is streamed, it is judged by its own."""
+    sure, _ = chat_pair([" a", " b"], ["hm"] * 6)
+
+    def run() -> None:
+        held = FixedJudge(Verdict.KEEP, HoldBack(2, HELD_LONG))
+        scene = Scene(judge=held)
+        scene.feed([STREAM_HEAD, *map(chunk, sure[:7])])
+        assert held.asked == []
+        scene.feed([*map(chunk, sure[7:9])])
+        assert held.asked == [Moment.WINDOW]
+        assert held.evidence is not None
+        assert (len(held.evidence.reasoning), len(held.evidence.answer)) == (6, 2)
+        streamed = FixedJudge(Verdict.KEEP, HoldBack(2, HELD_LONG, streams_reasoning=True))
+        Scene(judge=streamed).feed([STREAM_HEAD, *map(chunk, sure[:3])])
+        assert streamed.asked == [Moment.WINDOW]
+        assert streamed.half == 1
+
+    staged(run)
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_a_whole_answer_is_judged_whole(verdict: Verdict) -> None:
+    """The client gets it with its new length and without what it did not ask for, or nothing of it."""
+    answer = chat_answer("Paris.")
+    sure = chat_answer("Paris.")
+    sure["choices"][0]["logprobs"] = {"content": [{"token": "Paris", "logprob": -0.1, "top_logprobs": []}]}
+    judge = FixedJudge(verdict, HoldBack(), Trim(Api.CHAT))
+
+    def run() -> None:
+        scene = Scene(judge=judge)
+        scene.feed([answer_bytes(sure)])
+        assert judge.asked == [Moment.ENDED]
+        if verdict is Verdict.ESCALATE:
+            assert scene.client.written == b""
+            assert scene.leg.end is LegEnd.UNCONVINCING
+            assert scene.leg.counted is not None
+            assert scene.leg.counted.prompt_tokens == 42
+        else:
+            assert scene.heard.is_whole
+            assert scene.client.written.endswith(answer_bytes(answer).partition(b"\r\n\r\n")[2])
+            assert scene.leg.usage is not None
+
+    staged(run)
