@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+
+Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
+"""From what the command line and the environment say to an exit status."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,28 +27,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return child.run(int(words[-1]))
     parser = make_parser(words)
     arguments = parser.parse_args(words)
-    if arguments.command == "serve":
-        from gateway.commands import serve
+    run = _command(arguments.command)
+    if run is None:
+        parser.print_help()
+        return 0
+    return run(arguments, os.environ.copy())
 
-        return serve.run(arguments, os.environ.copy())
-    if arguments.command == "config":
-        from gateway.commands import check
 
-        return check.run(arguments, os.environ.copy())
-    if arguments.command == "policy":
-        from gateway.commands import policy
-
-        return policy.run(arguments, os.environ.copy())
-    if arguments.command == "agent":
-        from gateway.commands import agent
-
-        return agent.run(arguments, os.environ.copy())
-    if arguments.command == "keys":
-        from gateway.commands import keys
-
-        return keys.run(arguments, os.environ.copy())
-    parser.print_help()
-    return 0
+def _command(name: str | None) -> Command | None:
+    """What runs a command, loaded now."""
+    match name:
+        case "serve":
+            from gateway.commands.serve import run
+        case "config":
+            from gateway.commands.check import run
+        case "policy":
+            from gateway.commands.policy import run
+        case "agent":
+            from gateway.commands.agent import run
+        case "keys":
+            from gateway.commands.keys import run
+        case "cascade":
+            from gateway.commands.cascade import run
+        case _:
+            return None
+    return run
 
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -86,6 +92,11 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         from gateway.commands.keys import add_flags
 
         add_flags(keys)
+    cascade = commands.add_parser("cascade", help="calibrate ladders of models, and what they cost")
+    if "cascade" in words:
+        from gateway.commands.cascade import add_flags
+
+        add_flags(cascade)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
     return parser
 

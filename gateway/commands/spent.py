@@ -1,0 +1,94 @@
+"""What ladders have cost, out of usage logs: by tenant, ladder and answering model. Knows lines, no requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from cascade.accounts import Accounts, Sums
+from tenancy.document import Wrong
+
+NOBODY = "(none)"
+"""A request without a tenant, or without an answer."""
+
+ESCALATED = "escalated"
+
+
+class Rung(Struct):
+    model: str
+    ended: str = ""
+
+
+class Cascade(Struct):
+    ladder: str
+    rungs: list[Rung] = []
+    cost: float = 0.0
+    wasted_cost: float = 0.0
+    cost_always_top: float = 0.0
+    cost_always_first: float = 0.0
+    shadow_cost: float = 0.0
+
+
+class Line(Struct):
+    tenant: str | None = None
+    cascade: Cascade | None = None
+
+
+DECODER = msgspec.json.Decoder(Line)
+
+
+def read_spent(paths: Iterable[Path]) -> Accounts:
+    """Sums of all requests that went to a ladder; other lines are passed over. Raises `Wrong` where there are none."""
+    accounts = Accounts()
+    for path in paths:
+        for tenant, cascade in _lines(path):
+            accounts.add(tenant, cascade.ladder, cascade.rungs[-1].model if cascade.rungs else NOBODY, _sums(cascade))
+    if not accounts.rows():
+        raise Wrong("no line tells of a ladder: it must be the usage log of a gateway with one")
+    return accounts
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Cascade]]:
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                told = DECODER.decode(line)
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+                continue
+            if told.cascade is not None:
+                yield told.tenant or NOBODY, told.cascade
+
+
+def _sums(told: Cascade) -> Sums:
+    return Sums(
+        requests=1,
+        climbed=int(any(rung.ended == ESCALATED for rung in told.rungs)),
+        cost=told.cost,
+        wasted=told.wasted_cost,
+        shadows=told.shadow_cost,
+        always_top=told.cost_always_top,
+        always_first=told.cost_always_first,
+    )
+
+
+COLUMNS = ("requests", "climbed", "cost", "wasted", "shadows", "always top", "always first", "saved")
+
+
+def tell_spent(accounts: Accounts) -> str:
+    """A table: every row, then each ladder's sum."""
+    rows = [(" ".join(key), sums) for key, sums in accounts.rows()]
+    ladders = sorted({key[1] for key, _ in accounts.rows()})
+    rows += [(f"all of {ladder}", accounts.total(ladder=ladder)) for ladder in ladders]
+    width = max(len(name) for name, _ in rows) + 2
+    head = f"{'tenant ladder model':<{width}}" + "".join(f"{column:>14}" for column in COLUMNS)
+    return "\n".join([head, *(f"{name:<{width}}{_figures(sums)}" for name, sums in rows)]) + "\n"
+
+
+def _figures(sums: Sums) -> str:
+    saved = f"{sums.saved / sums.always_top:.1%}" if sums.always_top else "-"
+    money = (sums.cost, sums.wasted, sums.shadows, sums.always_top, sums.always_first)
+    cells = (f"{sums.requests:,}", f"{sums.climbing_share:.1%}", *(f"{one:.6g}" for one in money), saved)
+    return "".join(f"{cell:>14}" for cell in cells)

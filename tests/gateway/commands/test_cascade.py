@@ -1,0 +1,139 @@
+"""`hearth cascade`: labelled answers in, a ladder file out; what it does; what ladders have cost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cascade.ladder_json import read_ladder_file
+from gateway.cli import main
+from gateway.commands.cascade import UNPROMISED
+from tests.cascade.calibration.labels import telling
+
+CONFIG = """
+model_list:
+  - {model_name: small, input_cost_per_token: 1.0e-6, output_cost_per_token: 2.0e-6}
+  - {model_name: large, input_cost_per_token: 1.0e-5, output_cost_per_token: 2.0e-5}
+"""
+
+
+@pytest.fixture
+def labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("HEARTH_CONFIG", raising=False)
+    lines = ["score@small,score@large,margin@small,mean@small"]
+    lines += [f"{one.scores[0]},{one.scores[1]},{one.signals[0]},0" for one in telling(1_000)]
+    path = tmp_path / "labels.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    status = main(["cascade", *map(str, words)])
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+def test_from_labels_to_a_ladder_file(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Calibrated, drawn, evaluated and reported."""
+    ladder, plot = labels.parent / "ladder.json", labels.parent / "plot.svg"
+    status, out, _ = run(capsys, "calibrate", "--data", labels, "--max-loss", 0.03, "--out", ladder, "--plot", plot)
+    assert status == 0
+    assert "lose at most 3 points, 95 % sure" in out
+    assert read_ladder_file(ladder.read_bytes()).signal == "margin"
+    assert plot.read_text().startswith("<svg")
+    status, out, _ = run(capsys, "evaluate", ladder, "--data", labels)
+    assert status == 0
+    assert "within the promise" in out
+    assert "small -> large" in run(capsys, "report", "--file", ladder)[1]
+
+
+def test_prices_come_from_flags_or_configuration(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And change what is worth keeping."""
+    config = labels.parent / "hearth.yaml"
+    config.write_text(CONFIG)
+    by_config = run(capsys, "calibrate", "--data", labels, "--max-loss", 0.03, "--config", config)[1]
+    prices = ("--price", "small=1e-6,2e-6", "--price", "large=1e-5,2e-5")
+    by_flags = run(capsys, "calibrate", "--data", labels, "--max-loss", 0.03, *prices)[1]
+    assert by_config == by_flags
+    assert "always large 0.01012" in by_flags
+
+
+def test_too_few_labels_promise_nothing(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 3, how many would do, and a file under which the large model answers."""
+    labels.write_text("\n".join(labels.read_text().splitlines()[:101]))
+    ladder = labels.parent / "ladder.json"
+    status, out, _ = run(capsys, "calibrate", "--data", labels, "--max-loss", 0.01, "--out", ladder)
+    assert status == UNPROMISED
+    assert "cannot promise this with 100 examples" in out
+    assert "would do" in out
+    assert not read_ladder_file(ladder.read_bytes()).is_promised
+
+
+def test_a_promise_that_other_labels_break_is_told(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 3 again: a deployment may stop here."""
+    ladder, worse = labels.parent / "ladder.json", labels.parent / "worse.csv"
+    run(capsys, "calibrate", "--data", labels, "--max-loss", 0.01, "--out", ladder)
+    worse.write_text("score@small,score@large,margin@small\n" + "0,1,9\n1,1,9\n" * 50)
+    status, out, _ = run(capsys, "evaluate", ladder, "--data", worse)
+    assert status == UNPROMISED
+    assert "ABOVE the promise" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--max-loss", "1"), "--max-loss must be between 0 and 1"),
+        (("--max-loss", "0.01", "--confidence", "95"), "--confidence must be between 0 and 1"),
+        (("--max-loss", "0.01", "--signal", "colour"), "has no signal `colour`; there are margin, mean"),
+        (("--max-loss", "0.01", "--ladder", "small,huge"), "model `huge`: has no scores"),
+        (("--max-loss", "0.01", "--price", "small=cheap"), "say MODEL=IN,OUT"),
+        (("--max-loss", "0.01", "--config", "/nowhere.yaml"), "/nowhere.yaml"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    labels: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    """With status 1, on standard error."""
+    status, _, err = run(capsys, "calibrate", "--data", labels, *words)
+    assert status == 1
+    assert told in err
+
+
+def test_files_that_are_none_are_named(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever it is."""
+    assert "two models or more" in run(capsys, "calibrate", "--data", __file__, "--max-loss", "0.1")[2]
+    assert "no JSON" in run(capsys, "evaluate", labels, "--data", labels)[2]
+    assert "nowhere" in run(capsys, "calibrate", "--data", "nowhere", "--max-loss", "0.1")[2]
+    assert "report what?" in run(capsys, "report")[2]
+    assert "no line tells of a ladder" in run(capsys, "report", labels)[2]
+
+
+def line(tenant: str | None, *rungs: tuple[str, str], cost: float) -> str:
+    told = {
+        "ladder": "auto",
+        "rungs": [{"model": model, "ended": ended, "signal": None} for model, ended in rungs],
+        "cost": cost,
+        "wasted_cost": 0.0,
+        "cost_always_top": 10.0,
+        "cost_always_first": 1.0,
+    }
+    return json.dumps({"tenant": tenant, "cascade": told, "model": "auto"})
+
+
+def test_a_report_adds_up_usage_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By tenant and answering model; other lines and broken ones are passed over."""
+    lines = [
+        line("legal", ("small", "kept"), cost=1.0),
+        line("legal", ("small", "escalated"), ("large", "unjudged"), cost=11.0),
+        line(None, ("small", "kept"), cost=1.0),
+        '{"tenant": "search", "model": "large"}',
+        "nonsense",
+    ]
+    log = tmp_path / "usage.jsonl"
+    log.write_text("\n".join(lines))
+    status, out, _ = run(capsys, "report", log)
+    rows = [row.split() for row in out.splitlines()]
+    assert status == 0
+    assert ["legal", "auto", "small", "1", "0.0%", "1", "0", "0", "10", "1", "90.0%"] in rows
+    assert ["legal", "auto", "large", "1", "100.0%", "11", "0", "0", "10", "1", "-10.0%"] in rows
+    assert ["all", "of", "auto", "3", "33.3%", "13", "0", "0", "30", "3", "56.7%"] in rows
