@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.agent.command_line import told_by_transfer
+from gateway.agent.command_line import bracketed, told_by_transfer
 
 _CACHE = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _ENGINE = re.compile(rb'^vllm:num_requests_running\{[^}]*engine="(\d+)"', re.MULTILINE)
@@ -55,7 +55,7 @@ def told_by_event_sources(body: bytes | None, reached_at: str) -> dict[str, obje
     endpoint = source.get("endpoint")
     if not isinstance(endpoint, str):
         return {}
-    return {"kv_events": re.sub(r"//(\*|0\.0\.0\.0|\[::\])(?=:)", f"//{reached_at}", endpoint)}
+    return {"kv_events": re.sub(r"//(\*|0\.0\.0\.0|\[::\])(?=:)", f"//{bracketed(reached_at)}", endpoint)}
 
 
 def told_by_bootstrap(body: bytes | None) -> dict[str, object]:

@@ -56,13 +56,18 @@ def told_by_transfer(config: Mapping[str, Any], variables: Mapping[str, str], re
         host = _outside(variables.get("VLLM_NIXL_SIDE_CHANNEL_HOST", ""), reached_at)
         told["side_channel"] = f"{host}:{variables.get('VLLM_NIXL_SIDE_CHANNEL_PORT', NIXL_PORT)}"
     if connector == "MooncakeConnector" and config.get("kv_role") != "kv_consumer":
-        told["bootstrap"] = f"{reached_at}:{variables.get('VLLM_MOONCAKE_BOOTSTRAP_PORT', MOONCAKE_PORT)}"
+        told["bootstrap"] = f"{bracketed(reached_at)}:{variables.get('VLLM_MOONCAKE_BOOTSTRAP_PORT', MOONCAKE_PORT)}"
     return told
 
 
 def _outside(host: str, reached_at: str) -> str:
     """An address that means every interface, or none in particular, is the one by which others reach us."""
     host = reached_at if host in ("", "localhost", "0.0.0.0", "::") else host  # noqa: S104 - compared, not listened on
+    return bracketed(host)
+
+
+def bracketed(host: str) -> str:
+    """As an IPv6 address stands before a port."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 

@@ -12,6 +12,7 @@ from random import SystemRandom
 import aiohttp
 
 from gateway.agent.agent import Agent, Plan
+from gateway.agent.command_line import bracketed
 from gateway.agent.gpus import look_for_gpus
 from gateway.agent.heart import Heart, Rhythm
 from gateway.agent.listeners import command_behind
@@ -51,7 +52,7 @@ def make_plan(settings: AgentSettings, say: Say) -> Plan:
     """What is looked for, and what this machine is. Asks drivers, which may take seconds."""
     gpus = look_for_gpus()
     say("info", gpus.words)
-    host = f"[{settings.address}]" if ":" in settings.address else settings.address
+    host = bracketed(settings.address)
     return Plan(
         settings.name,
         given=tuple(Spot(url, url) for url in settings.pods),
