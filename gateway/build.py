@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import ModelEntry, Settings
@@ -139,14 +140,11 @@ class Gateway:
 def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gateway:
     """Everything that a gateway is made of. Opens files, but no port. Raises `Invalid`."""
     clock, draw = asyncio.get_running_loop().time, random.Random().random  # noqa: S311 - breaks ties, keeps no secret
-    tls = listener_tls(settings.tls) if settings.tls else None
-    prices = dict(settings.model_table)
+    tls, prices = listener_tls(settings.tls) if settings.tls else None, dict(settings.model_table)
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
-    life = Life()
+    life, receipts, others = Life(), Receipts(), Others()
     say, logs = _open_logs(settings, prices, host)
-    index = WarmIndex(most_blocks_per_engine=settings.routing.most_blocks)
-    router = Router(settings.routing.scorers, index=index)
-    receipts = Receipts()
+    router = Router(settings.routing.scorers, index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks))
     calibration = Calibration(lambda: {pod.url for pod in router.fleet.pods}, say)
     tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices, judge=calibration.judge)
     tiers = TierTallies(router.fleet)
@@ -155,20 +153,18 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     keyring = Keyring(None, issuer, time.time)
     static = Static(settings.static_pods)
     pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
-    asked = asked_sources(settings, Means(say, clock, draw, Pushed(router, clock).take))
-    sources: list[Source] = [static, *([pod_file] if pod_file else []), *asked]
+    means = Means(say, clock, draw, Pushed(router, clock).take)
+    sources: list[Source] = [static, *filter(None, [pod_file]), *asked_sources(settings, means)]
     watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
     room = Room(router, clock=clock, draw=draw, no_pod_s=settings.timeouts.no_pod_s)
     quotas = _make_quotas(router, prices, room, clock, draw)
     pairs, paired = make_pairs(router, probes, prices, clock=clock, say=say), PairTallies()
-    ladders, climbs = Ladders(router, served_ladders(prices)), CascadeTallies()
+    ladders, climbs = Ladders(router, served_ladders(prices), draw=draw, clock=clock), CascadeTallies()
+    witnesses = (tallies.witness, tiers.witness, climbs.witness, receipts.witness)
     passage = Passage(
         router,
         health=watcher.take_end,
-        witnesses=[
-            *(tallies.witness, tiers.witness, climbs.witness, receipts.witness),
-            *(log.witness for log in logs.values()),
-        ],
+        witnesses=[*witnesses, *(log.witness for log in logs.values())],
         clock=clock,
         wall_clock=time.time,
         draw=draw,
@@ -189,17 +185,9 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         on_refused=lambda refused: tallies.count_early(refused.reason),
     )
     front.climb_with(ladders)
-    others = Others()
-    registry = _make_registry(tallies, router, watcher, front, logs, others)
-    for shown in (
-        calibration,
-        SourcesExposition(watcher.census, clock),
-        LimitsExposition(quotas),
-        TierExposition(tiers, router.fleet, waiting_in(room)),
-        CascadeExposition(climbs, ladders),
-        paired,
-    ):
-        registry.register(shown)
+    shown: list[Collector] = [calibration, SourcesExposition(watcher.census, clock), LimitsExposition(quotas), paired]
+    shown += [TierExposition(tiers, router.fleet, waiting_in(room)), CascadeExposition(climbs, ladders)]
+    registry = _make_registry(tallies, router, watcher, front, logs, others, *shown)
     parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, room, quotas, ladders)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, registry, others)
     watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
@@ -321,7 +309,13 @@ def _open_logs(
 
 
 def _make_registry(
-    tallies: Tallies, router: Router, watcher: Watcher, front: Front, logs: Mapping[str, OutcomeLog], others: Others
+    tallies: Tallies,
+    router: Router,
+    watcher: Watcher,
+    front: Front,
+    logs: Mapping[str, OutcomeLog],
+    others: Others,
+    *shown: Collector,
 ) -> CollectorRegistry:
     gauges = Gauges(
         router=router,
@@ -332,7 +326,10 @@ def _make_registry(
         clock=asyncio.get_running_loop().time,
         theirs=others.load,
     )
-    return make_registry(tallies, gauges)
+    registry = make_registry(tallies, gauges)
+    for each in shown:
+        registry.register(each)
+    return registry
 
 
 def _writer(name: str, path: Path, host: Host) -> LineWriter:
