@@ -38,12 +38,14 @@ def open_rungs(ladder: Ladder, wish: Wish, is_up: Callable[[str], bool] | None =
     )
 
 
-def start_rung(ladder: Ladder, rungs: tuple[int, ...], bucket: str, features: Features) -> int | None:
+def start_rung(
+    ladder: Ladder, rungs: tuple[int, ...], bucket: str, features: Features, *, draw: float = 1.0
+) -> int | None:
     """Where to begin among the open rungs; None where none is open.
 
     Without calibration, or where its promise is not made, this is the top of them: quality goes first until there is
     evidence. A ladder file of the prompt stage decides each rung by the prompt; a later stage begins at the lowest rung
-    of which anything may be kept.
+    of which anything may be kept. `draw` is that of `judge`.
     """
     if not rungs:
         return None
@@ -52,7 +54,7 @@ def start_rung(ladder: Ladder, rungs: tuple[int, ...], bucket: str, features: Fe
         return rungs[-1]
     for at in rungs[:-1]:
         if file.stage is Stage.PROMPT:
-            if judge(file, at, bucket, prompt_signal(file.signal, features)) is Verdict.KEEP:
+            if judge(file, at, bucket, prompt_signal(file.signal, features), draw=draw) is Verdict.KEEP:
                 return at
         elif file.may_keep(at, bucket):
             return at

@@ -84,10 +84,10 @@ def features_of(texts: Sequence[str], *, tools: int = 0, images: int = 0, is_jso
 
 
 def difficulty(features: Features) -> float:
-    """How hard a prompt looks, without anything learned: more numbers, marks, code, length and turns are harder.
+    """How hard a prompt looks, without anything learned: longer is harder, numbers, code and turns half as much so.
 
-    A sum of logarithms of counts, about 0 for a word of greeting and 20 for a page of problems. As a signal of the
+    A sum of logarithms of counts, about 1 for a word of greeting and 10 for a page of problems. As a signal of the
     prompt it is used negated: higher = surer.
     """
-    counts = (features.numbers, features.maths_marks, features.code_marks, features.words, features.turns - 1)
-    return sum(log1p(float(count)) for count in counts)
+    counts = (features.numbers, features.code_marks, features.turns - 1)
+    return log1p(features.words) + sum(log1p(max(0, count)) for count in counts) / 2

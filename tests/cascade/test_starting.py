@@ -42,7 +42,7 @@ def test_without_evidence_the_top_answers() -> None:
 
 def test_a_file_of_prompts_decides_by_the_prompt() -> None:
     """Easy ones begin low, hard ones higher; a signal that we cannot reckon keeps nothing low."""
-    cuts = (Cut(0, ANY_BUCKET, -5.0), Cut(1, ANY_BUCKET, -12.0))
+    cuts = (Cut(0, ANY_BUCKET, -2.0), Cut(1, ANY_BUCKET, -5.0))
     ladder = replace(LADDER, file=replace(PROMISED, signal=EASE, stage=Stage.PROMPT, cuts=cuts))
     easy, hard = features_of(["Hi there"]), features_of(["3 * 4 = 12, so is 5 / 6 > 7? " * 40])
     assert start_rung(ladder, (0, 1, 2), "chat", easy) == 0
