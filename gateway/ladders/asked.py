@@ -111,6 +111,15 @@ class OnlyWishes(Struct):
 WISHES = msgspec.json.Decoder(OnlyWishes)
 
 
+def question_in(body: bytes) -> str:
+    """The last text that a client's body says, for a judge model to read."""
+    try:
+        texts, _ = _texts(BODY.decode(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    return texts[-1] if texts else ""
+
+
 def _wishes(body: bytes) -> Wishes:
     try:
         return WISHES.decode(body).hearth

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cascade.ladder import Ladder, Price, Rung
 from gateway.config.ladder import LadderEntry
 from gateway.config.values import ModelEntry
-from gateway.ladders.ladders import Served
+from gateway.ladders.served import Served
 
 
 def served_ladders(entries: Mapping[str, ModelEntry]) -> dict[str, Served]:

@@ -50,6 +50,10 @@ class Plan(Struct, frozen=True):
     stream: bool
     sequences: int
     share: Share
+    tokens: int = 0
+    """About so many in its prompt."""
+    output_tokens: int = 0
+    """And in its answer."""
     draw: float = 0.0
     """In [0, 1), drawn for this request."""
     session: str | None = None
@@ -82,6 +86,18 @@ class Climb:
         self._is_final = False
         """Nobody above can answer: whoever does is not judged."""
         self._lost: set[int] = set()
+        self._shadow: Callable[[Ending], None] | None = None
+        self.reserved: tuple[float, float] | None = None
+        """Money and tokens set aside for its shadow."""
+
+    def wants_shadow(self, shadow: Callable[[Ending], None]) -> None:
+        """It is a sample: `shadow` is called when it has ended."""
+        self._shadow = shadow
+
+    @property
+    def kept_all_the_same(self) -> bool:
+        """Whether its answer was kept though it was not good enough: the promise does not cover it."""
+        return self.judge is not None and self.judge.kept_for is not None
 
     @property
     def model(self) -> str:
@@ -177,6 +193,8 @@ class Climb:
     def settle(self, ending: Ending) -> None:
         """The request has ended, however it did."""
         self._settled(self, ending)
+        if self._shadow is not None:
+            self._shadow(ending)
 
     def _judges(self) -> bool:
         plan = self.plan

@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from routing.reading.conversation import open_message
+
 WORDS = re.compile(r"[^\W_]+", re.UNICODE)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
@@ -30,6 +32,11 @@ def agree(ours: str, theirs: str) -> bool:
         return False
     common = len(set(mine) & set(other))
     return common >= ALIKE * max(1, min(len(set(mine)), len(set(other))))
+
+
+def spoken(answer: bytes) -> str:
+    """The text of a generated message in canonical bytes."""
+    return answer.removeprefix(open_message("assistant")).decode("utf-8", "replace").strip()
 
 
 def question(asked: str, ours: str, theirs: str) -> str:

@@ -7,17 +7,17 @@ price of each rung where it would be placed now. Reads no body twice and asks no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cascade.ladder import Ladder, Rung
 from cascade.ladder_file import LadderFile, Stage
 from cascade.starting import Wish, open_rungs, start_rung
 from gateway.carrier import LegEnd
-from gateway.config.ladder import ShadowEntry
 from gateway.ladders.asked import Asked, read_asked, tokens_of
 from gateway.ladders.choosing import View, cheaper_above, stays
 from gateway.ladders.climb import Climb, Ending, Plan, Shell
-from gateway.ladders.judging import HoldBack
+from gateway.ladders.served import Served
+from gateway.ladders.shadowing import Ask, Shadowing
 from gateway.ladders.shares import Shares
 from gateway.ladders.standing import Standing
 from gateway.ladders.trimming import WITH_LOGPROBS
@@ -34,23 +34,6 @@ LOOKED_AHEAD_BYTES = 2048
 """A shorter prompt costs next to nothing to compute anew: where it is warm decides nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """One ladder as it is served."""
-
-    ladder: Ladder
-    hold_back: HoldBack
-    shadow: ShadowEntry = field(default_factory=ShadowEntry)
-
-
-Corrected = Callable[[Ladder], LadderFile | None]
-"""A ladder's file as shadow samples have corrected it."""
-
-
-def as_read(ladder: Ladder) -> LadderFile | None:
-    return ladder.file
-
-
 class Ladders:
     """One per gateway process."""
 
@@ -60,13 +43,14 @@ class Ladders:
         served: Mapping[str, Served] = {},
         *,
         draw: Callable[[], float] = lambda: 1.0,
-        corrected: Corrected = as_read,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`draw` gives uniform numbers in [0, 1)."""
         self._draw = draw
+        self.shadowing = Shadowing(draw=draw, clock=clock)
         self._router = router
-        self._served = dict(served)
-        self._corrected = corrected
+        self._served: dict[str, Served] = {}
+        self.put(served)
         self._shares = Shares()
         self._sessions: LastSeen[tuple[str, str], int] = LastSeen(REMEMBERED_SESSIONS)
 
@@ -76,6 +60,7 @@ class Ladders:
     def put(self, served: Mapping[str, Served]) -> None:
         """Serve these from now on."""
         self._served = dict(served)
+        self.shadowing.put(served)
 
     @property
     def all(self) -> Mapping[str, Ladder]:
@@ -84,18 +69,30 @@ class Ladders:
 
     def standing(self, name: str) -> Standing | None:
         """How a ladder's promise stands, None where it was not calibrated."""
-        ladder = self._served[name].ladder
-        file = self._corrected(ladder)
-        if ladder.file is None or file is None:
-            return None
-        return Standing(file.is_promised, file.promise.max_loss, file.evidence.examples)
+        return self.shadowing.standing(name)
 
     def begin(
-        self, request: Request, body: bytes, tenant: Tenant, headers: Mapping[bytes, bytes], shell: Shell, now_s: float
+        self,
+        request: Request,
+        body: bytes,
+        tenant: Tenant,
+        headers: Mapping[bytes, bytes],
+        shell: Shell,
+        now_s: float,
+        ask: Ask | None = None,
     ) -> Climb:
-        """The way of a request to a ladder's name. Raises `Refused` where no rung may answer it."""
-        plan = self._plan(request, body, tenant, headers, shell, now_s)
-        return Climb(plan, shell, settled=self._settled)
+        """The way of a request to a ladder's name. Raises `Refused` where no rung may answer it.
+
+        `ask` asks a model once more, after the client has its answer.
+        """
+        climb = Climb(self._plan(request, body, tenant, headers, shell, now_s), shell, settled=self._settled)
+        if ask is not None and self.shadowing.takes(climb):
+            climb.wants_shadow(lambda ending: self._shadow(climb, ending, body, ask))
+        return climb
+
+    def _shadow(self, climb: Climb, ending: Ending, body: bytes, ask: Ask) -> None:
+        judge_model = self._served[climb.plan.ladder.name].shadow.judge_model
+        self.shadowing.settled(climb, ending, body, ask, judge_model)
 
     def _settled(self, climb: Climb, ending: Ending) -> None:
         if ending.leg is not None and ending.leg.end is LegEnd.ANSWERED and climb.plan.session is not None:
@@ -109,12 +106,14 @@ class Ladders:
         ladder, asked = served.ladder, read_asked(body)
         terms = terms_of(ladder, tenant, headers, asked.wishes)
         rungs = self._open(ladder, request, asked, terms)
-        file = self._corrected(ladder)
+        file = self.shadowing.corrected(ladder)
         start = self._start(replace(ladder, file=file), rungs, request, asked, terms)
         if terms.quality_first and request.continues is None:
             start = rungs[-1]
         if request.continues is None and len(rungs) > 1 and not terms.quality_first:
             start = self._look_ahead(ladder, file, rungs, start, request, shell, now_s)
+        counter = self._router.counter(ladder.rungs[-1].model)
+        tokens = int(counter.tokens(request.prompt.size))
         share = self._shares.of(tenant.name, ladder.name, terms.escalation_share)
         return Plan(
             ladder=ladder,
@@ -129,6 +128,8 @@ class Ladders:
             sequences=request.sequences,
             share=share,
             draw=self._draw(),
+            tokens=tokens,
+            output_tokens=request.expected_output_tokens,
             session=request.session,
         )
 

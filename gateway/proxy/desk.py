@@ -18,6 +18,7 @@ from gateway.ladders.climb import Climb
 from gateway.ladders.ladders import Ladders
 from gateway.limits import Limits
 from gateway.passage import Passage
+from gateway.proxy.aside import Aside
 from gateway.proxy.asked import Asked, Budget
 from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
 from gateway.proxy.carries import Carries
@@ -179,7 +180,7 @@ class Desk:
         climb: Climb | None = None
         if request.model in self.ladders:
             try:
-                climb, request = self._climb(asked, reading, carrier)
+                climb, request = self._climb(endpoint, asked, reading, carrier)
             except Refused as refusal:
                 self._note(asked, reply, refusal)
                 reply.refuse(refusal)
@@ -207,11 +208,16 @@ class Desk:
             ),
         )
 
-    def _climb(self, asked: Asked, reading: Reading, carrier: Carries) -> tuple[Climb, Request]:
+    def _climb(self, endpoint: Endpoint, asked: Asked, reading: Reading, carrier: Carries) -> tuple[Climb, Request]:
         """The way of a request up its ladder, and its first rung's request. Raises `Refused`."""
-        request, now_s = reading.request, asyncio.get_running_loop().time()
+        request, now_s, body = reading.request, asyncio.get_running_loop().time(), asked.body()
         rungs = Rungs(carrier, lambda model: self.read(request.api, asked, asked.body(), request.id, model=model))
-        climb = self.ladders.begin(request, asked.body(), asked.caller.tenant, asked.headers, rungs, now_s)
+        aside = Aside(
+            self._passage,
+            lambda endpoint, reply, body: self._carrier(endpoint, asked, reply, body, usage_added=False),
+            *(asked, endpoint, body, request.id),
+        )
+        climb = self.ladders.begin(request, body, asked.caller.tenant, asked.headers, rungs, now_s, aside.ask)
         return climb, climb.ask()
 
     def read(self, api: Api, asked: Asked, body: bytes, request_id: str, *, model: str | None = None) -> Reading:

@@ -274,3 +274,23 @@ async def test_a_promise_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
         await rungs.small.stop()
         status, _, head = await rungs.post(CHAT, asking(stream=True))
         assert (status, head["x-hearth-rung"]) == (200, "big")
+
+
+async def test_shadows_keep_a_promise_true(tmp_path: Path) -> None:
+    """Kept answers are asked of the next rung too; two that never agree end the promise, and the top rung answers."""
+    async with some_rungs(tmp_path, KEEPS, shadow_fraction=1.0) as rungs:
+        async with asyncio.timeout(90):
+            for number in range(400):
+                _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=20, stream=number % 2 == 0))
+                if head["x-hearth-rung"] == "big":
+                    break
+            else:
+                pytest.fail("the promise still stands")
+        metrics = await rungs.metrics()
+        assert 'hearth_cascade_drift_alarm{ladder="auto"} 1.0' in metrics
+        assert 'hearth_cascade_promised{ladder="auto"} 0.0' in metrics
+        assert 'hearth_cascade_shadow_agreement{ladder="auto"} 0.0' in metrics
+        assert 'tenant="shadow"' not in metrics
+        shadows = [each for each in rungs.big.received if each.path == CHAT]
+        assert shadows
+        await empty(rungs)

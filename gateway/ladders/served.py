@@ -1,0 +1,18 @@
+"""One ladder as it is served: its rungs, how its answers are held back, and what is spent on staying true."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cascade.ladder import Ladder
+from gateway.config.ladder import ShadowEntry
+from gateway.ladders.judging import HoldBack
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A value."""
+
+    ladder: Ladder
+    hold_back: HoldBack
+    shadow: ShadowEntry = field(default_factory=ShadowEntry)
