@@ -157,7 +157,8 @@ def taking_signals(reload: Reload | None) -> Iterator[Signals]:
 
 async def looked(gateway: Gateway, signals: Signals) -> None:
     """Wait until the pods have been looked at, as long as that is of use: who came before would be told of no model."""
-    waiting = [asyncio.create_task(wait) for wait in (gateway.watcher.first_look(), signals.stop.wait())]
+    look = gateway.watcher.first_look(gateway.settings.timeouts.first_look_s)
+    waiting = [asyncio.create_task(wait) for wait in (look, signals.stop.wait())]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
         task.cancel()

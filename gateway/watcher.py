@@ -41,10 +41,6 @@ class Rhythm:
     """Share by which every pause is drawn longer or shorter."""
     least_s: float = 0.1
     """Between two looks at one pod, however often its requests fail."""
-    first_look_s: float = 5.0
-    """After our start: so long traffic waits until all sources have told their pods and all of these were looked at.
-    Before, a model that is there would be refused as unknown; longer nobody is kept waiting for a word.
-    """
     settled_s: float = 5.0
     """Pods that are ready so soon after our own start were there before us: nothing is slow about them."""
     at_once: int = 32
@@ -82,6 +78,7 @@ class Watcher:
         self._slots = asyncio.Semaphore(self._rhythm.at_once)
         self._started_s = clock()
         self._drained: set[str] = set()
+        self._has_waited = False
         self.has_looked = asyncio.Event()
         """Every source has told its pods, and each of them has been looked at."""
 
@@ -97,17 +94,17 @@ class Watcher:
 
     def is_ready(self) -> bool:
         """Whether any pod may be chosen, and the others are known or have been waited for."""
-        has_waited = self.has_looked.is_set() or self._clock() - self._started_s > self._rhythm.first_look_s
-        return has_waited and self._is_any_ready()
+        return (self.has_looked.is_set() or self._has_waited) and self._is_any_ready()
 
     def _is_any_ready(self) -> bool:
         return any(pod.standing is Standing.READY for pod in self._router.fleet.pods)
 
-    async def first_look(self) -> None:
-        """Wait until all pods have been looked at, or until it is no use to wait on."""
+    async def first_look(self, most_s: float) -> None:
+        """Wait until all sources have told their pods and all of these were looked at, but no longer than so."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._rhythm.first_look_s):
+            async with asyncio.timeout(most_s):
                 await self.has_looked.wait()
+        self._has_waited = True
 
     def take_end(self, url: str, end: LegEnd) -> None:
         """A request on a pod has ended."""
@@ -325,7 +322,7 @@ class Watcher:
         known = self._router.fleet.pod(pod.url)
         if known is None or self._pods.get(pod.url) is not pod:
             return
-        cards = tuple(card for card in pod.cards or () if self._may_serve(pod.url, card.name))
+        cards = tuple(card for card in pod.cards or () if self._may_serve(pod.found, card.name))
         shown = replace(
             known,
             standing=pod.standing(),
@@ -345,9 +342,12 @@ class Watcher:
         if shown.standing is not known.standing:
             self._say("info", f"pod {shown.standing}", pod=pod.url, models=sorted(shown.models))
 
-    def _may_serve(self, url: str, model: str) -> bool:
+    def _may_serve(self, found: Found, model: str) -> bool:
         entry = self._models.get(model)
-        return entry is None or entry.pods is None or url in entry.pods
+        if entry is None:
+            return True
+        is_named = entry.pods is None or found.url in entry.pods
+        return is_named and entry.inference_pool in (None, found.pool)
 
     def _facts(self, pod: WatchedPod, cards: Sequence[ModelCard]) -> PodFacts:
         """What was said of the pod, and where that is silent, of the models that it serves."""

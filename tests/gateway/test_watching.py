@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from gateway.config.values import ModelEntry
 from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
 from routing.fleet import Standing
@@ -13,11 +14,10 @@ from tests.gateway.watch import FAST, Told, static, watching
 async def test_nothing_is_ready_before_all_pods_were_looked_at() -> None:
     """A model of the pod that is slow to answer would be refused as unknown."""
     quick, slow = FakePod(), FakePod(hangs=True)
-    rhythm = replace(FAST, first_look_s=3600)
-    async with fake_pods(quick, slow), watching(static(quick.url, slow.url), rhythm=rhythm, timeout_s=3600) as watch:
+    async with fake_pods(quick, slow), watching(static(quick.url, slow.url), timeout_s=3600) as watch:
         await watch.stands(quick.url, Standing.READY)
         assert not watch.watcher.is_ready()
-        looking = asyncio.create_task(watch.watcher.first_look())
+        looking = asyncio.create_task(watch.watcher.first_look(3600))
         await slow.stop()
         await looking
         assert watch.watcher.is_ready()
@@ -26,9 +26,10 @@ async def test_nothing_is_ready_before_all_pods_were_looked_at() -> None:
 async def test_a_source_that_says_nothing_is_not_waited_for_for_ever() -> None:
     """What others have told may be had then."""
     pod = FakePod()
-    async with fake_pods(pod), watching(static(pod.url), Told(), rhythm=replace(FAST, first_look_s=0.05)) as watch:
+    async with fake_pods(pod), watching(static(pod.url), Told()) as watch:
         await watch.stands(pod.url, Standing.READY)
-        await watch.watcher.first_look()
+        assert not watch.watcher.is_ready()
+        await watch.watcher.first_look(0.01)
         assert not watch.watcher.has_looked.is_set()
         assert watch.watcher.is_ready()
 
@@ -49,6 +50,17 @@ async def test_a_pod_is_what_its_sources_say() -> None:
         await watch.stands(pod.url, Standing.DRAINING)
         source.tell_of(Found(pod.url))
         await watch.stands(pod.url, Standing.READY)
+
+
+async def test_a_model_of_a_pool_is_served_by_its_pods_only() -> None:
+    """Whatever others say they serve."""
+    inside, outside = FakePod(), FakePod()
+    source = Told()
+    models = {"tiny": ModelEntry("tiny", inference_pool="p")}
+    async with fake_pods(inside, outside), watching(source, models=models) as watch:
+        source.tell_of(Found(inside.url, "p"), Found(outside.url))
+        assert (await watch.stands(inside.url, Standing.READY)).models == {"tiny"}
+        assert (await watch.stands(outside.url, Standing.READY)).models == set()
 
 
 async def test_a_source_that_breaks_is_followed_again() -> None:
