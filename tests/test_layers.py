@@ -50,8 +50,13 @@ BANNED_WORDS = frozenset(
     ("manager", "helper", "helpers", "util", "utils", "info", "data", "context", "process", "handle", "misc", "common")
 )
 
-NAMED_BY_OTHERS = frozenset({"data_received"})
-"""Names that a library calls us by (asyncio.Protocol)."""
+NAMED_BY_OTHERS = frozenset(
+    (
+        "data_received",  # asyncio.Protocol
+        *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMaxClockInfo"),  # NVML, recorded
+    )
+)
+"""Names that a library calls us by, or that we answer in its place."""
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
