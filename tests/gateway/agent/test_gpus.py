@@ -4,7 +4,7 @@ No GPU was at hand: the answers are recorded from NVIDIA's documentation of the 
 the shapes that nvidia-ml-py gives (objects with fields, whole numbers, `NVMLError` for what a device does not support).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +17,9 @@ class NVMLError(Exception):
     """As pynvml names it."""
 
 
-@dataclass
-class RecordedNvml:
-    """Eight functions of pynvml, answering as one kind of machine does."""
+@dataclass(frozen=True)
+class Machine:
+    """One kind of machine, and how NVML's eight calls answer on it."""
 
     name: str | bytes
     count: int
@@ -28,54 +28,43 @@ class RecordedNvml:
     clock_mhz: int
     links: tuple[int, ...] = ()
     """Version of each NVLink, 0 for one that is down."""
-    NVMLError: type[Exception] = NVMLError
-    shut: list[str] = field(default_factory=list)
 
-    def nvmlInit(self) -> None:  # noqa: N802 - NVML's names
-        self.shut.append("open")
+    def nvml(self, calls: list[str]) -> SimpleNamespace:
+        """In the place of the module `pynvml`; opening and closing are noted."""
+        return SimpleNamespace(
+            NVMLError=NVMLError,
+            nvmlInit=lambda: calls.append("open"),
+            nvmlShutdown=lambda: calls.append("shut"),
+            nvmlDeviceGetCount=lambda: self.count,
+            nvmlDeviceGetHandleByIndex=lambda index: f"device {index}",
+            nvmlDeviceGetName=lambda _: self.name,
+            nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=self.memory, free=self.memory, used=0),
+            nvmlDeviceGetMemoryBusWidth=lambda _: self._bus_width(),
+            nvmlDeviceGetMaxClockInfo=lambda _, kind: {2: self.clock_mhz}[kind],
+            nvmlDeviceGetNvLinkState=lambda _, link: int(self._link(link) > 0),
+            nvmlDeviceGetNvLinkVersion=lambda _, link: self._link(link),
+        )
 
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.shut.append("shut")
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return self.count
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        return f"device {index}"
-
-    def nvmlDeviceGetName(self, device: str) -> str | bytes:  # noqa: N802
-        return self.name
-
-    def nvmlDeviceGetMemoryInfo(self, device: str) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(total=self.memory, free=self.memory, used=0)
-
-    def nvmlDeviceGetMemoryBusWidth(self, device: str) -> int:  # noqa: N802
+    def _bus_width(self) -> int:
         if self.bus_bits is None:
             raise NVMLError("Not Supported")
         return self.bus_bits
 
-    def nvmlDeviceGetMaxClockInfo(self, device: str, kind: int) -> int:  # noqa: N802
-        assert kind == 2  # memory
-        return self.clock_mhz
-
-    def nvmlDeviceGetNvLinkState(self, device: str, link: int) -> int:  # noqa: N802
+    def _link(self, link: int) -> int:
         if link >= len(self.links):
             raise NVMLError("Invalid Argument")
-        return int(self.links[link] > 0)
-
-    def nvmlDeviceGetNvLinkVersion(self, device: str, link: int) -> int:  # noqa: N802
         return self.links[link]
 
 
-H100 = RecordedNvml("NVIDIA H100 80GB HBM3", 8, 85_520_809_984, 5120, 2619, (4,) * 18)
-H200 = RecordedNvml("NVIDIA H200", 8, 150_754_820_096, 6144, 3201, (4,) * 18)
-A100 = RecordedNvml(b"NVIDIA A100-SXM4-80GB", 4, 85_899_345_920, 5120, 1593, (3,) * 12)
-L4 = RecordedNvml("NVIDIA L4", 1, 24_152_899_584, 192, 6251)
-SLICE = RecordedNvml("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 1, 10_200_547_328, None, 2619)
+H100 = Machine("NVIDIA H100 80GB HBM3", 8, 85_520_809_984, 5120, 2619, (4,) * 18)
+H200 = Machine("NVIDIA H200", 8, 150_754_820_096, 6144, 3201, (4,) * 18)
+A100 = Machine(b"NVIDIA A100-SXM4-80GB", 4, 85_899_345_920, 5120, 1593, (3,) * 12)
+L4 = Machine("NVIDIA L4", 1, 24_152_899_584, 192, 6251)
+SLICE = Machine("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 1, 10_200_547_328, None, 2619)
 
 
 @pytest.mark.parametrize(
-    ("nvml", "told"),
+    ("machine", "told"),
     [
         (H100, {"gpu": H100.name, "gpus": 8, "gpu_bandwidth_gb_s": 3352, "nvlink_gb_s": 450}),
         (H200, {"gpu": H200.name, "gpus": 8, "gpu_bandwidth_gb_s": 4917, "nvlink_gb_s": 450}),
@@ -85,15 +74,16 @@ SLICE = RecordedNvml("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 1, 10_200_547_328, Non
     ],
     ids=["h100", "h200", "a100", "l4", "slice"],
 )
-def test_boards_are_told_as_their_data_sheets_have_them(nvml: RecordedNvml, told: dict[str, Any]) -> None:
+def test_boards_are_told_as_their_data_sheets_have_them(machine: Machine, told: dict[str, Any]) -> None:
     """Bandwidths within a per cent or two of what NVIDIA states; what a device does not support is left out."""
-    assert told_by_nvml(nvml) == told | {"gpu_memory_bytes": nvml.memory}
-    assert nvml.shut[-1] == "shut"
+    calls: list[str] = []
+    assert told_by_nvml(machine.nvml(calls)) == told | {"gpu_memory_bytes": machine.memory}
+    assert calls == ["open", "shut"]
 
 
 def test_links_that_are_down_carry_nothing() -> None:
     """Six of eighteen are up."""
-    assert told_by_nvml(RecordedNvml("x", 1, 1, 1, 1, (4,) * 6 + (0,) * 12))["nvlink_gb_s"] == 150
+    assert told_by_nvml(Machine("x", 1, 1, 1, 1, (4,) * 6 + (0,) * 12).nvml([]))["nvlink_gb_s"] == 150
 
 
 def torch(count: int) -> Any:
