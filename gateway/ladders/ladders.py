@@ -136,7 +136,7 @@ class Ladders:
     def _open(self, ladder: Ladder, request: Request, asked: Asked, terms: Terms) -> tuple[int, ...]:
         counter = self._router.counter(ladder.rungs[-1].model)
         wish = Wish(asked.needs, tokens_of(request, counter.size_per_token), terms.least, terms.most, terms.climbs)
-        known = replace(ladder, rungs=tuple(self._with_context(rung) for rung in ladder.rungs))
+        known = replace(ladder, rungs=tuple(self._with_length(rung) for rung in ladder.rungs))
         if request.continues is not None:
             return self._pinned(ladder, request, wish)
         able = open_rungs(known, wish)
@@ -155,7 +155,7 @@ class Ladders:
                 return tuple(served[:1]) or open_rungs(ladder, wish)
         return open_rungs(ladder, wish) or (len(ladder.rungs) - 1,)
 
-    def _with_context(self, rung: Rung) -> Rung:
+    def _with_length(self, rung: Rung) -> Rung:
         """Its pods say how much they can take, where the configuration does not."""
         if rung.context_tokens is not None:
             return rung

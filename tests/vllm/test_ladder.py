@@ -122,7 +122,8 @@ def test_who_asks_for_log_probabilities_gets_them(client: openai.OpenAI) -> None
 
 def test_broken_json_goes_up(ladders: Gateway, client: openai.OpenAI) -> None:
     """Cut by its limit the small model's answer is no JSON, however sure it was; the large one's is what it is."""
-    format_ = {"type": "json_schema", "json_schema": {"name": "city", "schema": {"type": "object"}}}
+    city = {"type": "object", "properties": {"capital_city": {"type": "string"}}, "required": ["capital_city"]}
+    format_ = {"type": "json_schema", "json_schema": {"name": "city", "schema": city}}
     raw = client.chat.completions.with_raw_response.create(**asking("easy", response_format=format_, max_tokens=2))
     assert raw.headers["x-hearth-rung"] == "smollm2"
     assert "json" in climbed(ladders, raw.headers["x-hearth-receipt"])["rungs"][0]["why"]

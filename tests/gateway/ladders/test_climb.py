@@ -19,6 +19,7 @@ def test_a_share_is_never_exceeded() -> None:
 
 
 def test_no_bound_binds_nobody() -> None:
+    """A share of one is no bound."""
     share = Share(1.0)
     for _ in range(50):
         assert share.may_escalate()
@@ -26,6 +27,7 @@ def test_no_bound_binds_nobody() -> None:
 
 
 def test_a_share_is_a_tenants_own() -> None:
+    """What one throws away is not held against another."""
     shares = Shares()
     shares.of("a", "auto", 0.5).take(is_escalated=True)
     assert not shares.of("a", "auto", 0.5).may_escalate()

@@ -62,4 +62,5 @@ def test_who_asks_for_fewer_gets_fewer() -> None:
     "event", [b"data: [DONE]\n\n", b": hello\n\n", b'data: {"logprobs":\n\n', b'data: 1"logprobs"\n\n']
 )
 def test_what_is_no_answer_goes_on_as_it_came(event: bytes) -> None:
+    """Ends, comments and what is no JSON."""
     assert Trim(Api.CHAT).events(event) == event
