@@ -34,7 +34,7 @@ LEAST_SAVED = 0.7
 SIZE_OF_NEEDS = 300
 """Examples from which on what a file says it needs is held against the truth."""
 LEAST_ENOUGH = 0.7
-LARGEST = 8_000
+LARGEST = 4_000
 TENTH = 10
 """One draw in so many is enough to see whether as many as were named would do."""
 
