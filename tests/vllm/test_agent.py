@@ -28,6 +28,9 @@ GUARD_S = 120.0
 
 LOOK_S = 1.0
 
+PATIENT = pytest.mark.timeout(900, func_only=True)
+"""Beyond the usual of this folder: a pod is started again within."""
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def redis(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
@@ -92,6 +95,7 @@ async def ask(gateway: Gateway, max_tokens: int = 4) -> aiohttp.ClientResponse:
         return answer
 
 
+@PATIENT
 async def test_a_pod_is_registered_with_its_facts(finder: Gateway, redis: Server, pod: Pod) -> None:
     """Engine facts come from the server and its command line, places from flags; there is no GPU, and it says so."""
     record = await registered(redis)
@@ -105,6 +109,7 @@ async def test_a_pod_is_registered_with_its_facts(finder: Gateway, redis: Server
     assert facts.kv_connector is None
 
 
+@PATIENT
 async def test_the_gateway_routes_to_what_it_found(finder: Gateway, pod: Pod) -> None:
     """Nobody has named this pod to the gateway."""
     answer = await ask(finder)
@@ -113,6 +118,7 @@ async def test_the_gateway_routes_to_what_it_found(finder: Gateway, pod: Pod) ->
     assert receipt.pod == pod.url
 
 
+@PATIENT
 async def test_an_engine_tells_its_load_by_itself(finder: Gateway, redis: Server) -> None:
     """While a request runs, the channel says so: the plugin told the agent, without any scrape."""
     client = redis.client()
@@ -143,6 +149,7 @@ async def says_running(heard: PubSub) -> bool:
     return any(load.running for pod in read_record(message["data"]).pods for load in pod.loads)
 
 
+@PATIENT
 async def test_a_dead_pod_is_forgotten_and_found_again(
     finder: Gateway, redis: Server, agent: AgentChild, pod: Pod
 ) -> None:
@@ -160,6 +167,7 @@ async def test_a_dead_pod_is_forgotten_and_found_again(
     assert (await ask(finder)).status == 200
 
 
+@PATIENT
 async def test_an_agent_that_is_stopped_takes_its_pods_out(
     finder: Gateway, redis: Server, agent: AgentChild, pod: Pod
 ) -> None:
