@@ -53,6 +53,7 @@ from gateway.quotas.lender import Lender
 from gateway.quotas.quotas import Quotas
 from gateway.receipts import Receipts
 from gateway.recording import RouteRecorder, shared_key
+from gateway.roles.making import keep_roles, make_canaries
 from gateway.room import Room
 from gateway.tls import listener_tls
 from gateway.warmth.asking import Asking, AskingExposition
@@ -160,7 +161,8 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     quotas = _make_quotas(router, prices, room, clock, draw)
     pairs, paired = make_pairs(router, probes, prices, clock=clock, say=say), PairTallies()
     ladders, climbs = Ladders(router, served_ladders(prices), draw=draw, clock=clock), CascadeTallies()
-    witnesses = (tallies.witness, tiers.witness, climbs.witness, receipts.witness)
+    canaries = make_canaries(settings.canaries, router, say, clock)
+    witnesses = (tallies.witness, tiers.witness, climbs.witness, canaries.witness, receipts.witness)
     passage = Passage(
         router,
         health=watcher.take_end,
@@ -193,6 +195,9 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
     put_policy(gateway, policy)
     gateway.background.append(issuer.run)
+    gateway.registry.register(canaries)
+    gateway.background.append(canaries.run)
+    keep_roles(gateway)
     _serve_envoy(gateway, host)
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))

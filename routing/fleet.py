@@ -325,9 +325,12 @@ class Fleet:
             self._keep(kept, model, regions, roster)
         return roster
 
+    def serving(self, model: str, regions: frozenset[str] | None = None) -> list[Pod]:
+        """The pods that may serve `model` now."""
+        return [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
+
     def _ready(self, model: str, regions: frozenset[str] | None) -> list[tuple[Engine, Pod]]:
-        pods = [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
-        return [(engine, pod) for pod in pods for engine in pod.engines]
+        return [(engine, pod) for pod in self.serving(model, regions) for engine in pod.engines]
 
     def _keep(
         self, rosters: dict[RosterKey, Roster], model: str, regions: frozenset[str] | None, roster: Roster

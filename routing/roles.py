@@ -24,9 +24,9 @@ class RoleTerms:
     tpot_s: float = 0.05
     memory_s: float = 5.0
     """How fast what was asked for is forgotten."""
-    ahead_s: float = 10.0
+    ahead_s: float = 20.0
     """Decodes pile up for as long as answers last: how far ahead their growth is taken to go on."""
-    min_stay_s: float = 20.0
+    min_stay_s: float = 60.0
     """An engine keeps a role at least so long."""
     gain: float = 0.1
     """By how much of itself the worst pressure must fall for one engine to move."""

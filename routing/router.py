@@ -15,6 +15,7 @@ from routing.affinity import LastSeen, Whereabouts
 from routing.ballot import Ballot, Scored
 from routing.candidates import Candidates, Gate, Scorer
 from routing.choice import TIE_S, choose
+from routing.canary import Rollout
 from routing.cost import CostBook
 from routing.demand import Demand
 from routing.fleet import EngineShape, Fleet, Pod, Roster
@@ -70,6 +71,8 @@ class Router:
         self.voice = voice
         self.seat = ALONE
         """Where we sit among the routers that share our engines."""
+        self.rollout: Rollout | None = None
+        """Pods on trial, and who may be sent to them."""
         self.keeps_roles = False
         """Whether engines that are there to decode prefill nothing that others can, where no gate says otherwise."""
         self.fleet = Fleet()
@@ -179,12 +182,22 @@ class Router:
 
     def _look(self, request: Request, avoid: frozenset[str], now_s: float) -> View:
         """All that may serve a request, scored."""
+        if self.rollout is not None:
+            avoid |= self._not_meant(self.rollout, request, avoid)
         roster = self._roster(request, avoid)
         candidates = self._candidates(request, roster, now_s)
         scored = self._score(request, candidates)
         if not roster.has_prefillers or not request.may_pair:
             return View(candidates, scored, None, roster.fallback)
         return self.pairing.widen(request, avoid, View(candidates, scored), self._weigh, self._score)
+
+    def _not_meant(self, rollout: Rollout, request: Request, avoid: frozenset[str]) -> frozenset[str]:
+        """The pods that a canary's share leaves out for this request."""
+        ready = [pod for pod in self.fleet.serving(request.model, request.regions) if pod.url not in avoid]
+        marks = {pod.url: (pod.pool, pod.facts.revision) for pod in ready}
+        meant = rollout.pods_for(request.session or request.id, marks)
+        answers = any(engine.pod in meant for engine in self.fleet.roster(request.model, request.regions).engines)
+        return frozenset(marks).difference(meant) if answers else frozenset()
 
     def _weigh(self, request: Request, roster: Roster, now_s: float) -> tuple[Candidates, Scored]:
         candidates = self._candidates(request, roster, now_s)

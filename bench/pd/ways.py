@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from bench.pd.figures import Figures, figures_of
 from bench.pd.workloads import ENGINES, Workload
@@ -37,13 +39,15 @@ def choice_way() -> Way:
     return Way(CHOICE, Split())
 
 
-def knowing_ways(best: dict[str, int], workload: Workload) -> list[Way]:
-    """One who knew every turn beforehand, and the best fixed split of each kind: forced as the fixed ones are, and
-    with our choice per request.
-    """
-    shifts = tuple((at_s, best[kind]) for at_s, kind in workload.phases)
-    split = Split(shifts[0][1], shifts=shifts[1:])
-    return [Way(KNOWING, replace(split, is_forced=True)), Way(f"{KNOWING}, choosing", split)]
+def knowing_ways(best: Mapping[str, Sequence[int]], workload: Workload) -> list[Way]:
+    """Those who knew every turn beforehand, and had one of the best fixed splits for each kind at the very turn."""
+    ways = []
+    for chosen in product(*best.values()):
+        split = dict(zip(best, chosen, strict=True))
+        shifts = tuple((at_s, split[kind]) for at_s, kind in workload.phases)
+        name = f"{KNOWING} " + ", ".join(f"{count}P" for count in chosen)
+        ways.append(Way(name, Split(shifts[0][1], shifts=shifts[1:], is_forced=True)))
+    return ways
 
 
 def play_way(way: Way, workload: Workload, seed: int) -> Figures:

@@ -29,6 +29,9 @@ LARGE_LINK = Link(bytes_per_token=327_680)
 
 MIDDLE = Profile()
 
+ALONE_S = 300.0
+"""How long a kind of traffic is played by itself, to find out which fixed split is best for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -74,6 +77,14 @@ def turning(name: str, phase_s: float, phases: int, seed: int) -> Workload:
     return Workload(name, trace, 8.0, 0.065, LARGE, LARGE_LINK, marks)
 
 
+def alone(kind: str, of: Workload, seed: int) -> Workload:
+    """Five minutes of one kind of a workload's traffic, from an empty fleet."""
+    random = Random(seed)
+    chosen = PROMPTS if kind == PROMPTS.name else ANSWERS
+    trace = make_trace(kind, list(_arrivals(chosen, 0.0, ALONE_S, random)), BLOCK_TOKENS)
+    return Workload(kind, trace, of.ttft_s, of.tpot_s, of.profile, of.link, ((0.0, kind),))
+
+
 def _arrivals(kind: Kind, from_s: float, length_s: float, random: Random) -> Iterator[Arrival]:
     """Requests that share nothing, by a Poisson clock."""
     at_s = from_s
@@ -101,5 +112,5 @@ def steady(requests: int) -> Iterator[Workload]:
 
 def shifting(seed: int, *, is_quick: bool) -> Iterator[Workload]:
     """Every five minutes, and every twenty."""
-    yield turning("turns every 5 min", 300.0, 2 if is_quick else 5, seed)
-    yield turning("turns every 20 min", 1_200.0, 2 if is_quick else 3, seed)
+    yield turning("turns every 5 min", 300.0, 2 if is_quick else 4, seed)
+    yield turning("turns every 20 min", 1_200.0, 2, seed)

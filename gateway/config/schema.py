@@ -11,6 +11,7 @@ from gateway.config.extproc_words import extproc_schema
 from gateway.config.ladder_schema import ladder_schema, rung_schema
 from gateway.config.words import LOG_LEVELS, MOST_PROCESSES
 from gateway.limits import Limits, Timeouts
+from routing.roles import RoleTerms
 from scorers.registry import SCORERS, routings
 from tenancy.reading.kinds import ABOVE_ZERO, AMOUNT, COUNT, FLAG, NAMES, TEXT
 from tenancy.schema import DRAFT, Schema, described, table
@@ -45,6 +46,8 @@ def config_schema() -> Schema:
                 "kv_events": described(
                     {"anyOf": [FLAG.schema, _kv_events()]}, "Exact warmth: engines tell what they hold."
                 ),
+                "roles": described({"anyOf": [FLAG.schema, _roles()]}, "Roles of engines follow the traffic."),
+                "canaries": described({"type": "array", "items": _canary()}, "Pods on trial, in their turns."),
                 "extproc": described(extproc_schema(), "Where Envoy sends requests to be placed; absent: nowhere."),
                 "tls": described(
                     table({"cert": TEXT.schema, "key": TEXT.schema}, required=("cert", "key")),
@@ -104,6 +107,28 @@ def _routing() -> Schema:
     scorers = {scorer.name: {"anyOf": [_of_fields(scorer(), above_zero=False), OFF]} for scorer in SCORERS}
     whole = table({"name": {"enum": list(routings())}, "scorers": table(scorers), "most_blocks": COUNT.schema})
     return {"anyOf": [{"enum": list(routings())}, whole]}
+
+
+def _roles() -> Schema:
+    usual = _of_fields(RoleTerms(), above_zero=False)
+    told = described(FLAG.schema, "Engines are told, by /pd_role_switch.")
+    return {**usual, "properties": {**usual["properties"], "switch": told}}
+
+
+def _canary() -> Schema:
+    return table(
+        {
+            "name": described(TEXT.schema, "What it is called in logs and metrics."),
+            "pool": described(TEXT.schema, "The pool whose pods are on trial."),
+            "revision": described(TEXT.schema, "The revision whose pods are on trial."),
+            "share": described(NUMBER, "Of the requests that it could serve: 0.05."),
+            "ttft_gate": described(NUMBER, "First tokens may take so many times as long: 1.1."),
+            "tpot_gate": described(NUMBER, "Tokens may take so many times as long: 1.1."),
+            "error": described(NUMBER, "The chance that a sound one is rolled back: 0.05."),
+            "least": described(COUNT.schema, "Comparisons before it is accepted: 200."),
+        },
+        required=("name",),
+    )
 
 
 def _kv_events() -> Schema:

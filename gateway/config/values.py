@@ -10,9 +10,11 @@ from pathlib import Path
 from gateway.config.exact import KvEvents, TokenizerEntry
 from gateway.config.extproc import ExtProc
 from gateway.config.ladder import LadderEntry, RungEntry
+from gateway.config.rollout import Roles
 from gateway.discovery.places import ELSEWHERE, Places
 from gateway.discovery.source import Found
 from gateway.limits import Limits, Timeouts
+from routing.canary import CanaryTerms
 from routing.candidates import Scorer
 from scorers.registry import routings
 
@@ -125,6 +127,9 @@ class Settings:
     routing: Routing = field(default_factory=Routing)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    roles: Roles | None = None
+    """Where roles follow the traffic."""
+    canaries: tuple[CanaryTerms, ...] = ()
     kv_events: KvEvents | None = None
     """Exact warmth, where it is wanted."""
     extproc: ExtProc | None = None

@@ -48,8 +48,20 @@ def full(folder: Path) -> dict[str, Any]:
     return {
         "model_list": [{"model_name": "a", "ladder": ["b", "c"], "hold_back": {}, "shadow": {}}],
         "discovery": {"static": {"pods": [{"url": "http://a:1"}]}, "file": {"path": f"{folder}/pods"}} | ASKED,
-        "routing": {"scorers": {"session": {}, "interference": {}, "copies": {}, "lora": {}, "slow_start": {}, "suited": {}, "duty": {}}},
+        "routing": {
+            "scorers": {
+                "session": {},
+                "interference": {},
+                "copies": {},
+                "lora": {},
+                "slow_start": {},
+                "suited": {},
+                "duty": {},
+            }
+        },
         "kv_events": {"load_us_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
+        "roles": {},
+        "canaries": [{"name": "new", "revision": "v2"}],
         "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key"},
         "log": {},
         "limits": {},

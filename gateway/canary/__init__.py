@@ -1,0 +1,1 @@
+"""Canaries at work: watched by their outcomes, shown, and rolled back by themselves."""

@@ -1,0 +1,97 @@
+"""Watches canaries by what becomes of requests: tells the rollout of every first token, says what it decides, and shows
+it to Prometheus. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.outcome import Outcome
+from routing.canary import Canary, Rollout, Stage
+from routing.fleet import Fleet
+
+Family = CounterMetricFamily | GaugeMetricFamily
+
+LOOK_S = 1.0
+
+Say = Callable[..., None]
+
+
+class CanaryWatch(Collector):
+    """One per gateway; a witness of outcomes."""
+
+    def __init__(self, rollout: Rollout, fleet: Fleet, say: Say, clock: Callable[[], float]) -> None:
+        self._rollout = rollout
+        self._fleet = fleet
+        self._say = say
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Look for who is next now and then, until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Put the next canary on trial where none is, and its pods are there."""
+        marks = {pod.url: (pod.pool, pod.facts.revision) for pod in self._fleet.pods}
+        if (canary := self._rollout.begin(marks)) is not None:
+            self._say("info", "canary on trial", canary=canary.terms.name, share=canary.terms.share)
+
+    def witness(self, outcome: Outcome) -> None:
+        """Take note of every engine that was tried for a request."""
+        for attempt in outcome.attempts:
+            pod = self._fleet.pod(attempt.engine.partition("#")[0])
+            if pod is None:
+                continue
+            is_last = attempt is outcome.attempts[-1]
+            failed = attempt.ended in BROKEN
+            if attempt.real_ttft_s is None and not failed:
+                continue
+            cold = attempt.predicted_prompt_tokens - (attempt.real_warm_tokens or attempt.predicted_warm_tokens)
+            tpot_s = _tpot_s(outcome) if is_last and not failed else None
+            ttft_s = None if failed else attempt.real_ttft_s
+            marks = (pod.pool, pod.facts.revision)
+            decided = self._rollout.take(marks, max(0.0, cold), ttft_s, tpot_s, self._clock())
+            if decided is not None:
+                self._tell(decided)
+
+    def _tell(self, canary: Canary) -> None:
+        back = canary.stage is Stage.ROLLED_BACK
+        self._say(
+            "error" if back else "info",
+            "canary rolled back" if back else "canary accepted",
+            canary=canary.terms.name,
+            ttft_evidence=round(canary.ttft.worse.best, 1),
+            tpot_evidence=round(canary.tpot.worse.best, 1),
+            comparisons=canary.ttft.worse.rounds,
+        )
+
+    def collect(self) -> Iterator[Family]:
+        """All families of this moment."""
+        stage = GaugeMetricFamily("hearth_canary_stage", "1 for the stage it is in.", labels=("canary", "stage"))
+        worse = GaugeMetricFamily(
+            "hearth_canary_evidence", "Evidence that it is worse; rolled back at 2 / error.", labels=("canary", "of")
+        )
+        rounds = CounterMetricFamily("hearth_canary_comparisons", "Times compared.", labels=("canary", "of"))
+        for canary in self._rollout.canaries:
+            name = canary.terms.name
+            for each in Stage:
+                stage.add_metric((name, each), float(canary.stage is each))
+            for of, comparison in (("ttft", canary.ttft), ("tpot", canary.tpot)):
+                worse.add_metric((name, of), comparison.worse.best)
+                rounds.add_metric((name, of), comparison.worse.rounds)
+        yield from (stage, worse, rounds)
+
+
+BROKEN = frozenset({"unreachable", "lost", "timeout", "malformed", "broken"})
+"""Ends of attempts that are their pod's fault."""
+
+
+def _tpot_s(outcome: Outcome) -> float | None:
+    tokens = outcome.usage.completion_tokens if outcome.usage is not None else 0
+    return None if outcome.decode_s is None or tokens < 2 else outcome.decode_s / (tokens - 1)

@@ -1,0 +1,68 @@
+"""Words of the configuration about how engines are used: roles that follow the traffic, and canaries.
+
+`roles: true`, or a mapping of what the split is held to; `canaries:` a list, in the order of their turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from routing.canary import CanaryTerms
+from routing.roles import RoleTerms
+from tenancy.document import Table, flag, number, text, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Roles that follow the traffic."""
+
+    terms: RoleTerms
+    switch: bool = False
+    """Whether engines are told, by SGLang's `/pd_role_switch`."""
+
+
+def roles(root: Table) -> Roles | None:
+    """`roles: true`, or a mapping of what is to be otherwise; absent or false: engines keep their roles."""
+    if not root.get("roles", lambda value: isinstance(value, dict) or flag(value), default=False):
+        return None
+    table = None
+    if not root.get("roles", lambda value: value is True, default=False):
+        table = root.table("roles")
+    if table is None:
+        return Roles(RoleTerms())
+    usual = RoleTerms()
+    found = {
+        field.name: table.get(
+            field.name, whole if field.name.startswith("least") else number, getattr(usual, field.name)
+        )
+        for field in fields(usual)
+    }
+    switch = table.get("switch", flag, default=False)
+    table.close()
+    try:
+        return Roles(RoleTerms(**found), switch)
+    except ValueError as wrong:
+        root.fault("roles", str(wrong))
+        return None
+
+
+def canaries(root: Table) -> tuple[CanaryTerms, ...]:
+    """The list `canaries`."""
+    found = []
+    for table in root.tables("canaries"):
+        given = {
+            "name": table.need("name", text, ""),
+            "pool": table.get("pool", text, None),
+            "revision": table.get("revision", text, None),
+            "share": table.get("share", number, 0.05),
+            "ttft_gate": table.get("ttft_gate", number, 1.1),
+            "tpot_gate": table.get("tpot_gate", number, 1.1),
+            "error": table.get("error", number, 0.05),
+            "least": table.get("least", whole, 200),
+        }
+        table.close()
+        try:
+            found.append(CanaryTerms(**given))
+        except ValueError as wrong:
+            table.blame(str(wrong))
+    return tuple(found)

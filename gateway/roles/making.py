@@ -1,0 +1,46 @@
+"""Puts roles and canaries into a gateway that is being built."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gateway.canary.watch import CanaryWatch
+from gateway.config.redis_place import parse_redis_url
+from gateway.roles.at_work import RolesAtWork, RoleSwitch
+from gateway.roles.keeper import RoleKeeper
+from routing.canary import CanaryTerms, Rollout
+from routing.router import Router
+
+if TYPE_CHECKING:
+    from gateway.build import Gateway
+
+
+def make_canaries(
+    terms: tuple[CanaryTerms, ...], router: Router, say: Callable[..., None], clock: Callable[[], float]
+) -> CanaryWatch:
+    """The watch over what is on trial; a router without canaries looks at nothing."""
+    rollout = Rollout(terms)
+    if terms:
+        router.rollout = rollout
+    return CanaryWatch(rollout, router.fleet, say, clock)
+
+
+def keep_roles(gateway: Gateway) -> None:
+    """Let roles follow the traffic, where that is wanted."""
+    words, clock = gateway.settings.roles, asyncio.get_running_loop().time
+    if words is None:
+        return
+    shared = None
+    if gateway.settings.redis is not None:
+        from gateway.roles.shared import SharedRoles  # noqa: PLC0415 - redis-py takes ten megabytes
+
+        place = parse_redis_url(gateway.settings.redis.value)
+        shared = SharedRoles(place, secrets.token_hex(8), clock)
+        gateway.background.append(shared.run)
+    switch = RoleSwitch(gateway.probes, gateway.pod_keys, gateway.say).tell if words.switch else None
+    at_work = RolesAtWork(gateway.router, RoleKeeper(gateway.router, words.terms, switch), shared, gateway.say, clock)
+    gateway.background.append(at_work.run)
+    gateway.registry.register(at_work)

@@ -1,0 +1,215 @@
+"""Lets a new pool or revision serve a share of requests, and says when it is worse than what stands, or as good.
+
+Each of its first-token and token times is set against one that the standing pods had just before on a request of like
+size: was it longer, by more than the gate allows? Were it not, that would happen in at most half of the comparisons,
+and whoever bet on it would not grow rich. The bettor's wealth may be looked at after every comparison: it ever reaches
+1 / error with a chance of at most `error` (Ville's inequality; betting as in Waudby-Smith and Ramdas). Decides only:
+who is asked, who answered and how fast are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf, log2
+
+from xxhash import xxh3_64_intdigest
+
+BETS = (0.1, 0.2, 0.4, 0.8)
+"""Shares of its wealth that a bettor stakes: small ones find small differences, large ones large differences soon."""
+
+LEAST_WEALTH = 1e-300
+
+STALE_S = 300.0
+"""What the standing pods took longer ago than this is compared with nothing."""
+
+
+class Stage(StrEnum):
+    """How far a canary has come."""
+
+    WAITING = "waiting"
+    """Another one's turn; it serves nobody."""
+    ON_TRIAL = "on_trial"
+    ACCEPTED = "accepted"
+    ROLLED_BACK = "rolled_back"
+    """It serves nobody until it is configured anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryTerms:
+    """`pool` or `revision` names its pods; both, those that are both. Ratios are of the standing pods' times."""
+
+    name: str
+    pool: str | None = None
+    revision: str | None = None
+    share: float = 0.05
+    """Of the requests that it could serve."""
+    ttft_gate: float = 1.1
+    tpot_gate: float = 1.1
+    """So much longer is no regression yet."""
+    error: float = 0.05
+    """The chance that one that is no worse than the gates is rolled back, over its whole trial."""
+    least: int = 200
+    """Comparisons before it is accepted; it is rolled back as soon as the evidence is there."""
+
+    def __post_init__(self) -> None:
+        if not self.pool and not self.revision:
+            raise ValueError("pool: name the pool or the revision on trial")
+        if not 0 < self.share < 1 or not 0 < self.error < 1:
+            raise ValueError("share, error: must be between 0 and 1")
+        if min(self.ttft_gate, self.tpot_gate) < 1 or self.least < 1:
+            raise ValueError("ttft_gate, tpot_gate, least: must be >= 1")
+
+
+class Wager:
+    """A bet, repeated, that something happens more often than every other time. Fair where it does not."""
+
+    __slots__ = ("_wealths", "best", "rounds")
+
+    def __init__(self) -> None:
+        self._wealths = [1.0] * len(BETS)
+        self.best = 1.0
+        """The most that the bettor ever had, having begun with 1."""
+        self.rounds = 0
+
+    def take(self, *, won: bool) -> None:
+        """One more round."""
+        self.rounds += 1
+        sign = 1.0 if won else -1.0
+        self._wealths = [
+            max(wealth * (1.0 + bet * sign), LEAST_WEALTH) for wealth, bet in zip(self._wealths, BETS, strict=True)
+        ]
+        self.best = max(self.best, sum(self._wealths) / len(BETS))
+
+
+@dataclass(slots=True)
+class _Standing:
+    """The last time that the standing pods took for one size of request; compared with once."""
+
+    seconds: float
+    at_s: float
+
+
+class Comparison:
+    """One kind of times, of the canary and of what stands, by the size of what took them."""
+
+    def __init__(self, gate: float) -> None:
+        self.gate = gate
+        self.worse = Wager()
+        self.better = Wager()
+        self._standing: dict[int, _Standing] = {}
+
+    def stands(self, size: float, seconds: float, now_s: float) -> None:
+        """A standing pod took so long."""
+        self._standing[_bucket(size)] = _Standing(seconds, now_s)
+
+    def tried(self, size: float, seconds: float, now_s: float) -> None:
+        """The canary took so long; infinitely long where it failed."""
+        other = self._standing.pop(_bucket(size), None)
+        if other is None or now_s - other.at_s > STALE_S:
+            return
+        bound = self.gate * other.seconds
+        self.worse.take(won=seconds > bound)
+        self.better.take(won=seconds <= bound)
+
+
+class Canary:
+    """One on trial."""
+
+    def __init__(self, terms: CanaryTerms) -> None:
+        self.terms = terms
+        self.stage = Stage.WAITING
+        self.ttft = Comparison(terms.ttft_gate)
+        self.tpot = Comparison(terms.tpot_gate)
+
+    def judge(self) -> Stage:
+        """What the evidence says now: one kind of times is enough to fail, acceptance wants both."""
+        if self.stage is not Stage.ON_TRIAL:
+            return self.stage
+        # Either test may err with half of the stated chance.
+        bar = 2.0 / self.terms.error
+        if max(self.ttft.worse.best, self.tpot.worse.best) >= bar:
+            self.stage = Stage.ROLLED_BACK
+        elif min(self.ttft.better.best, self.tpot.better.best) >= bar and self.ttft.worse.rounds >= self.terms.least:
+            self.stage = Stage.ACCEPTED
+        return self.stage
+
+    def has(self, pool: str | None, revision: str | None) -> bool:
+        """Whether a pod of this pool and revision is on trial here."""
+        terms = self.terms
+        return (terms.pool is None or terms.pool == pool) and (terms.revision is None or terms.revision == revision)
+
+
+Marks = Mapping[str, tuple[str | None, str | None]]
+"""Pool and revision of pods, by URL."""
+
+
+class Rollout:
+    """Canaries in the order given: one pool at a time."""
+
+    def __init__(self, terms: Sequence[CanaryTerms]) -> None:
+        self.canaries = tuple(Canary(each) for each in terms)
+
+    @property
+    def on_trial(self) -> Canary | None:
+        """Whose turn it is."""
+        return next((one for one in self.canaries if one.stage is Stage.ON_TRIAL), None)
+
+    def begin(self, pods: Marks) -> Canary | None:
+        """Put the next one on trial that has a pod, where none is. Returns it."""
+        if self.on_trial is not None:
+            return None
+        for canary in self.canaries:
+            if canary.stage is Stage.WAITING and any(canary.has(*marks) for marks in pods.values()):
+                canary.stage = Stage.ON_TRIAL
+                return canary
+        return None
+
+    def pods_for(self, key: str, pods: Marks) -> Collection[str]:
+        """Who may serve the session or request `key`: the same ones each time while nothing changes.
+
+        All where that would leave nobody.
+        """
+        standing = [url for url, marks in pods.items() if self._of(marks) is None]
+        canary = self.on_trial
+        tried = [url for url, marks in pods.items() if canary is not None and self._of(marks) is canary]
+        if canary is not None and tried and (not standing or _draw(canary.terms.name, key) < canary.terms.share):
+            return tried
+        return standing or pods
+
+    def take(
+        self,
+        marks: tuple[str | None, str | None],
+        cold_tokens: float,
+        ttft_s: float | None,
+        tpot_s: float | None,
+        now_s: float,
+    ) -> Canary | None:
+        """One request has ended on a pod; `ttft_s` None where it failed there. Returns the canary that this decides."""
+        canary = self.on_trial
+        if canary is None:
+            return None
+        of = self._of(marks)
+        if of is None and ttft_s is not None:
+            canary.ttft.stands(cold_tokens, ttft_s, now_s)
+            if tpot_s is not None:
+                canary.tpot.stands(cold_tokens, tpot_s, now_s)
+        elif of is canary:
+            canary.ttft.tried(cold_tokens, inf if ttft_s is None else ttft_s, now_s)
+            if tpot_s is not None:
+                canary.tpot.tried(cold_tokens, tpot_s, now_s)
+            return canary if canary.judge() is not Stage.ON_TRIAL else None
+        return None
+
+    def _of(self, marks: tuple[str | None, str | None]) -> Canary | None:
+        """The canary that a pod belongs to, while it is not accepted."""
+        return next((one for one in self.canaries if one.stage is not Stage.ACCEPTED and one.has(*marks)), None)
+
+
+def _bucket(size: float) -> int:
+    return int(log2(size + 1.0))
+
+
+def _draw(name: str, key: str) -> float:
+    return xxh3_64_intdigest(f"{name}\0{key}".encode()) / 2.0**64

@@ -1,0 +1,1 @@
+"""Canaries at work."""

@@ -1,0 +1,117 @@
+"""Who is sent to a canary, when it is rolled back, and how rarely a sound one is."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from routing.canary import Canary, CanaryTerms, Rollout, Stage, Wager
+
+NEW, OLD = (None, "v2"), (None, "v1")
+TERMS = CanaryTerms("v2", revision="v2", share=0.1)
+PODS = {"http://a": OLD, "http://b": OLD, "http://c": NEW}
+
+
+def trial(
+    seed: int, slower: float, rounds: int = 2_000, *, tpot: float = 1.0, fails: float = 0.0
+) -> tuple[Canary, int]:
+    """A canary that takes `slower` times as long, and how many of its requests it took to say so."""
+    random, rollout = Random(seed), Rollout([TERMS])
+    canary = rollout.begin(PODS)
+    assert canary is not None
+    for number in range(rounds):
+        size = 10 ** random.uniform(2, 4)
+        for marks, factor, pace in ((OLD, 1.0, 1.0), (NEW, slower, tpot)):
+            ttft_s = size / 10_000 * factor * random.lognormvariate(0.0, 0.5)
+            failed = marks is NEW and random.random() < fails
+            tpot_s = 0.02 * pace * random.lognormvariate(0.0, 0.2)
+            rollout.take(marks, size, None if failed else ttft_s, None if failed else tpot_s, float(number))
+        if canary.stage is not Stage.ON_TRIAL:
+            return canary, number
+    return canary, rounds
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [{"slower": 1.6}, {"slower": 1.0, "tpot": 1.5}, {"slower": 1.0, "fails": 0.7}],
+    ids=["TTFT", "TPOT", "fails"],
+)
+def test_a_worse_one_is_rolled_back(worse: dict[str, float]) -> None:
+    """Whichever of its times is worse, within some hundreds of its requests."""
+    for seed in range(10):
+        canary, after = trial(seed, **worse)  # type: ignore[arg-type]
+        assert canary.stage is Stage.ROLLED_BACK
+        assert after < 800
+
+
+def test_one_that_is_alike_is_accepted() -> None:
+    """Exactly as fast: within the gate, and in the end that is known."""
+    stages = [trial(seed, 0.8, 4_000, tpot=0.9)[0].stage for seed in range(8)]
+    assert stages == [Stage.ACCEPTED] * 8
+
+
+def test_a_sound_one_is_rarely_rolled_back() -> None:
+    """At the very gate, looked at after each of 500 requests: the stated chance of error holds."""
+    back = sum(
+        trial(seed, TERMS.ttft_gate, 500, tpot=TERMS.tpot_gate)[0].stage is Stage.ROLLED_BACK for seed in range(300)
+    )
+    assert back / 150 <= TERMS.error + 0.04
+
+
+def test_a_fair_bet_makes_nobody_rich() -> None:
+    """However long it goes on."""
+    rich = 0
+    for seed in range(400):
+        random, wager = Random(seed), Wager()
+        for _ in range(500):
+            wager.take(won=random.random() < 0.5)
+        rich += wager.best >= 20.0
+    assert rich / 400 <= 0.05 + 0.02
+
+
+def test_a_share_goes_to_the_canary() -> None:
+    """A session goes the same way each time."""
+    rollout = Rollout([TERMS])
+    assert set(rollout.pods_for("s", PODS)) == {"http://a", "http://b"}
+    rollout.begin(PODS)
+    tried = [key for key in map(str, range(5_000)) if set(rollout.pods_for(key, PODS)) == {"http://c"}]
+    assert len(tried) / 5_000 == pytest.approx(TERMS.share, abs=0.02)
+    assert all(set(rollout.pods_for(key, PODS)) == {"http://c"} for key in tried)
+
+
+def test_who_was_rolled_back_serves_nobody_and_who_was_accepted_serves_as_all() -> None:
+    """Unless there is nobody else."""
+    rollout = Rollout([TERMS])
+    canary = rollout.begin(PODS)
+    assert canary is not None
+    canary.stage = Stage.ROLLED_BACK
+    assert all(set(rollout.pods_for(str(key), PODS)) == {"http://a", "http://b"} for key in range(100))
+    assert set(rollout.pods_for("s", {"http://c": NEW})) == {"http://c"}
+    canary.stage = Stage.ACCEPTED
+    assert set(rollout.pods_for("s", PODS)) == set(PODS)
+
+
+def test_one_at_a_time() -> None:
+    """The second waits, and its pods with it."""
+    later = CanaryTerms("fast", pool="fast")
+    pods = {**PODS, "http://d": ("fast", "v1")}
+    rollout = Rollout([TERMS, later])
+    first = rollout.begin(pods)
+    assert first is not None
+    assert first.terms is TERMS
+    assert rollout.begin(pods) is None
+    assert all("http://d" not in rollout.pods_for(str(key), pods) for key in range(100))
+    first.stage = Stage.ACCEPTED
+    second = rollout.begin(pods)
+    assert second is not None
+    assert second.terms is later
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"share": 1.0}, {"error": 0.0}, {"ttft_gate": 0.9}, {"least": 0}, {"revision": None}]
+)
+def test_terms_are_checked(wrong: dict[str, object]) -> None:
+    """A gate below 1 would roll back what is faster."""
+    with pytest.raises(ValueError, match=r"pool|share|gate"):
+        CanaryTerms(**{"name": "x", "revision": "v2", **wrong})  # type: ignore[arg-type]
