@@ -53,7 +53,8 @@ it is given up.\
 """
 
 
-def populations(traces: Path, files: Sequence[str]) -> Iterator[Population]:
+def populations(traces: Path) -> Iterator[Population]:
+    """Made up, and the one file that everybody has."""
     for auroc in AUROCS:
         yield made_up("plain", auroc)
     for name, change in ODD.items():
@@ -62,10 +63,11 @@ def populations(traces: Path, files: Sequence[str]) -> Iterator[Population]:
         yield of_file(traces / ROUTELLM, None, PRICES)
     else:
         print(f"{traces / ROUTELLM} is not there: without it", file=sys.stderr)
-    for file in files:
-        path = Path(file)
-        for signal in read_labelled(path.read_bytes()).signals or (None,):
-            yield of_file(path, signal)
+
+
+def given(path: Path) -> list[Population]:
+    """A labelled file, by each of its signals."""
+    return [of_file(path, signal) for signal in read_labelled(path.read_bytes()).signals or (None,)]
 
 
 def machine() -> str:
@@ -83,14 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     traces = Path(os.environ.get("TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
     try:
-        asked = [
-            one
-            for one in populations(traces, options.data)
-            if not options.only or any(word in one.name for word in options.only)
-        ]
+        files = [one for path in options.data for one in given(Path(path))]
+        known = [*files, *populations(traces)]
     except (BadLabels, OSError) as fault:
         print(f"bench-cascade: {fault}", file=sys.stderr)
         return 1
+    asked = [one for one in known if not options.only or any(word in one.name for word in options.only)]
     cells = []
     for cell in judge_all(asked, options.draws, options.jobs):
         print(cell, file=sys.stderr)

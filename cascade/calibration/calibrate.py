@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -46,29 +46,31 @@ def calibrate(examples: Sequence[Example], subject: Subject, promise: Promise) -
     order = by_worth(tested, worth_maps(spent, apart)) if spent else by_rank(tested)
     steps = walk(tested, order, promise)
     at = chosen(steps, tested)
-    # By rank all buckets share a threshold, so it holds for tasks that were not labelled apart; by worth it does not.
-    pools = [*sorted(apart), ANY_BUCKET] if spent else [ANY_BUCKET]
-    edges = {} if at is None else kept_from(tested, order, at.level, pools)
-    named = sorted(apart | {ANY_BUCKET}) if spent or len(apart) > 1 else [ANY_BUCKET]
-    cuts = tuple(
-        _cut(examples, rung, bucket, edges.get((rung, bucket if spent else ANY_BUCKET), NEVER))
-        for rung in range(len(subject.models) - 1)
-        for bucket in named
-        if at is not None
-    )
     evidence = _evidence(tested, at, fingerprint(examples))
     if at is None:
         needs = examples_needed(steps, promise, cost_of_top(tested), len(tested))
         # What is spent on maps is needed on top.
         evidence = replace(evidence, needs=None if needs is None else needs * len(examples) // len(tested))
+        cuts: tuple[Cut, ...] = ()
+    elif spent:
+        edges = kept_from(tested, order, at.level, apart | {ANY_BUCKET})
+        cuts = tuple(_cuts(examples, apart, lambda rung, bucket: edges.get((rung, bucket), NEVER)))
+    else:
+        # Buckets share the threshold of their rung, and it holds for tasks that were not labelled apart.
+        edges = kept_from(tested, order, at.level, (ANY_BUCKET,))
+        cuts = tuple(_cuts(examples, apart, lambda rung, _: edges.get((rung, ANY_BUCKET), NEVER)))
     file = LadderFile(subject.models, subject.signal, subject.stage, promise, evidence, cuts, at is not None)
     return Calibration(file, tuple(steps), at)
 
 
-def _cut(examples: Sequence[Example], rung: int, bucket: str, edge: Edge) -> Cut:
-    own = [example for example in examples if bucket in (ANY_BUCKET, example.bucket)]
-    grey, benefits = _grey(own, rung, edge.threshold), benefit_map(own, rung, ANY_BUCKET)
-    return Cut(rung, bucket, edge.threshold, grey, benefits, edge.at, edge.share)
+def _cuts(examples: Sequence[Example], apart: frozenset[str], edge_of: Callable[[int, str], Edge]) -> Iterator[Cut]:
+    """Of every rung: one for any bucket, and one for each that is told apart, with a map of its own."""
+    for rung in range(examples[0].top):
+        for bucket in (ANY_BUCKET, *sorted(apart - {ANY_BUCKET})):
+            own = [example for example in examples if bucket in (ANY_BUCKET, example.bucket)]
+            edge = edge_of(rung, bucket)
+            grey, benefits = _grey(own, rung, edge.threshold), benefit_map(own, rung, ANY_BUCKET)
+            yield Cut(rung, bucket, edge.threshold, grey, benefits, edge.at, edge.share)
 
 
 def _grey(examples: Sequence[Example], rung: int, threshold: float) -> float:

@@ -8,15 +8,15 @@ from cascade.ladder_file import Promise
 from tests.cascade.calibration.labels import example, telling
 from tests.cascade.calibration.test_calibrate import SUBJECT
 
-PROMISE = Promise(0.01, 0.95)
+PROMISE = Promise(0.03, 0.95)
 
 
 def test_so_many_do() -> None:
-    """Where 200 are too few, as many as were named mostly carry the promise, and never fewer than were there."""
-    told = [calibrate(telling(200, seed=seed, shift=1.3), SUBJECT, PROMISE).file for seed in range(10)]
+    """Where 90 are too few, as many as were named mostly carry the promise, and never fewer than were there."""
+    told = [calibrate(telling(90, seed=seed, shift=1.3), SUBJECT, PROMISE).file for seed in range(10)]
     needs = [file.evidence.needs for file in told if file.evidence.needs]
-    assert len(needs) == 10, "200 never show a loss below 1 %"
-    assert min(needs) > 200
+    assert len(needs) == 10, "90 never show a loss below 3 %"
+    assert min(needs) > 90
     middle = sorted(needs)[len(needs) // 2]
     enough = [calibrate(telling(middle, seed=seed, shift=1.3), SUBJECT, PROMISE) for seed in range(100, 110)]
     assert sum(found.file.is_promised for found in enough) >= 7
