@@ -41,9 +41,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Seconds to first tokens, sorted."""
+    """Seconds to first tokens, sorted, of how many requests, those left out at the beginning included."""
 
     seconds: Sequence[float]
+    count: int
     faults: Sequence[str]
 
     def at(self, share: float) -> float:
@@ -106,7 +107,7 @@ async def large_prompts(port: int, bodies: Bodies, seconds: float) -> Waits:
     asker.close()
     measured = asker.calls[len(asker.calls) // 5 :]
     firsts = sorted(call.first_s - call.asked_s for call in measured if call.first_s is not None)
-    return Waits(firsts, asker.faults())
+    return Waits(firsts, len(asker.calls), asker.faults())
 
 
 async def heads(port: int, pids: Pids, seconds: float) -> Cost:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from random import sample
 
 import msgspec
 
@@ -38,13 +40,16 @@ class Picker:
 async def ours(pods: Sequence[str], folder: Path, *, processes: int = 1) -> AsyncIterator[Picker]:
     """The gateway with tenants, tiers, limits and a usage log; alone, on the interpreter that measures."""
     policy = _policy(folder)
-    ports = [word for name in ("listen", "metrics", "admin", "extproc") for word in (f"--{name}", "127.0.0.1:0")]
+    first = ports_in_a_row(processes)
+    ports = [word for name in ("listen", "metrics", "admin") for word in (f"--{name}", "127.0.0.1:0")]
+    ports += ["--extproc", f"127.0.0.1:{first}"]
+    addresses = tuple(f"127.0.0.1:{first + number}" for number in range(processes))
     named = [word for pod in pods for word in ("--pod", pod)]
     files = ("--policy", str(policy), "--usage-log", str(folder / "usage.jsonl"), "--processes", str(processes))
     # Older interpreters of a system want a package for Redis that .venv has no need of.
     python = sys.executable if processes == 1 else str(ROOT / ".venv" / "bin" / "python")
     words = (python, "-m", "gateway", "serve", *ports, *named, *files)
-    async with _picker(OURS, words, folder, _listening) as picker:
+    async with _picker(OURS, words, folder, lambda line: addresses if _is_listening(line) else ()) as picker:
         yield picker
 
 
@@ -102,11 +107,23 @@ async def _told(program: asyncio.subprocess.Process, log: Path, hear: Hear) -> t
     raise ChildFailed(f"a picker did not start: {said[-2000:]}")
 
 
-def _listening(line: bytes) -> tuple[str, ...]:
-    if not line.startswith(b"{"):
-        return ()
-    told = msgspec.json.decode(line)
-    return tuple(told["extproc"]) if told["message"] == "listening" else ()
+def ports_in_a_row(count: int) -> int:
+    """The first of so many free ports, one for each worker; below those that the system gives to outgoing connections."""
+    return next(
+        first for first in sample(range(20_000, 30_000), 1_000) if all(map(_is_free, range(first, first + count)))
+    )
+
+
+def _is_free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
+
+
+def _is_listening(line: bytes) -> bool:
+    return line.startswith(b"{") and msgspec.json.decode(line)["message"] == "listening"
 
 
 def _only_line(line: bytes) -> tuple[str, ...]:

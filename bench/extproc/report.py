@@ -52,6 +52,12 @@ def tables(figures: Figures) -> str:
         (
             _table(figures, "2 KB request", "request", modes()),
             _table(figures, "chunk", "chunk", [mode for mode in modes() if mode.key in CHUNK_MODES]),
+            _table(
+                figures,
+                "220 KB stream of 20 chunks",
+                "long prompt",
+                [mode for mode in modes() if mode.key in LARGE_MODES],
+            ),
             _large_table(figures),
         )
     )

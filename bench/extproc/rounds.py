@@ -91,7 +91,9 @@ class Bench:
         self._note(cell, "chunk", await loads.chunks(cell.port, cell.pids, seconds))
 
     async def _large(self, cell: Cell, bodies: Bodies, seconds: float) -> None:
+        windows = loads.Windows(cell.pids)
         waits = await loads.large_prompts(cell.port, bodies, max(seconds, 3.0))
+        self._note(cell, "long prompt", windows.cost(waits.count, ()))
         for share in (50, 99):
             self.figures[cell.picker, cell.mode.key, f"large p{share}"].append(waits.at(share / 100) * 1e3)
         self._complain(cell, waits.faults)
