@@ -1,4 +1,4 @@
-"""A real Envoy in front of Hearth, set up as people set it up: one configuration per way of working, on ports of its own."""
+"""A real Envoy in front of Hearth, set up as people set it up: one configuration per way of working."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, BinaryIO
 
 import aiohttp
 
@@ -239,7 +239,7 @@ async def envoy(way: Way, *pickers: str) -> AsyncIterator[Envoy]:
         folder = Path(kept)
         config, admin = folder / "envoy.json", folder / "admin"
         config.write_text(json.dumps(config_of(way, pickers)))
-        log = (folder / "log").open("wb")
+        log = _open(folder / "log")
         running = await asyncio.create_subprocess_exec(
             binary(),
             *("-c", str(config), "--admin-address-path", str(admin), "--disable-hot-restart"),
@@ -263,11 +263,19 @@ async def envoy(way: Way, *pickers: str) -> AsyncIterator[Envoy]:
             log.close()
 
 
+def _open(path: Path) -> BinaryIO:
+    return path.open("wb")
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
+
+
 async def _until_it_listens(started: Envoy, admin: Path, log: Path) -> None:
     async with asyncio.timeout(120), aiohttp.ClientSession() as session:
         while True:
-            assert started.running.returncode is None, log.read_text()[-4000:]
-            if admin.is_file() and (at := admin.read_text().strip()):
+            assert started.running.returncode is None, _read(log)[-4000:]
+            if at := _read(admin).strip():
                 started.admin = f"http://{at}"
                 try:
                     async with session.get(f"{started.admin}/listeners?format=json") as answer:

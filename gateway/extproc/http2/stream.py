@@ -168,6 +168,8 @@ class Stream:
         if self._is_finished:
             return
         self._is_finished = True
+        self._give_room()
+        self._held.clear()
         trailers = _literal(b"grpc-status", b"%d" % status)
         if words:
             trailers += _literal(b"grpc-message", words.encode("ascii", "replace").replace(b"%", b"%25"))

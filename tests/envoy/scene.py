@@ -1,0 +1,132 @@
+"""Pods, a gateway and an Envoy in front of both, and what can be asked about them afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+
+from simulator.options import Options
+from simulator.pod import SimulatedPod
+from simulator.profile import Profile
+from tests.envoy.envoys import Envoy, Way, envoy
+from tests.gateway.running import Running, serving
+from tests.scenarios.place import policy_of
+
+CHAT = "/v1/chat/completions"
+FAST = Profile(step_base_s=0.002)
+PATIENCE_S = 120.0
+
+
+@dataclass
+class Scene:
+    """All that runs. `url` is where clients come in: Envoy, or the gateway itself where there is no Envoy."""
+
+    pods: list[SimulatedPod]
+    gateway: Running
+    session: aiohttp.ClientSession
+    envoy: Envoy | None = None
+
+    @property
+    def url(self) -> str:
+        return self.envoy.url if self.envoy is not None else self.gateway.at("traffic")
+
+    @property
+    def picker(self) -> str:
+        line = next(line for line in self.gateway.lines if line["message"] == "listening")
+        return str(line["extproc"][0])
+
+    def endpoint(self, at: int) -> str:
+        return self.pods[at].url.removeprefix("http://")
+
+    def post(self, body: dict[str, Any], path: str = CHAT, **more: Any) -> Any:
+        return self.session.post(self.url + path, json=body, **more)
+
+    async def receipts(self) -> list[dict[str, Any]]:
+        """Newest first."""
+        async with self.session.get(self.gateway.at("admin", "/receipts")) as answer:
+            return list((await answer.json())["receipts"])
+
+    async def receipt(self, receipt_id: str) -> dict[str, Any]:
+        """The receipt of a request, once it has been settled."""
+        found: dict[str, Any] | None = None
+
+        async def look() -> bool:
+            nonlocal found
+            found = next((one for one in await self.receipts() if one["id"] == receipt_id), None)
+            return found is not None
+
+        await until(look)
+        assert found is not None
+        return found
+
+    async def metrics(self) -> dict[str, float]:
+        async with self.session.get(self.gateway.at("metrics", "/metrics")) as answer:
+            lines = (await answer.text()).splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+
+    async def until_idle(self) -> None:
+        """Until nothing is under way and the ledger says so."""
+
+        async def is_idle() -> bool:
+            return (await self.metrics())["hearth_extproc_requests"] == 0
+
+        await until(is_idle)
+        async with self.session.get(self.gateway.at("admin", "/fleet")) as answer:
+            fleet = await answer.json()
+        for pod in fleet["pods"]:
+            for engine in pod["engines"]:
+                assert engine["ledger"]["running"] == 0, engine
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for something that will come to be."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await is_so():  # noqa: ASYNC110 - it is in other processes, that tell us nothing
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def a_scene(
+    way: Way | Callable[[Sequence[SimulatedPod]], Way] | None,
+    *,
+    extproc: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    tenants: dict[str, dict[str, Any]] | None = None,
+    count: int = 2,
+    options: Options | None = None,
+) -> AsyncIterator[Scene]:
+    """`way`: how Envoy works, or how that follows from the pods; None: no Envoy."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="hearth-scene-")))
+        usual = options or Options(models=("big",), profile=FAST, keeps_responses=True, longest_answer=40)
+        pods = [await stack.enter_async_context(SimulatedPod(usual)) for _ in range(count)]
+        told: dict[str, Any] = {
+            "discovery": {"static": {"pods": [pod.url for pod in pods]}},
+            "extproc": {"listen": "127.0.0.1:0", **(extproc or {})},
+            **(settings or {}),
+        }
+        if tenants is not None:
+            policy = folder / "policy.yaml"
+            policy.write_text(json.dumps(policy_of(**tenants)))
+            told["policy"] = str(policy)
+        config = folder / "hearth.yaml"
+        config.write_text(json.dumps(told))
+        gateway = await stack.enter_async_context(serving("--config", str(config)))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        scene = Scene(pods, gateway, session)
+        if way is not None:
+            found = way(pods) if callable(way) else way
+            scene.envoy = await stack.enter_async_context(envoy(found, scene.picker))
+        yield scene
+
+
+def asking(text: str = "Hi", **more: Any) -> dict[str, Any]:
+    return {"model": "big", "messages": [{"role": "user", "content": text}], "max_tokens": 8} | more

@@ -1,0 +1,65 @@
+"""A port whose only service says back what it is told, to try HTTP/2 with; bounds as a test wants them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from gateway.extproc.http2.bounds import Bounds
+from gateway.extproc.http2.stream import Stream
+from gateway.extproc.port import Crowd, Port
+from gateway.proxy.asked import Budget
+
+ECHO = "/test.Echo/Echo"
+
+
+@dataclass
+class Echo:
+    """One stream: every message comes back twice where it is told to."""
+
+    stream: Stream
+    fates: list[str]
+
+    def take(self, message: bytes) -> None:
+        self.stream.send(message)
+
+    def ended(self) -> None:
+        self.fates.append("ended")
+        self.stream.finish()
+
+    def lost(self) -> None:
+        self.fates.append("lost")
+
+    def overfull(self) -> None:
+        self.fates.append("overfull")
+        self.stream.finish(8, "too much")
+
+    def check(self, now_s: float) -> None:
+        pass
+
+
+@dataclass
+class Echoing:
+    port: Port
+    where: str
+    budget: Budget
+    fates: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def echoing(
+    bounds: Bounds | None = None, *, most_bytes: int = 1 << 24, most: int = 10_000
+) -> AsyncIterator[Echoing]:
+    fates: list[str] = []
+    budget = Budget(most_bytes)
+    port = Port({ECHO.encode(): lambda stream: Echo(stream, fates)}, budget, Crowd(most), bounds or Bounds())
+    server = await asyncio.get_running_loop().create_server(port.protocol, "127.0.0.1", 0)
+    name = server.sockets[0].getsockname()
+    try:
+        yield Echoing(port, f"{name[0]}:{name[1]}", budget, fates)
+    finally:
+        server.close()
+        port.close()
+        await asyncio.sleep(0)
