@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gateway.config.schema import config_schema
 from gateway.config.sources import check_file
+from gateway.discovery.sources import missing_libraries
 from gateway.identity.load import load_policy
 from gateway.tls import check_certificate
 from tenancy.document import Fault, Invalid
@@ -31,7 +32,7 @@ def find_faults(config: Path, variables: Mapping[str, str]) -> tuple[Fault, ...]
         settings = check_file(config, variables)
     except Invalid as invalid:
         return invalid.faults
-    faults: list[Fault] = []
+    faults: list[Fault] = [*missing_libraries(settings)]
     try:
         load_policy(settings, variables)
     except Invalid as invalid:

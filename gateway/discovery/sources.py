@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from gateway.config.redis_place import parse_redis_url
 from gateway.config.values import Settings
@@ -55,13 +56,20 @@ def _registry(settings: Settings, means: Means) -> Iterator[Source]:
     )
 
 
+def missing_libraries(settings: Settings) -> list[Fault]:
+    """Of extras that the settings ask for."""
+    if settings.places.dns and find_spec("dns") is None:
+        return [Fault("discovery.dns", "needs a library: pip install 'hearth-gateway[dns]'")]
+    return []
+
+
 def _dns(settings: Settings, means: Means) -> Iterator[Source]:
     if not settings.places.dns:
         return
-    try:
-        from gateway.discovery.dns_names import DnsNames  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise Invalid([Fault("discovery.dns", "needs a library: pip install 'hearth-gateway[dns]'")]) from None
+    if missing := missing_libraries(settings):
+        raise Invalid(missing)
+    from gateway.discovery.dns_names import DnsNames  # noqa: PLC0415 - an extra
+
     for place in settings.places.dns:
         yield DnsNames(place, say=means.say, draw=means.draw)
 

@@ -79,10 +79,10 @@ def test_every_fault_of_a_configuration_is_told(tmp_path: Path, capsys: pytest.C
         f"{policy}: auth: is missing: without it nobody can be told apart\n"
         f"{policy}: tires: unknown key (did you mean `tiers`?)\n"
     )
-    config.write_text("model_list: [{model_name: a}, {model_name: b, kv_connector: NixlConnector}]\nlisten: 1\n")
+    config.write_text("model_list: [{model_name: a}, {model_name: b, litellm_params: {}}]\nlisten: 1\n")
     assert main(["config", "check", str(config)]) == 1
     assert capsys.readouterr().out == (
-        "listen: must be a text, not a number (quote it)\nmodel_list[1].kv_connector: not supported by this version\n"
+        "listen: must be a text, not a number (quote it)\nmodel_list[1].litellm_params: not supported by this version\n"
     )
     assert main(["config", "check", str(tmp_path / "nowhere")]) == 1
     assert "No such file" in capsys.readouterr().out

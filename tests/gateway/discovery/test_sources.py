@@ -1,0 +1,46 @@
+"""The sources that settings ask for stand in the order in which they are believed."""
+
+import asyncio
+
+import pytest
+
+from gateway.config.values import Secret, Settings
+from gateway.discovery import sources
+from gateway.discovery.places import DnsPlace, KubernetesPlace, Places, RegistryPlace
+from gateway.discovery.sources import Means, asked_sources, missing_libraries
+from tenancy.document import Invalid
+
+EVERYTHING = Places(
+    dns=(DnsPlace("a.example", 8000), DnsPlace("_http._tcp.b.example")),
+    registry=RegistryPlace(),
+    kubernetes=(KubernetesPlace("x", "app=a", api="http://127.0.0.1:1"),),
+)
+
+
+def means() -> Means:
+    return Means(say=lambda *_, **__: None, clock=asyncio.get_running_loop().time, draw=lambda: 0.5)
+
+
+async def test_who_measured_is_believed_before_who_labelled_and_who_resolved() -> None:
+    """Registry, Kubernetes, DNS; each place a source of its own."""
+    settings = Settings(redis=Secret("redis://127.0.0.1"), places=EVERYTHING)
+    names = [source.name for source in asked_sources(settings, means())]
+    assert names == ["redis", "kubernetes:x", "dns:a.example:8000", "dns:_http._tcp.b.example"]
+    assert not list(asked_sources(Settings(redis=Secret("redis://127.0.0.1")), means()))
+
+
+async def test_outside_a_cluster_the_api_server_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, not in the log."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    settings = Settings(places=Places(kubernetes=(KubernetesPlace("x", "app=a"),)))
+    with pytest.raises(Invalid, match=r"discovery\.kubernetes: we run in no cluster"):
+        list(asked_sources(settings, means()))
+
+
+async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the start and by `hearth config check`."""
+    settings = Settings(places=Places(dns=EVERYTHING.dns))
+    assert missing_libraries(settings) == []
+    monkeypatch.setattr(sources, "find_spec", lambda _: None)
+    with pytest.raises(Invalid, match=r"discovery\.dns: needs a library: pip install 'hearth-gateway\[dns\]'"):
+        list(asked_sources(settings, means()))
