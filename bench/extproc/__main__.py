@@ -26,7 +26,8 @@ from bench.extproc import loads, report
 from bench.extproc.modes import ROOT
 from bench.extproc.rounds import Bench
 
-PODS = 4
+PODS = 16
+"""So many that 150 prompts of 220 KB fit into their caches: else admission has them wait, as it should."""
 FAULTS_SHOWN = 5
 
 METHOD = """\

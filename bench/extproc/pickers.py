@@ -108,7 +108,7 @@ async def _told(program: asyncio.subprocess.Process, log: Path, hear: Hear) -> t
 
 
 def ports_in_a_row(count: int) -> int:
-    """The first of so many free ports, one for each worker; below those that the system gives to outgoing connections."""
+    """The first of so many free ports, one a worker; below those that the system gives to outgoing connections."""
     return next(
         first for first in sample(range(20_000, 30_000), 1_000) if all(map(_is_free, range(first, first + count)))
     )
