@@ -69,6 +69,8 @@ def test_ports_are_those_that_the_gateway_opens(
     assert ports["http"] == settings.listen.port
     assert settings.metrics is not None
     assert ports["metrics"] == settings.metrics.port
+    assert settings.extproc is not None
+    assert ports["picker"] == settings.extproc.listen.port
     for name in ("hearth", "hearth-metrics"):
         for port in manifests[f"Service/{name}"]["spec"]["ports"]:
             assert port["targetPort"] in ports
