@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from simulator.options import Options
+from simulator.profile import Profile
 from tests.envoy.envoys import (
     BUFFERED_NONE,
     BUFFERED_OBSERVED,
@@ -20,7 +21,7 @@ from tests.envoy.envoys import (
     DUPLEX_NONE,
     STREAMED_NONE,
 )
-from tests.envoy.scene import CHAT, FAST, Scene, a_scene, asking, until
+from tests.envoy.scene import CHAT, Scene, a_scene, asking, until
 from tests.scenarios.place import LONG
 
 WAYS = {
@@ -31,7 +32,13 @@ WAYS = {
     "duplex request": DUPLEX_NONE,
     "duplex": DUPLEX,
 }
-LENGTHY = Options(models=("big",), profile=FAST, shortest_answer=600, longest_answer=600)
+LENGTHY = Options(
+    models=("big",),
+    profile=Profile(step_base_s=0.002, prefill_s_per_token=1e-9, kv_blocks=1 << 20),
+    max_model_len=8 << 20,
+    shortest_answer=600,
+    longest_answer=600,
+)
 SEES_ANSWERS = {"observed", "watched", "duplex"}
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
