@@ -20,7 +20,7 @@ REAL ?=
 ARGS ?=
 
 .PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long chaos wheel \
-	bench-overhead bench-decide bench-index bench-routing bench-slo bench-cascade bench-extproc \
+	bench-overhead bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy check-deploy extproc-messages clean
 
 help: ## List the verbs.
@@ -139,6 +139,9 @@ bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside
 
 bench-cascade: $(READY) ## Whether promises about quality are kept, on known truths and labelled files (minutes).
 	@$(BIN)/python -m bench.cascade --keep bench/cascade/last.txt $(ARGS)
+
+bench-cascade-live: $(READY) ## What a released stream costs the relay, and how much later a kept one begins.
+	@$(BIN)/python -m bench.cascade.live --keep bench/cascade/live.last.txt $(ARGS)
 
 # --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
 

@@ -50,7 +50,6 @@ class LadderEntry:
     hold_back: HoldBack = field(default_factory=HoldBack)
     whole: bool = True
     """Whether answers that are not streamed are judged."""
-    hedges: bool = False
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
 
 
@@ -64,7 +63,7 @@ class RungEntry:
     cost_per_gpu_second: float = 0.0
 
 
-WORDS_OF_LADDER = ("calibration", "hold_back", "judge_whole", "hedge", "shadow_fraction", "shadow")
+WORDS_OF_LADDER = ("calibration", "hold_back", "judge_whole", "shadow_fraction", "shadow")
 
 
 def rung_entry(table: Table) -> RungEntry:
@@ -93,7 +92,6 @@ def ladder_entry(table: Table, file: Parse[Path]) -> LadderEntry | None:
         window=window,
         hold_back=hold_back,
         whole=table.get("judge_whole", flag, default=True),
-        hedges=table.get("hedge", flag, default=False),
         shadow=_shadow(table),
     )
 

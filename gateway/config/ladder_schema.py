@@ -47,7 +47,6 @@ def ladder_schema() -> dict[str, Schema]:
         "calibration": described(TEXT.schema, "The file that hearth cascade calibrate wrote."),
         "hold_back": described({"anyOf": [held, OFF]}, "How much of a stream is held until it is judged, or off."),
         "judge_whole": described(FLAG.schema, "Whether answers that are not streamed are judged: yes by default."),
-        "hedge": described(FLAG.schema, "Whether the next rung is begun early where an answer looks doubtful."),
         "shadow_fraction": described(FRACTION.schema, "Of kept answers, so many are asked of the next rung too."),
         "shadow": described(shadow, "What that may cost, and who compares."),
     }

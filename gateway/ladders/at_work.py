@@ -17,9 +17,7 @@ def served_ladders(entries: Mapping[str, ModelEntry]) -> dict[str, Served]:
 
 def _served(entry: LadderEntry, name: str, entries: Mapping[str, ModelEntry]) -> Served:
     rungs = tuple(_rung(model, entries.get(model)) for model in entry.rungs)
-    ladder = Ladder(
-        name=name, rungs=rungs, window=entry.window, whole=entry.whole, hedges=entry.hedges, file=entry.file
-    )
+    ladder = Ladder(name=name, rungs=rungs, window=entry.window, whole=entry.whole, file=entry.file)
     return Served(ladder, entry.hold_back, entry.shadow)
 
 

@@ -15,8 +15,6 @@ UNJUDGED = "unjudged"
 """Nobody was to judge it: the highest rung that may answer, or one that answers for want of another."""
 FAILED = "failed"
 """It gave no answer."""
-HEDGE_LOST = "hedge lost"
-"""Begun early, and not needed."""
 
 
 class Step(Struct, frozen=True):

@@ -80,7 +80,3 @@ class Judge(Protocol):
     def weigh(self, evidence: Evidence, moment: Moment) -> Verdict:
         """What becomes of it. Called once, and again never."""
         ...
-
-    def half_way(self, evidence: Evidence) -> None:
-        """Half of the window has come: who would begin the next rung early may."""
-        ...

@@ -40,7 +40,7 @@ class Standard:
 
 
 class RungJudge:
-    """Of one answer. `hedge` is called once if, half way through the window, it is likely to be thrown away."""
+    """Of one answer. `may_climb` says whether one more may be thrown away."""
 
     def __init__(
         self,
@@ -49,13 +49,11 @@ class RungJudge:
         trim: Trim | None,
         *,
         may_climb: Callable[[], bool],
-        hedge: Callable[[], None] | None = None,
     ) -> None:
         self.hold_back = hold_back
         self.trim = trim
         self._standard = standard
         self._may_climb = may_climb
-        self._hedge = hedge
         self.verdict: Verdict | None = None
         self.moment: Moment | None = None
         self.signal: float | None = None
@@ -72,14 +70,6 @@ class RungJudge:
             verdict, self.kept_for = Verdict.KEEP, "share"
         self.verdict = verdict
         return verdict
-
-    def half_way(self, evidence: Evidence) -> None:
-        if self._hedge is None or self._standard.file is None:
-            return
-        standard, signal = self._standard, self._signal(evidence)
-        found = judge(self._standard.file, standard.at, standard.bucket, signal, draw=standard.draw, is_final=False)
-        if found is Found.GREY:
-            self._hedge()
 
     def _judged(self, evidence: Evidence, moment: Moment) -> Verdict:
         if moment is Moment.ROOM and not evidence.tokens:

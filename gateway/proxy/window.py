@@ -13,7 +13,7 @@ from routing.request import Api
 class Window:
     """One stream's, until it is judged."""
 
-    __slots__ = ("_api", "_bytes", "_evidence", "_hold_back", "_judge", "_pieces", "_told_half")
+    __slots__ = ("_api", "_bytes", "_evidence", "_hold_back", "_judge", "_pieces")
 
     def __init__(self, api: Api, judge: Judge) -> None:
         self._api = api
@@ -22,7 +22,6 @@ class Window:
         self._evidence = Evidence()
         self._pieces: list[bytes] = []
         self._bytes = 0
-        self._told_half = False
 
     @property
     def has_answer(self) -> bool:
@@ -40,9 +39,6 @@ class Window:
         self._bytes += len(events)
         hear_events(self._api, events, self._evidence)
         hold_back = self._hold_back
-        if not self._told_half and 2 * self._counted >= hold_back.tokens and not hold_back.whole:
-            self._told_half = True
-            self._judge.half_way(self._evidence)
         if self._bytes > HELD_BYTES:
             return self.judge(Moment.ROOM)
         if self._counted >= hold_back.tokens and not hold_back.whole:

@@ -25,15 +25,11 @@ class FixedJudge:
     trim: Trim | None = None
     asked: list[Moment] = field(default_factory=list)
     evidence: Evidence | None = None
-    half: int = 0
 
     def weigh(self, evidence: Evidence, moment: Moment) -> Verdict:
         self.asked.append(moment)
         self.evidence = evidence
         return self.verdict
-
-    def half_way(self, evidence: Evidence) -> None:
-        self.half += 1
 
 
 def told(value: Any, name: str | None = None) -> bytes:

@@ -1,0 +1,93 @@
+"""A pod that costs nothing and says how sure it is: chunks as vLLM writes them, with log-probabilities where asked.
+
+`max_tokens` is the length of an answer, `seed` the milliseconds between tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import cast
+
+NUMBERS = {name: re.compile(rb'"%b"\s*:\s*(\d+)' % name) for name in (b"max_tokens", b"seed")}
+LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+COMMON = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion.chunk", "created": 1795186398, "model": "small"}
+
+
+def framed(told: object) -> bytes:
+    payload = b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+def token(number: int, *, sure: bool) -> bytes:
+    word = f" {number}"
+    tops = [{"token": f" {number + at}", "logprob": -0.1 - at, "bytes": [32, 49 + at]} for at in range(5)]
+    entry = {"token": word, "logprob": -0.1, "bytes": list(word.encode()), "top_logprobs": tops}
+    logprobs = {"content": [entry]} if sure else None
+    choice = {"index": 0, "delta": {"content": word}, "logprobs": logprobs, "finish_reason": None, "token_ids": None}
+    return framed({**COMMON, "choices": [choice]})
+
+
+class SurePod:
+    """What it says, prepared."""
+
+    def __init__(self) -> None:
+        self.tokens = {sure: [token(number, sure=sure) for number in range(1000)] for sure in (True, False)}
+        opening = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        self.opening = framed({**COMMON, "choices": [opening]})
+        ended = {"index": 0, "delta": {"content": ""}, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+        usage = {"prompt_tokens": 12, "total_tokens": 262, "completion_tokens": 250}
+        self.ending = (
+            framed({**COMMON, "choices": [ended]})
+            + framed({**COMMON, "choices": [], "usage": usage})
+            + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+        )
+        cards = [{"id": name, "object": "model", "max_model_len": 4096} for name in ("small", "big")]
+        self.models = json.dumps({"object": "list", "data": cards}).encode()
+
+    def protocol(self) -> asyncio.Protocol:
+        return Connection(self)
+
+
+class Connection(asyncio.Protocol):
+    """Of the gateway: a question at a time."""
+
+    def __init__(self, pod: SurePod) -> None:
+        self._pod = pod
+        self._asked = b""
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._asked += data
+        head, end, body = self._asked.partition(b"\r\n\r\n")
+        length = LENGTH.search(head)
+        if not end or (length is not None and len(body) < int(length[1])):
+            return
+        self._asked = b""
+        if head.startswith(b"POST"):
+            self._answer(body)
+        else:
+            told = self._pod.models if b"/v1/models" in head else b""
+            self._transport.write(WHOLE % (len(told), told))
+
+    def _answer(self, body: bytes) -> None:
+        found = {name: pattern.search(body) for name, pattern in NUMBERS.items()}
+        count, pace = (int(match[1]) if match else 0 for match in found.values())
+        tokens = self._pod.tokens[b'"logprobs":true' in body.replace(b" ", b"")]
+        self._transport.write(HEAD + self._pod.opening)
+        self._next(tokens[:count], 0, pace / 1000)
+
+    def _next(self, tokens: list[bytes], at: int, pace_s: float) -> None:
+        if self._transport.is_closing():
+            return
+        if at == len(tokens):
+            self._transport.write(self._pod.ending)
+            return
+        self._transport.write(tokens[at])
+        asyncio.get_running_loop().call_later(pace_s, self._next, tokens, at + 1, pace_s)
