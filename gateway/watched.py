@@ -32,6 +32,8 @@ class WatchedPod:
     """Whether any probe ever found it well."""
     was_gone: bool = False
     """Whether it was gone since it was last seen well: it has then lost its cache."""
+    was_looked_at: bool = False
+    """Whether all was asked of it once: health, models, metrics."""
     silences: int = 0
     cards: tuple[ModelCard, ...] | None = None
     trouble: str = ""

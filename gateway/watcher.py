@@ -214,13 +214,14 @@ class Watcher:
                     await self._look(pod)
                 except Exception as error:  # noqa: BLE001 - one odd pod must not end the watching of all
                     self._say("error", "watching failed", pod=pod.url, error=repr(error))
+            pod.was_looked_at = True
             self._note_look()
             await self._pause(pod)
 
     def _note_look(self) -> None:
         if self.has_looked.is_set() or not self.census.is_whole():
             return
-        if all(pod.looked_s > -inf for pod in self._pods.values()):
+        if all(pod.was_looked_at for pod in self._pods.values()):
             self.has_looked.set()
 
     async def _pause(self, pod: WatchedPod) -> None:
