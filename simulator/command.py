@@ -14,8 +14,10 @@ from pathlib import Path
 
 import uvloop
 
+from routing.roles import RoleTerms
 from simulator.children import ChildFailed
 from simulator.display import Display, make_display
+from simulator.link import Link
 from simulator.live_replay import play_on_stages
 from simulator.policies.registry import COMPARED as ALL_POLICIES
 from simulator.policies.registry import POLICIES, known_policies
@@ -24,6 +26,7 @@ from simulator.publish import publish
 from simulator.records import Replay
 from simulator.replay import Setting, play
 from simulator.report import RoutingReport, report_on
+from simulator.split import Split
 from simulator.trace_formats import TraceFault, load_trace
 from simulator.traces import Trace
 from simulator.workload import SHAPES, generate
@@ -66,6 +69,8 @@ class Wanted:
     replicas: int
     news_s: float | None
     profile: Profile
+    split: Split | None
+    """How prefill and decode are shared, where the pods hand KV over."""
     is_live: bool
     out: Path
 
@@ -116,7 +121,15 @@ def play_again(wanted: Wanted, trace: Trace, display: Display) -> list[list[Rout
 def play_one(wanted: Wanted, trace: Trace, routing: str, seed: int, display: Display) -> Replay:
     """One routing with one seed, in virtual time."""
     display.begin(routing, len(trace.arrivals))
-    setting = Setting(routing, wanted.pods, wanted.profile, seed, replicas=wanted.replicas, news_s=wanted.news_s)
+    setting = Setting(
+        routing,
+        wanted.pods,
+        wanted.profile,
+        seed,
+        replicas=wanted.replicas,
+        news_s=wanted.news_s,
+        split=wanted.split,
+    )
     return play(trace.jittered(wanted.jitter_s, seed), setting, display)
 
 
@@ -155,6 +168,7 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
             block_size=said.block_tokens,
             time_scale=said.time_scale,
         )
+        split = _split(said)
     except ValueError as error:
         parser.error(str(error))
     return Wanted(
@@ -170,9 +184,26 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
         said.replicas,
         None if said.alone else said.staleness,
         profile,
+        split,
         said.http,
         said.out,
     )
+
+
+def _split(said: argparse.Namespace) -> Split | None:
+    """Raises ValueError where the flags contradict each other."""
+    if said.prefill is None:
+        if said.soft or said.always_split:
+            raise ValueError("--soft and --always-split want --prefill")
+        return None
+    pods = said.pods or USUAL_PODS
+    if said.http or (said.replicas > 1 and said.soft):
+        raise ValueError("--prefill plays in virtual time; with --soft through one gateway")
+    if not 0 <= said.prefill < pods or (said.soft and not said.prefill):
+        raise ValueError(f"--prefill must be from {1 if said.soft else 0} to {pods - 1}")
+    link = Link(said.kv_bytes, said.link_gb_s * 1e9, said.link_ms / 1000)
+    terms = RoleTerms(ttft_s=said.ttft_s, tpot_s=said.tpot_ms / 1000)
+    return Split(said.prefill, said.soft, said.always_split or said.soft, terms=terms, link=link)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -215,6 +246,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--compare", action="store_true", help=f"all policies side by side: {', '.join(ALL_POLICIES)}")
     add("--http", action="store_true", help="over HTTP: hearth serve and pods as programs of their own")
     add("--time-scale", type=float, default=1.0, metavar="X", help="with --http: the clock runs X times as fast")
+    _add_split_flags(add)
     _add_engine_flags(add)
     add(
         "--out",
@@ -224,6 +256,24 @@ def make_parser() -> argparse.ArgumentParser:
         help="for report.json, plot.png and logs (default %(default)s)",
     )
     return parser
+
+
+def _add_split_flags(add: Callable[..., object]) -> None:
+    link, terms = Link(), RoleTerms()
+    add("--prefill", type=int, metavar="K", help="so many pods prefill, the others decode; 0: each may do either")
+    add("--soft", action="store_true", help="with --prefill: roles follow the traffic from there on")
+    add("--always-split", action="store_true", help="with --prefill: who decodes never prefills")
+    add("--ttft-s", type=float, default=terms.ttft_s, metavar="S", help="what --soft holds to (default %(default)g)")
+    add("--tpot-ms", type=float, default=terms.tpot_s * 1000, metavar="MS", help="the same (default %(default)g)")
+    add("--kv-bytes", type=int, default=link.bytes_per_token, metavar="N", help="of KV a token (default %(default)s)")
+    add(
+        "--link-gb-s",
+        type=float,
+        default=link.bytes_per_s / 1e9,
+        metavar="X",
+        help="GB/s from pod to pod (%(default)g)",
+    )
+    add("--link-ms", type=float, default=link.fixed_s * 1000, metavar="MS", help="a transfer of any size (%(default)g)")
 
 
 def _add_engine_flags(add: Callable[..., object]) -> None:

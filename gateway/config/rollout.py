@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from routing.canary import CanaryTerms
 from routing.roles import RoleTerms
@@ -50,7 +51,7 @@ def canaries(root: Table) -> tuple[CanaryTerms, ...]:
     """The list `canaries`."""
     found = []
     for table in root.tables("canaries"):
-        given = {
+        given: dict[str, Any] = {
             "name": table.need("name", text, ""),
             "pool": table.get("pool", text, None),
             "revision": table.get("revision", text, None),

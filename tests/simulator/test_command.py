@@ -85,3 +85,28 @@ def test_an_unknown_shape_names_the_known_ones() -> None:
     with pytest.raises(TraceFault, match="no shape `spiral`: chat, agent, teams"):
         choose_trace("generated:spiral", None, 0)
     assert choose_trace("generated:", 10, 0).arrivals == choose_trace("generated:chat", 10, 0).arrivals
+
+
+def test_prefill_and_decode_are_split(tmp_path: Path) -> None:
+    """Fixed, chosen per request, and with roles that follow: everybody is answered."""
+    base = ["--trace", "generated:teams", "--limit", "40", "--pods", "4", "--out", str(tmp_path), "--routing", "warm"]
+    for flags in (["--prefill", "0"], ["--prefill", "2", "--always-split"], ["--prefill", "1", "--soft"]):
+        assert main([*base, *flags]) == 0
+        report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+        assert [one["answered"] for one in report["routings"]] == [40]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--soft"], "want --prefill"),
+        (["--prefill", "8"], "from 0 to 7"),
+        (["--prefill", "0", "--soft"], "from 1 to 7"),
+        (["--prefill", "1", "--http"], "virtual time"),
+    ],
+)
+def test_splits_that_cannot_be_are_refused(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the command line, before anything is played."""
+    with pytest.raises(SystemExit):
+        read_wanted(["--trace", "generated", *flags])
+    assert words in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""The watch over canaries, from outcomes to events and metrics, through a real router's choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from gateway.canary.watch import CanaryWatch
+from gateway.outcome import Outcome
+from routing.blocks import Prompt
+from routing.canary import CanaryTerms, Rollout, Stage
+from routing.facts import PodFacts
+from routing.fleet import EngineShape, Pod, Standing
+from routing.placement import Usage
+from routing.receipt import Attempt
+from routing.request import Api, Request
+from routing.router import Router
+from scorers.registry import routings
+
+MODEL = "m"
+TERMS = CanaryTerms("v2", revision="v2", share=0.2, least=50)
+
+
+class Scene:
+    """Two standing pods, one on trial, and what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.router = Router(routings()["warm"], exact_sizes=True)
+        self.now_s = 0.0
+        for url, revision in (("http://a", "v1"), ("http://b", "v1"), ("http://c", "v2")):
+            facts = PodFacts(revision=revision)
+            self.router.put_pod(Pod(url, standing=Standing.READY, models=frozenset({MODEL}), facts=facts))
+            self.router.reshape_pod(url, [EngineShape(kv_tokens=100_000)])
+        self.rollout = self.router.rollout = Rollout([TERMS])
+        self.watch = CanaryWatch(self.rollout, self.router.fleet, self._say, lambda: self.now_s)
+
+    def _say(self, _level: str, words: str, **more: Any) -> None:
+        self.said.append((words, more))
+
+    def serve(self, number: int, slower: float) -> str:
+        """One request from its choice to its end; who served it."""
+        prompt = Prompt((1_000_000 + number,), range(500, 501), 500)
+        request = Request(f"r{number}", Api.CHAT, MODEL, prompt, stream=True)
+        placement = self.router.place(request, avoid=frozenset(), now_s=self.now_s, draw=0.5)
+        took_s = 0.1 * (slower if placement.engine.pod == "http://c" else 1.0) * (1 + number % 7 / 100)
+        self.now_s += took_s
+        placement.first_token(self.now_s)
+        placement.release(self.now_s)
+        self.watch.witness(outcome(request, placement.engine.pod, took_s))
+        return placement.engine.pod
+
+
+def outcome(request: Request, pod: str, ttft_s: float) -> Outcome:
+    """A request that one pod answered in full, at twenty milliseconds a token."""
+    attempt = Attempt(pod, "answered", (), 3, 500, 0, 0, ttft_s, ttft_s)
+    return Outcome(
+        request=request,
+        at_s=0.0,
+        tenant=None,
+        trace=None,
+        status=200,
+        reason=None,
+        detail="",
+        finish_reason="stop",
+        usage=Usage(500, 51, 0),
+        attempts=(attempt,),
+        ttft_s=ttft_s,
+        duration_s=ttft_s + 1.0,
+        decode_s=1.0,
+    )
+
+
+def test_a_slow_canary_is_taken_out_by_itself() -> None:
+    """It has its share until the evidence is there, and nothing after; that is said."""
+    scene = Scene()
+    scene.watch.look()
+    assert scene.said == [("canary on trial", {"canary": "v2", "share": 0.2})]
+    served = [scene.serve(number, slower=3.0) for number in range(1_000)]
+    assert 0 < served.count("http://c") < 100
+    assert scene.rollout.canaries[0].stage is Stage.ROLLED_BACK
+    assert scene.said[-1][0] == "canary rolled back"
+    assert "http://c" not in served[-500:]
+
+
+def test_a_failing_canary_is_taken_out_too() -> None:
+    """An attempt that is its pod's fault counts as one that took for ever."""
+    scene = Scene()
+    scene.watch.look()
+    for number in range(400):
+        request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
+        scene.watch.witness(outcome(request, "http://a", 0.1))
+        told = outcome(request, "http://c", 0.1)
+        broken = replace(told.attempts[0], ended="broken", real_ttft_s=None)
+        scene.watch.witness(replace(told, attempts=(broken,)))
+    assert scene.rollout.canaries[0].stage is Stage.ROLLED_BACK
+
+
+def test_a_sound_canary_joins_the_others() -> None:
+    """As fast as they are: in the end it gets its full part."""
+    scene = Scene()
+    scene.watch.look()
+    served = [scene.serve(number, slower=0.9) for number in range(1_500)]
+    assert scene.rollout.canaries[0].stage is Stage.ACCEPTED
+    assert served[-300:].count("http://c") > 60
+
+
+def test_what_is_shown() -> None:
+    """One stage is 1."""
+    scene = Scene()
+    scene.watch.look()
+    families = {family.name: family for family in scene.watch.collect()}
+    stages = {sample.labels["stage"]: sample.value for sample in families["hearth_canary_stage"].samples}
+    assert stages == {"waiting": 0.0, "on_trial": 1.0, "accepted": 0.0, "rolled_back": 0.0}

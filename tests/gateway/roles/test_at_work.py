@@ -1,0 +1,114 @@
+"""Roles at work: one of two gateways decides and the other follows, by way of a real Redis; engines are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from gateway.config.redis_place import parse_redis_url
+from gateway.roles.at_work import SWITCH_PATH, RolesAtWork, RoleSwitch
+from gateway.roles.keeper import RoleKeeper
+from gateway.roles.shared import SharedRoles
+from routing.facts import Role
+from routing.fleet import Engine
+from routing.roles import Change
+from routing.router import Router
+from tests.gateway.roles.test_keeper import TERMS, roles_of, router_of
+from tests.gateway.warmth.exchange import until
+from tests.gateway.warmth.redis_servers import redis_server
+
+
+class Gateway:
+    """As far as roles are concerned."""
+
+    def __init__(self, url: str, who: str) -> None:
+        self.now_s = 0.0
+        self.router = router_of(3)
+        self.shared = SharedRoles(parse_redis_url(url), who, lambda: self.now_s)
+        keeper = RoleKeeper(self.router, TERMS)
+        self.at_work = RolesAtWork(self.router, keeper, self.shared, lambda *_, **__: None, lambda: self.now_s)
+
+
+@asynccontextmanager
+async def gateways(url: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    """Two that have found Redis."""
+    both = Gateway(url, "one"), Gateway(url, "two")
+    tasks = [asyncio.create_task(each.shared.run()) for each in both]
+    try:
+        await until(lambda: all(each.shared.is_connected for each in both))
+        yield both
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_one_decides_and_the_other_follows(tmp_path: Path) -> None:
+    """Whoever has the lease; the other's engines get the same roles, though it looks at none."""
+    async with redis_server(tmp_path) as redis, gateways(redis.url) as (one, two):
+        await one.at_work.look()
+        assert one.shared.decides
+        await one.at_work.look()
+        await two.at_work.look()
+        assert not two.shared.decides
+        await one.at_work.look()
+        await two.at_work.look()
+        assert Role.PREFILL in roles_of(one.router)
+        assert roles_of(two.router) == roles_of(one.router)
+        one.router.fleet.assume("http://2", Role.PREFILL)
+        await one.at_work.look()
+        await two.at_work.look()
+        assert roles_of(two.router) == roles_of(one.router)
+
+
+def shown(router: Router, url: str) -> float:
+    """What metrics say of a pod being there for prefill."""
+    at_work = RolesAtWork(router, RoleKeeper(router, TERMS), None, lambda *_, **__: None, lambda: 0.0)
+    family = next(iter(at_work.collect()))
+    return next(
+        sample.value for sample in family.samples if sample.labels == {"engine": url, "role": Role.PREFILL.value}
+    )
+
+
+async def test_roles_are_shown_and_kept_to() -> None:
+    """One metric an engine and role; who decodes prefills nothing that others can."""
+    router = router_of(2)
+    router.fleet.assume("http://0", Role.PREFILL)
+    assert shown(router, "http://0") == 1.0
+    assert shown(router, "http://1") == 0.0
+    assert router.keeps_roles
+
+
+async def test_an_engine_is_told() -> None:
+    """By its own path, with the pods' key; one that refuses is logged."""
+    told: list[tuple[str | None, Any]] = []
+    said: list[str] = []
+
+    async def switch(request: web.Request) -> web.Response:
+        told.append((request.headers.get("Authorization"), await request.json()))
+        return web.Response(status=200 if len(told) == 1 else 500)
+
+    app = web.Application()
+    app.router.add_post(SWITCH_PATH, switch)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with aiohttp.ClientSession() as client:
+            switcher = RoleSwitch(client, lambda _: "key", lambda _, words, **__: said.append(words))
+            engine = Engine(0, f"http://127.0.0.1:{runner.addresses[0][1]}")
+            switcher.tell(engine, Change(engine.name, Role.PREFILL, 1.0, 0.2))
+            await until(lambda: len(told) == 1)
+            switcher.tell(engine, Change(engine.name, Role.DECODE, 0.2, 1.0))
+            await until(lambda: bool(said))
+    finally:
+        await runner.cleanup()
+    assert told == [("Bearer key", {"role": "prefill"}), ("Bearer key", {"role": "decode"})]
+    assert said == ["engine did not switch its role"]
