@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 
+from aiohttp import web
+
 from gateway.config.values import ModelEntry
 from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
@@ -21,6 +23,26 @@ async def test_nothing_is_ready_before_all_pods_were_looked_at() -> None:
         await slow.stop()
         await looking
         assert watch.watcher.is_ready()
+
+
+async def test_a_pod_was_looked_at_when_its_models_are_known() -> None:
+    """Though another's look ends while this one is well and has not yet told them."""
+    may_tell = asyncio.Event()
+
+    class SlowLister(FakePod):
+        async def _models(self, request: web.Request) -> web.Response:
+            await may_tell.wait()
+            return await super()._models(request)
+
+    slow, quick = SlowLister(), FakePod()
+    async with fake_pods(slow, quick), watching(static(slow.url, quick.url), timeout_s=3600) as watch:
+        await slow.pulse.until(lambda: slow.asked.get("health", 0) > 0)
+        looks = quick.asked.get("health", 0)
+        await quick.pulse.until(lambda: quick.asked.get("health", 0) > looks + 3)
+        assert not watch.watcher.has_looked.is_set()
+        may_tell.set()
+        await watch.watcher.has_looked.wait()
+        assert watch.pod(slow.url).standing is Standing.READY
 
 
 async def test_a_source_that_says_nothing_is_not_waited_for_for_ever() -> None:
