@@ -12,7 +12,7 @@ from statistics import fmean, median
 
 from bench.cascade.populations import Population
 from bench.cascade.truth import NOTHING, Effect, Truth
-from cascade.calibration.calibrate import Calibration, calibrate
+from cascade.calibration.calibrate import calibrate
 from cascade.calibration.examples import Example
 from cascade.ladder_file import Promise
 
@@ -89,7 +89,7 @@ def judge_cell(population: Population, max_loss: float, size: int, draws: int) -
         found = calibrate(drawn, population.subject, promise)
         made += found.file.is_promised
         ours.append(truth.of(found.file))
-        plain.append(_plain(found, drawn, truth, max_loss))
+        plain.append(_plain(drawn, truth, max_loss))
         if not found.file.is_promised:
             needs.append(float(found.file.evidence.needs or "inf"))
     told = median(needs) if len(needs) * 2 >= draws else float("inf")
@@ -118,15 +118,9 @@ def _enough(population: Population, promise: Promise, size: int, draws: int, ran
     return fmean(calibrate(these, population.subject, promise).file.is_promised for these in drawn)
 
 
-def _plain(found: Calibration, drawn: Sequence[Example], truth: Truth, max_loss: float) -> Effect:
+def _plain(drawn: Sequence[Example], truth: Truth, max_loss: float) -> Effect:
     """What is in use elsewhere; shown for two rungs."""
-    fine = [step for step in found.steps if step.loss <= max_loss]
-    if not fine or drawn[0].top != 1:
-        return NOTHING
-    kept = min(fine, key=lambda step: step.cost).kept
-    signals = sorted((one.signals[0] for one in drawn if one.signals[0] == one.signals[0]), reverse=True)
-    at = max(0, min(len(signals), round(kept * len(drawn))) - 1)
-    return truth.at(signals[at])
+    return NOTHING if drawn[0].top != 1 else truth.at(Truth(drawn).best_threshold(max_loss))
 
 
 def judge_all(populations: Iterable[Population], draws: int, jobs: int) -> Iterator[Cell]:

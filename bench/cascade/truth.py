@@ -70,8 +70,12 @@ class Truth:
     def best(self, max_loss: float) -> Effect:
         """The most that one threshold (or one share kept, of more rungs) saves without losing more than this."""
         if self._is_simple:
-            effects = [self.at(-signal) for signal in dict.fromkeys(self._signals)]
-            return max([NOTHING, *(one for one in effects if one.loss <= max_loss)], key=lambda effect: effect.saved)
+            return self.at(self.best_threshold(max_loss))
         steps = walk(self._examples, by_rank(self._examples), Promise(max_loss, 0.5))
         effects = [Effect(step.loss, 1.0 - step.cost / self._top) for step in steps if step.loss <= max_loss]
         return max([NOTHING, *effects], key=lambda effect: effect.saved)
+
+    def best_threshold(self, max_loss: float) -> float:
+        """The threshold that saves most without losing more than this, where there are two rungs."""
+        fine = (-signal for signal in dict.fromkeys(self._signals) if self.at(-signal).loss <= max_loss)
+        return max([inf, *fine], key=lambda threshold: self.at(threshold).saved)
