@@ -21,6 +21,9 @@ from gateway.proxy.window import Window
 from routing.placement import Usage
 from routing.reading import read_usage
 
+EARLY = 0.9
+"""Of a window's time: a loop with much to do comes to its timers late, and never early."""
+
 
 class HeldStream(EventStream):
     """Events of a stream that is held back until it is judged."""
@@ -57,7 +60,7 @@ class HeldStream(EventStream):
         elif self._timer is None and window.has_answer:
             self._since_s = self._relay.now_s()
             if not self._judge.hold_back.whole:
-                self._timer = self._relay.call_later(self._judge.hold_back.max_added_s, self._time_is_up)
+                self._timer = self._relay.call_later(EARLY * self._judge.hold_back.max_added_s, self._time_is_up)
 
     def end(self) -> None:
         if self._window is not None and self._scanner.is_complete and self._scanner.error is None:

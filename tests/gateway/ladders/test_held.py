@@ -102,7 +102,7 @@ def test_time_closes_a_window(verdict: Verdict) -> None:
         assert timers == []
         scene.feed([chunk(sure[1]), chunk(sure[2])])
         [(wait_s, ring)] = timers
-        assert wait_s == HELD_LONG
+        assert 0.8 * HELD_LONG < wait_s < HELD_LONG
         assert scene.client.written == b""
         ring()
         assert judge.asked == [Moment.TIME]
