@@ -42,7 +42,7 @@ OF_EVERY_MODE = ("status", "reason", "tenant", "tier", "model", "api", "stream",
 
 async def asked(scene: Scene) -> list[tuple[object, ...]]:
     """What the clients of a transcript are told, but for what is new each time."""
-    found = []
+    found: list[Any] = []
     for tenant, path, body in TRANSCRIPT:
         head = {"authorization": f"Bearer sk-{tenant}"}
         async with scene.session.post(scene.url + path, json=body, headers=head) as answer:
@@ -68,7 +68,7 @@ def plain(text: str, reason: str | None) -> object:
 async def decided(scene: Scene, *, seen: bool) -> list[dict[str, object]]:
     """Receipts in order, with pods by the order in which they were first chosen: between equals a coin decides."""
     names: dict[str, int] = {}
-    found = []
+    found: list[Any] = []
     for receipt in reversed(await scene.receipts()):
         kept = {word: receipt[word] for word in OF_EVERY_MODE}
         kept["attempts"] = [

@@ -53,11 +53,11 @@ def first_message(
         header.key, header.raw_value = name, value.encode()
     if subset is not None:
         hint = told.metadata_context.filter_metadata["envoy.lb.subset_hint"]
-        value = hint.fields[f"{DESTINATION}-subset"]
+        held = hint.fields[f"{DESTINATION}-subset"]
         if isinstance(subset, str):
-            value.string_value = subset
+            held.string_value = subset
         else:
-            value.list_value.extend(subset)
+            held.list_value.extend(subset)
     return told.SerializeToString()
 
 
