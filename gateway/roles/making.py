@@ -33,6 +33,9 @@ def keep_roles(gateway: Gateway) -> None:
     words, clock = gateway.settings.roles, asyncio.get_running_loop().time
     if words is None:
         return
+    if gateway.settings.processes > 1 and gateway.settings.redis is None:
+        gateway.say("warning", "roles want redis where there are several processes: engines keep those they have")
+        return
     shared = None
     if gateway.settings.redis is not None:
         from gateway.roles.shared import SharedRoles  # noqa: PLC0415 - redis-py takes ten megabytes
