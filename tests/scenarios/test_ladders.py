@@ -276,12 +276,13 @@ async def test_a_promise_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
         assert (status, head["x-hearth-rung"]) == (200, "big")
 
 
+@pytest.mark.timeout(300)
 async def test_shadows_keep_a_promise_true(tmp_path: Path) -> None:
     """Kept answers are asked of the next rung too; two that never agree end the promise, and the top rung answers."""
     async with some_rungs(tmp_path, KEEPS, shadow_fraction=1.0) as rungs:
-        async with asyncio.timeout(90):
-            for number in range(400):
-                _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=20, stream=number % 2 == 0))
+        async with asyncio.timeout(240):
+            for number in range(4000):
+                _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8, stream=number % 2 == 0))
                 if head["x-hearth-rung"] == "big":
                     break
             else:
