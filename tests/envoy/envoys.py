@@ -263,6 +263,13 @@ async def envoy(way: Way, *pickers: str) -> AsyncIterator[Envoy]:
             log.close()
 
 
+async def a_moment() -> None:
+    """Until it is worth asking again what other programs tell nobody."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    loop.call_later(0.05, over.set)
+    await over.wait()
+
+
 def _open(path: Path) -> BinaryIO:
     return path.open("wb")
 
@@ -287,4 +294,4 @@ async def _until_it_listens(started: Envoy, admin: Path, log: Path) -> None:
                             return
                 except aiohttp.ClientError:
                     pass
-            await asyncio.sleep(0.05)
+            await a_moment()

@@ -16,7 +16,7 @@ import aiohttp
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
-from tests.envoy.envoys import Envoy, Way, envoy
+from tests.envoy.envoys import Envoy, Way, a_moment, envoy
 from tests.gateway.running import Running, serving
 from tests.scenarios.place import policy_of
 
@@ -89,8 +89,8 @@ class Scene:
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
     """Wait for something that will come to be."""
     async with asyncio.timeout(PATIENCE_S):
-        while not await is_so():  # noqa: ASYNC110 - it is in other processes, that tell us nothing
-            await asyncio.sleep(0.02)
+        while not await is_so():
+            await a_moment()
 
 
 @asynccontextmanager

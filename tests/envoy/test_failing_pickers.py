@@ -18,13 +18,13 @@ import pytest
 from simulator.envoy import Bootstrap, Envoy, bootstrap, envoy_running
 from simulator.options import Options
 from simulator.pod import SimulatedPod
+from tests.envoy.envoys import a_moment
 from tests.gateway.running import Running, serving
 from tests.sources import ROOT
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(300)]
 
 LIMIT_S = 120.0
-ASK_AGAIN_S = 0.1
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "max_tokens": 3, "messages": [{"role": "user", "content": "tell me"}]}
 
@@ -88,8 +88,8 @@ class Scene:
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
     """Ask until it is so; nobody tells us."""
     async with asyncio.timeout(LIMIT_S):
-        while not await is_so():  # noqa: ASYNC110 - it happens in other processes
-            await asyncio.sleep(ASK_AGAIN_S)
+        while not await is_so():
+            await a_moment()
 
 
 @asynccontextmanager

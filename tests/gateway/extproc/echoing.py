@@ -62,4 +62,4 @@ async def echoing(
     finally:
         server.close()
         port.close()
-        await asyncio.sleep(0)
+        await port.wait_until_empty(60)
