@@ -25,7 +25,8 @@ from gateway.ladders.served import Served
 from gateway.ladders.standing import Standing
 from routing.placement import Usage
 
-HOUR_S = 3600.0
+HARMLESS = 0.3
+"""Share of answers that differ as normalised text and lose nothing: free text seldom comes out the same twice."""
 
 
 class Said(Struct, frozen=True):
@@ -65,7 +66,9 @@ class Shadowing:
             file, shadow, before = each.ladder.file, each.shadow, self._kept.get(name)
             if file is None:
                 continue
-            staying = before.staying if before is not None and before.file == file else Staying(file)
+            harmless = 0.0 if shadow.judge_model is not None else HARMLESS
+            is_same = before is not None and before.file == file
+            staying = before.staying if before is not None and is_same else Staying(file, harmless=harmless)
             budget = ShadowBudget(shadow.fraction, per_hour=inf if shadow.budget is None else shadow.budget)
             kept[name] = Kept(file, staying, budget, ShadowBudget(1.0, per_hour=shadow.tokens_per_hour))
         self._kept = kept
