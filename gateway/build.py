@@ -148,12 +148,10 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     router = Router(settings.routing.scorers, index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks))
     calibration = Calibration(lambda: {pod.url for pod in router.fleet.pods}, say)
     tallies = Tallies(lambda model: router.fleet.knows(model) or model in prices, judge=calibration.judge)
-    tiers = TierTallies(router.fleet)
-    probes = probe_session()
+    tiers, probes = TierTallies(router.fleet), probe_session()
     issuer = Issuer(probes, say=say, clock=clock)
     keyring = Keyring(None, issuer, time.time)
-    static = Static(settings.static_pods)
-    pod_file = WatchedFile(settings.pod_file, say) if settings.pod_file else None
+    static, pod_file = Static(settings.static_pods), WatchedFile(file, say) if (file := settings.pod_file) else None
     means = Means(say, clock, draw, Pushed(router, clock).take)
     sources: list[Source] = [static, *filter(None, [pod_file]), *asked_sources(settings, means)]
     watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
@@ -162,7 +160,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     pairs, paired = make_pairs(router, probes, prices, clock=clock, say=say), PairTallies()
     ladders, climbs = Ladders(router, served_ladders(prices), draw=draw, clock=clock), CascadeTallies()
     canaries = make_canaries(settings.canaries, router, say, clock)
-    witnesses = (tallies.witness, tiers.witness, climbs.witness, canaries.witness, receipts.witness)
+    witnesses = [each.witness for each in (tallies, tiers, climbs, paired, canaries, receipts)]
     passage = Passage(
         router,
         health=watcher.take_end,
@@ -188,15 +186,13 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     )
     front.climb_with(ladders)
     shown: list[Collector] = [calibration, SourcesExposition(watcher.census, clock), LimitsExposition(quotas), paired]
-    shown += [TierExposition(tiers, router.fleet, waiting_in(room)), CascadeExposition(climbs, ladders)]
+    shown += [TierExposition(tiers, router.fleet, waiting_in(room)), CascadeExposition(climbs, ladders), canaries]
     registry = _make_registry(tallies, router, watcher, front, logs, others, *shown)
     parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, room, quotas, ladders)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, registry, others)
     watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
     put_policy(gateway, policy)
-    gateway.background.append(issuer.run)
-    gateway.registry.register(canaries)
-    gateway.background.append(canaries.run)
+    gateway.background += [issuer.run, canaries.run]
     keep_roles(gateway)
     _serve_envoy(gateway, host)
     if host.warmth is not None:
