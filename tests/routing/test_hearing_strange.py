@@ -29,7 +29,7 @@ STRANGE: list[News] = [
     *(Placed(opened(sequences=count), MODEL, ask().prompt) for count in (0, -1, 1 << 40)),
     Placed(opened(engine="http://nowhere"), MODEL, ask().prompt),
     Stated((opened(1), opened(engine="http://nowhere"))),
-    *(FirstToken(1, work, 1.0) for work in (nan, -1.0, 0.0, 1e300)),
+    *(FirstToken(1, work, 1.0) for work in (nan, -1.0, 1e300)),
     *(FirstToken(1, 10.0, took) for took in (nan, -1.0, 0.0, 1e300)),
     *(Settled(1, tokens) for tokens in (-1, 1 << 63)),
     Settled(1, 1, -1),
@@ -61,6 +61,17 @@ def test_what_cannot_be_is_counted_and_passed_over(word: News) -> None:
     if isinstance(word, FirstToken):
         before = ({"http://0": (0.0, *before[0]["http://0"][1:])}, *before[1:])  # type: ignore[index]
     assert (state(), here.hearing.strange) == (before, 1)
+
+
+def test_a_first_token_without_work_teaches_nothing() -> None:
+    """Its prefill was done elsewhere: that is no fault, and says nothing of this engine's speed."""
+    here, there = pair(1)
+    place(there.router, ask())
+    there.voice.state()
+    here.hearing.hear(*there.batch(), 0.0)
+    before = list(here.router.costs.seconds_per_token)
+    here.hearing.hear(there.name, 2, [FirstToken(1, 0.0, 1.0)], 0.0)
+    assert (list(here.router.costs.seconds_per_token), here.hearing.strange) == (before, 0)
 
 
 @pytest.mark.parametrize(
