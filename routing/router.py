@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from routing.affinity import LastSeen, Whereabouts
 from routing.ballot import Ballot, Scored
+from routing.canary import Rollout
 from routing.candidates import Candidates, Gate, Scorer
 from routing.choice import TIE_S, choose
-from routing.canary import Rollout
 from routing.cost import CostBook
 from routing.demand import Demand
 from routing.fleet import EngineShape, Fleet, Pod, Roster

@@ -5,7 +5,7 @@ The rule, family by family:
 - what a process says of itself (`process_*`, `python_*`) stays its own, under a label `process`;
 - counters and histograms are summed, those of processes that have gone included: a total never falls;
 - gauges are summed (requests, connections, blocks: each process holds its own);
-- but what is said about a pod, an engine or a source of pods (a label `pod`, `engine`, `standing` or `source`) is a fact
+- but what is said of a pod, an engine or a source of pods (a label `pod`, `engine`, `standing` or `source`) is a fact
   that all see alike: the first process that tells it is believed. Only our own load on an engine is summed: each counts
   what it sent.
 """
