@@ -137,10 +137,11 @@ bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside
 	@$$($(BIN)/python -m bench.interpreter) -m bench.extproc --envoy "$$(cat .venv-envoy/binary)" \
 		--keep bench/extproc/last.txt $(ARGS)
 
-bench-cascade: $(READY) ## Whether promises about quality are kept, on known truths and labelled files (minutes).
-	@$(BIN)/python -m bench.cascade --keep bench/cascade/last.txt $(ARGS)
+bench-cascade: $(READY) ## Whether promises about quality are kept, and what ladders cost at work (ARGS go to the first; 12 minutes).
+	@$(BIN)/python -m bench.cascade --keep bench/cascade/last.txt $(ARGS); promises=$$?; \
+		$(BIN)/python -m bench.cascade.live --keep bench/cascade/live.last.txt && exit $$promises
 
-bench-cascade-live: $(READY) ## What a released stream costs the relay, and how much later a kept one begins.
+bench-cascade-live: $(READY) ## The second part alone: what a released stream costs, how much later a kept one begins.
 	@$(BIN)/python -m bench.cascade.live --keep bench/cascade/live.last.txt $(ARGS)
 
 # --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
