@@ -26,12 +26,15 @@ metrics: 127.0.0.1:9090
 admin: 127.0.0.1:9091
 """
 
-IMPORT_ALL = """
+INSIDE_VLLM = "gateway.agent.vllm_plugin"
+"""vLLM loads it, and nobody else: it is made of a class of vLLM's."""
+
+IMPORT_ALL = f"""
 import importlib, pkgutil, sys
 for folder in sys.argv[1:]:
     package = importlib.import_module(folder)
     for module in pkgutil.walk_packages(package.__path__, folder + "."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__") and module.name != "{INSIDE_VLLM}":
             importlib.import_module(module.name)
 print(package.__file__)
 """
