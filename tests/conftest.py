@@ -1,6 +1,15 @@
-"""What every test shares: how hard hypothesis looks. Fixtures stand beside the tests that use them."""
+"""What every test shares: how hard hypothesis looks, and that programs can be interrupted. Fixtures stand beside the
+tests that use them.
+"""
+
+import signal
 
 from hypothesis import settings
+
+# A shell without job control has its background jobs ignore interrupts, and what they start inherits that: then no
+# program under test would ever hear of Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadlines: the machine may be busy, and no test of ours asserts on wall time.
 # "ci" draws the same examples every time, so that a red check is the fault of the change;
