@@ -12,6 +12,7 @@ from statistics import fmean, median
 
 from bench.cascade.populations import Population
 from bench.cascade.truth import NOTHING, Effect, Truth
+from bench.target import Target
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.examples import Example
 from cascade.ladder_file import Promise
@@ -132,25 +133,6 @@ def judge_all(populations: Iterable[Population], draws: int, jobs: int) -> Itera
 
 def _judge(asked: tuple[Population, float, int, int]) -> Cell:
     return judge_cell(*asked)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One thing that is wanted, and what was found."""
-
-    wanted: str
-    bound: float
-    found: float
-    at_least: bool = False
-
-    @property
-    def is_met(self) -> bool:
-        return self.found >= self.bound if self.at_least else self.found <= self.bound
-
-    def __str__(self) -> str:
-        word = "at least" if self.at_least else "at most"
-        verdict = "ok   " if self.is_met else "SHORT"
-        return f"{verdict} {self.wanted}: wanted {word} {self.bound:g}, found {self.found:.4g}"
 
 
 def targets(cells: Sequence[Cell]) -> Iterator[Target]:

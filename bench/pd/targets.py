@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from bench.pd.figures import Figures
 from bench.pd.ways import CHOICE, COLOCATED, KNOWING, SOFT
 from bench.pd.workloads import ENGINES, Workload
+from bench.target import Target
 
 OF_KNOWING = 0.95
 OF_BETTER = 1.05
 CHANGES_A_TURN = ENGINES
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One thing that is wanted."""
-
-    wanted: str
-    bound: float
-    found: float
-    at_least: bool = False
-
-    @property
-    def is_met(self) -> bool:
-        return self.found >= self.bound if self.at_least else self.found <= self.bound
-
-    def __str__(self) -> str:
-        word = "at least" if self.at_least else "at most"
-        verdict = "ok   " if self.is_met else "SHORT"
-        return f"{verdict} {self.wanted}: wanted {word} {self.bound:.3f}, found {self.found:.3f}"
 
 
 def targets_of(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]:

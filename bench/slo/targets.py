@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bench.slo.figures import Figures
 from bench.slo.reading import OF_BEST, REFUSED
 from bench.slo.rows import Block
+from bench.target import Target
 
 OURS = "hearth"
 
 REFUSAL_S = 0.05
 JAIN = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One thing that is wanted."""
-
-    wanted: str
-    bound: float
-    found: float
-    at_least: bool = False
-
-    @property
-    def is_met(self) -> bool:
-        return self.found >= self.bound if self.at_least else self.found <= self.bound
-
-    def __str__(self) -> str:
-        word = "at least" if self.at_least else "at most"
-        verdict = "ok   " if self.is_met else "SHORT"
-        return f"{verdict} {self.wanted}: wanted {word} {self.bound:g}, found {self.found:.3f}"
 
 
 def targets_of(block: Block) -> list[Target]:
