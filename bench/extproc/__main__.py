@@ -8,23 +8,20 @@ Exit code 1 where something wanted was not reached or not measured.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
 
 from bench.extproc import loads, report
-from bench.extproc.modes import ROOT
 from bench.extproc.rounds import Bench
+from bench.overhead.mock_pods import mock_pods
 
 PODS = 16
 """So many that 150 prompts of 220 KB fit into their caches: else admission has them wait, as it should."""
@@ -45,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     # Told to go, leave as if interrupted: nothing that was started may stay behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory() as folder, _pods(PODS) as ports:
+    with tempfile.TemporaryDirectory() as folder, mock_pods(PODS) as ports:
         bench = Bench(ports, Path(folder), options.envoy)
         uvloop.run(bench.run(options.rounds, options.seconds))
     return _conclude(bench, options)
@@ -89,17 +86,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.quick:
         options.rounds, options.seconds = 1, 1.5
     return options
-
-
-@contextmanager
-def _pods(count: int) -> Iterator[list[int]]:
-    """Mock pods in a process of their own."""
-    command = [sys.executable, "-m", "bench.overhead.pods", str(count)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        assert process.stdin
-        yield json.loads(process.stdout.readline())
-        process.stdin.close()
 
 
 if __name__ == "__main__":

@@ -8,23 +8,21 @@ Exit code 1 where something wanted was not reached or not measured.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
 
 from bench.overhead import report, rounds
-from bench.overhead.gateways import ROOT, Kind, kinds
+from bench.overhead.gateways import Kind, kinds
+from bench.overhead.mock_pods import mock_pods
 
 PODS = 4
 IDLE_STREAMS = 10_000
@@ -49,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     idle = _streams_allowed(IDLE_STREAMS)
     present = _present(options.only)
-    with tempfile.TemporaryDirectory() as folder, _pods(PODS) as ports:
+    with tempfile.TemporaryDirectory() as folder, mock_pods(PODS) as ports:
         bench = rounds.Bench(ports, Path(folder))
         uvloop.run(_run(bench, present, idle, options))
     return _conclude(bench, present, idle, options)
@@ -127,17 +125,6 @@ def _streams_allowed(wanted: int) -> int:
     allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return (allowed - FDS_ASIDE) // FDS_PER_STREAM
-
-
-@contextmanager
-def _pods(count: int) -> Iterator[list[int]]:
-    """Mock pods in a process of their own."""
-    command = [sys.executable, "-m", "bench.overhead.pods", str(count)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        assert process.stdin
-        yield json.loads(process.stdout.readline())
-        process.stdin.close()
 
 
 if __name__ == "__main__":
