@@ -15,13 +15,13 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.config.values import Address, Secret
 from gateway.config.words import pod_url
-from gateway.fleet_view import show_fleet
+from gateway.fleet.view import show_fleet
+from gateway.fleet.watcher import Watcher
 from gateway.others import ByEngine, own_load
 from gateway.ports import answer_json
 from gateway.quotas.quotas import Quotas
 from gateway.quotas.view import show_accounts
 from gateway.receipts import Receipts, Wanted
-from gateway.watcher import Watcher
 from routing.router import Router
 from tenancy.document import Wrong
 

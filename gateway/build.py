@@ -23,6 +23,9 @@ from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source
 from gateway.discovery.sources import Means, asked_sources
 from gateway.discovery.static import Static
+from gateway.fleet.probe import Prober, probe_session
+from gateway.fleet.pushed import Pushed
+from gateway.fleet.watcher import Watcher
 from gateway.host import Host
 from gateway.identity.issuer import Issuer
 from gateway.identity.keyring import Keyring
@@ -40,11 +43,7 @@ from gateway.metrics.tiers import TierExposition, TierTallies, waiting_in
 from gateway.others import Others
 from gateway.pairs.at_work import make_pairs
 from gateway.pairs.exposition import PairTallies
-from gateway.passage import Passage
-from gateway.patience import Patience
-from gateway.probe import Prober, probe_session
 from gateway.proxy.front import Front
-from gateway.pushed import Pushed
 from gateway.quotas.expecting import Expecting
 from gateway.quotas.exposition import LimitsExposition
 from gateway.quotas.host_lender import HostLender
@@ -54,13 +53,14 @@ from gateway.quotas.quotas import Quotas
 from gateway.receipts import Receipts
 from gateway.recording import RouteRecorder, shared_key
 from gateway.roles.making import keep_roles, make_canaries
-from gateway.room import Room
+from gateway.spine.passage import Passage
+from gateway.spine.patience import Patience
+from gateway.spine.room import Room
 from gateway.tls import listener_tls
 from gateway.warmth.asking import Asking, AskingExposition
 from gateway.warmth.client import WarmthClient
 from gateway.warmth.sharing import Sharing
 from gateway.warmth.wire import Hello
-from gateway.watcher import Watcher
 from routing.router import Router
 from routing.warmth import WarmIndex
 from tenancy.admission import Admission

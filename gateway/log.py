@@ -19,7 +19,7 @@ import msgspec
 from gateway.config.values import ModelEntry
 from gateway.ladders.climbed import Climbed
 from gateway.lines import LineWriter
-from gateway.outcome import CLIENT_GONE_STATUS, Outcome
+from gateway.spine.outcome import CLIENT_GONE_STATUS, Outcome
 
 FLUSH_S = 0.05
 """Lines are this late at most."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.ladders.climbed import Climbed
-from gateway.outcome import Outcome
+from gateway.spine.outcome import Outcome
 from routing.placement import Usage
 from routing.receipt import Attempt
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.outcome import Outcome
+from gateway.spine.outcome import Outcome
 
 KEY_BYTES = 32
 

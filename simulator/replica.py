@@ -11,11 +11,11 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from gateway.outcome import Witness
-from gateway.passage import Passage
-from gateway.patience import Patience
 from gateway.roles.keeper import LOOK_S, RoleKeeper
-from gateway.room import Room
+from gateway.spine.outcome import Witness
+from gateway.spine.passage import Passage
+from gateway.spine.patience import Patience
+from gateway.spine.room import Room
 from routing.facts import Role
 from routing.fleet import EngineShape, Pod, Standing
 from routing.ledger import Foreign

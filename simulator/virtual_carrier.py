@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gateway.carrier import Leg, LegEnd, Order, Prefilled
 from gateway.quotas.tab import Tab
+from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
 from routing.placement import Placement, Usage
 from routing.prefill_side import PrefillSide
 from routing.refusal import Refused

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.outcome import Outcome
+from gateway.spine.outcome import Outcome
 from routing.canary import Canary, Rollout, Stage
 from routing.fleet import Fleet
 

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
-from gateway.carrier import LegEnd
 from gateway.config.extproc import ExtProc
 from gateway.config.values import Address, Settings
 from gateway.extproc.carrier import Means
@@ -26,6 +25,7 @@ from gateway.ports import addresses_of, cannot_listen
 from gateway.proxy.carrier import PodKeys
 from gateway.proxy.front import Front
 from gateway.proxy.spoken import is_within
+from gateway.spine.carrier import LegEnd
 from gateway.tls import listener_tls, renew
 from routing.refusal import Reason, Refused
 from routing.router import Router

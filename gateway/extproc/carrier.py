@@ -9,7 +9,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from gateway.carrier import Leg, LegEnd
 from gateway.extproc import names
 from gateway.extproc.endpoints import endpoint_of
 from gateway.extproc.modes import Sight
@@ -19,6 +18,7 @@ from gateway.proxy.relay import Placed, Relay
 from gateway.proxy.reply import Reply
 from gateway.proxy.watch import Watch
 from gateway.quotas.tab import Tab
+from gateway.spine.carrier import Leg, LegEnd
 from routing.placement import Placement
 from routing.reading import with_fields
 from routing.refusal import Refused

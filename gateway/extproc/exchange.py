@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from gateway.carrier import LegEnd
 from gateway.extproc import telling
 from gateway.extproc.access_log import Word
 from gateway.extproc.answer_side import AnswerSide, head_of
@@ -24,6 +23,7 @@ from gateway.extproc.reply import EnvoyReply
 from gateway.proxy.asked import Asked, body_too_large, too_many_bodies
 from gateway.proxy.endpoints import Endpoint
 from gateway.proxy.relay import Relay
+from gateway.spine.carrier import LegEnd
 from routing.refusal import Reason, Refused
 
 INVALID_ARGUMENT = 3

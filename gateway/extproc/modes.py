@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gateway.extproc.messages_pb2 import ProtocolConfiguration
-from gateway.outcome import Shell
+from gateway.spine.outcome import Shell
 
 NONE, STREAMED, BUFFERED, BUFFERED_PARTIAL, FULL_DUPLEX = range(5)
 """As Envoy numbers its body modes."""

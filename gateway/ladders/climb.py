@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from cascade.ladder import Ladder
 from cascade.ladder_file import LadderFile, Stage
-from gateway.carrier import Leg, LegEnd
 from gateway.ladders.asked import Asked
 from gateway.ladders.climbed import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step, answered_of
 from gateway.ladders.judging import HoldBack
@@ -21,6 +20,7 @@ from gateway.ladders.rung_judge import RungJudge, Standard
 from gateway.ladders.shares import Share
 from gateway.ladders.trimming import WITH_LOGPROBS, Trim
 from gateway.ladders.words import Terms
+from gateway.spine.carrier import Leg, LegEnd
 from routing.placement import Placement, Usage
 from routing.request import Api, Request
 from tenancy.tenants import Caller

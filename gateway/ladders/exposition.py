@@ -16,7 +16,7 @@ from gateway.ladders.ladders import Ladders
 from gateway.ladders.standing import Standing
 from gateway.metrics.exposition import Family, cumulated
 from gateway.metrics.tallies import OTHER, Histogram
-from gateway.outcome import Outcome
+from gateway.spine.outcome import Outcome
 
 MOST_TENANTS = 100
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from cascade.ladder import Ladder, Rung
 from cascade.ladder_file import LadderFile, Stage
 from cascade.starting import Wish, open_rungs, start_rung
-from gateway.carrier import LegEnd
 from gateway.ladders.asked import Asked, read_asked, tokens_of
 from gateway.ladders.choosing import View, cheaper_above, stays
 from gateway.ladders.climb import Climb, Ending, Plan, Shell
@@ -22,6 +21,7 @@ from gateway.ladders.shares import Shares
 from gateway.ladders.standing import Standing
 from gateway.ladders.trimming import WITH_LOGPROBS
 from gateway.ladders.words import Terms, terms_of
+from gateway.spine.carrier import LegEnd
 from routing.affinity import LastSeen
 from routing.refusal import Reason, Refused
 from routing.request import Request

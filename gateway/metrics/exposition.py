@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.fleet.watched import WatchedPod
 from gateway.metrics.tallies import Histogram, ModelTally, Tallies
 from gateway.others import ByEngine, own_load
-from gateway.watched import WatchedPod
 from routing.fleet import Engine, Standing
 from routing.router import Router
 

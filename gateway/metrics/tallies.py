@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.outcome import Outcome
+from gateway.spine.outcome import Outcome
 from routing.receipt import Attempt
 from routing.refusal import Reason
 

@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 
 from gateway.metrics.exposition import Family, cumulated
 from gateway.metrics.tallies import Histogram
-from gateway.outcome import Outcome
-from gateway.room import Room
+from gateway.spine.outcome import Outcome
+from gateway.spine.room import Room
 from routing.fleet import Fleet
 from tenancy.tier import USUAL
 

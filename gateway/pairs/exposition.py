@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.outcome import Outcome
+from gateway.spine.outcome import Outcome
 from routing.receipt import Attempt
 
 

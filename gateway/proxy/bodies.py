@@ -13,12 +13,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.carrier import LegEnd
 from gateway.proxy.flow import Flow, Parsing
 from gateway.proxy.kept import Kept
 from gateway.proxy.pod_errors import PodError, about_model, error_event, read_error
 from gateway.proxy.reply import Reply
 from gateway.proxy.scanner import Scanner
+from gateway.spine.carrier import LegEnd
 from routing.placement import Usage
 from routing.request import Api, Request
 

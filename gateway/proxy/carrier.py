@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.carrier import Leg, LegEnd, Order, Prefilled
 from gateway.ladders.judging import Judge
 from gateway.proxy.asked import Asked
 from gateway.proxy.pool import Address, Pool, PoolIsFull
@@ -13,6 +12,7 @@ from gateway.proxy.relay import Placed, Relay
 from gateway.proxy.reply import Reply
 from gateway.proxy.watch import Watch
 from gateway.quotas.tab import Tab
+from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
 from routing.fleet import Engine
 from routing.placement import Placement
 from routing.reading import with_fields

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.carrier import Carrier, Leg
 from gateway.proxy.endpoints import Endpoint
 from gateway.proxy.relay import Placed
+from gateway.spine.carrier import Carrier, Leg
 
 
 class Carries(Carrier, Protocol):

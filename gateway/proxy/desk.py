@@ -12,12 +12,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from gateway.carrier import Leg, LegEnd
-from gateway.carrying import REASON_OF_END
 from gateway.ladders.climb import Climb
 from gateway.ladders.ladders import Ladders
 from gateway.limits import Limits
-from gateway.passage import Passage
 from gateway.proxy.aside import Aside
 from gateway.proxy.asked import Asked, Budget
 from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
@@ -31,6 +28,9 @@ from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
 from gateway.proxy.rungs import Rungs
 from gateway.proxy.spoken import DEADLINES, promised, retries
+from gateway.spine.carrier import Leg, LegEnd
+from gateway.spine.carrying import REASON_OF_END
+from gateway.spine.passage import Passage
 from routing.fleet import Engine
 from routing.reading import Reading, owned, read_request
 from routing.refusal import Reason, Refused

@@ -12,7 +12,6 @@ from ipaddress import IPv4Network, IPv6Network
 from gateway.ladders.ladders import Ladders
 from gateway.ladders.words import HEADERS as RUNG_HEADERS
 from gateway.limits import Limits, Timeouts
-from gateway.passage import Passage
 from gateway.proxy.asked import KEPT_HEADERS, Asked, Budget
 from gateway.proxy.carrier import PodKeys
 from gateway.proxy.client import ClientConnection
@@ -21,6 +20,7 @@ from gateway.proxy.patrol import Patrol
 from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
 from gateway.proxy.spoken import Trusted
+from gateway.spine.passage import Passage
 from routing.refusal import Reason, Refused
 from routing.router import Router
 

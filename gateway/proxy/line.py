@@ -12,11 +12,11 @@ from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from gateway.carrier import LegEnd
 from gateway.limits import Timeouts
 from gateway.proxy.bodies import Answer, PodHead
 from gateway.proxy.flow import Flow
 from gateway.proxy.reply import Source
+from gateway.spine.carrier import LegEnd
 
 HEAD_BYTES = 64 << 10
 HEADERS = 256

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.carrier import LegEnd, Prefilled
 from gateway.proxy.bodies import BUSY, OUR_KEY_IS_WRONG, Answer, PodHead
 from gateway.proxy.flow import Parsing
 from gateway.proxy.pod_errors import read_error
 from gateway.proxy.pool import Pool, PoolIsFull
 from gateway.proxy.reply import Source
+from gateway.spine.carrier import LegEnd, Prefilled
 from routing.placement import Usage
 
 LARGEST_ANSWER = 4 << 20

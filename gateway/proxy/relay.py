@@ -19,7 +19,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.carrier import Leg, LegEnd
 from gateway.ladders.judging import Judge
 from gateway.proxy.bodies import Answer, EventStream, PodHead, Refusal, WholeBody
 from gateway.proxy.held import HeldBody, HeldStream
@@ -27,6 +26,7 @@ from gateway.proxy.kept import Kept, facts_of_answer, facts_of_stream
 from gateway.proxy.pod_errors import PodError, error_body
 from gateway.proxy.reply import Reply
 from gateway.proxy.scanner import Scanner
+from gateway.spine.carrier import Leg, LegEnd
 from routing.fleet import Engine
 from routing.placement import Usage
 from routing.prefill_side import Handover

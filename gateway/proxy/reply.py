@@ -13,9 +13,9 @@ from enum import Enum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.outcome import HTTP
 from gateway.proxy.asked import Asked
 from gateway.refusals import refusal_body, refusal_event, refusal_headers, status_of
+from gateway.spine.outcome import HTTP
 from routing.refusal import Refused
 from routing.request import Api
 

@@ -7,10 +7,10 @@ import contextlib
 import msgspec
 
 from gateway.discovery.file import read_pods
+from gateway.fleet.scrape import read_page
 from gateway.proxy.kept import Kept, facts_of_stream
 from gateway.proxy.pod_errors import error_body, read_error, read_stream_error
 from gateway.proxy.scanner import Scanner
-from gateway.scrape import read_page
 from gateway.warmth.batch import UnreadableError as UnreadableBatchError
 from gateway.warmth.batch import head_of, read_batch, write_batch
 from gateway.warmth.payloads import Reader, UnreadableError, sequence_of

@@ -12,9 +12,9 @@ from gateway.admin import Admin, admin_app
 from gateway.config.values import Secret
 from gateway.discovery.source import Found
 from gateway.discovery.static import Static
-from gateway.probe import Prober, probe_session
+from gateway.fleet.probe import Prober, probe_session
+from gateway.fleet.watcher import Rhythm, Watcher
 from gateway.receipts import Receipts
-from gateway.watcher import Rhythm, Watcher
 from routing.fleet import Standing
 from routing.router import Router
 from scorers.registry import routings

@@ -1,11 +1,11 @@
 """What we have on an engine is told apart from what others told us they have there, though both stand in one ledger."""
 
 from gateway.discovery.source import Found
-from gateway.fleet_view import show_fleet
+from gateway.fleet.view import show_fleet
+from gateway.fleet.watched import WatchedPod
 from gateway.metrics.exposition import Gauges, make_registry
 from gateway.metrics.tallies import Tallies
 from gateway.others import Others, own_load
-from gateway.watched import WatchedPod
 from tests.routing.engines import ask, place
 from tests.routing.exchanges import talker, tell_all
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.outcome import Outcome
 from gateway.recording import RouteRecorder, shared_key
+from gateway.spine.outcome import Outcome
 from routing.blocks import cut_prompt
 from routing.placement import Usage
 from routing.receipt import Attempt

@@ -10,8 +10,8 @@ import pytest
 from gateway.config.values import ModelEntry
 from gateway.discovery.source import Found, Source
 from gateway.discovery.static import Static
-from gateway.probe import Prober, probe_session
-from gateway.watcher import Rhythm, Watcher
+from gateway.fleet.probe import Prober, probe_session
+from gateway.fleet.watcher import Rhythm, Watcher
 from routing.facts import PodFacts
 from routing.fleet import Pod, Standing
 from routing.ledger import Foreign

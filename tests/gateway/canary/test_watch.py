@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.canary.watch import CanaryWatch
-from gateway.outcome import Outcome
+from gateway.spine.outcome import Outcome
 from routing.blocks import Prompt
 from routing.canary import CanaryTerms, Rollout, Stage
 from routing.facts import PodFacts

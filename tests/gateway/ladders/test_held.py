@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from gateway.carrier import LegEnd
 from gateway.ladders.judging import HoldBack, Moment, Verdict
 from gateway.ladders.trimming import WITH_LOGPROBS, Trim
+from gateway.spine.carrier import LegEnd
 from routing.request import Api
 from tests.gateway.ladders.sure import FixedJudge, chat_pair, cut_up, pair_of
 from tests.gateway.proxy.scene import Scene, staged

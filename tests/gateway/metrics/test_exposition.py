@@ -7,10 +7,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.discovery.source import Found
+from gateway.fleet.probe import Health
+from gateway.fleet.watched import WatchedPod
 from gateway.metrics.exposition import Gauges, make_registry
 from gateway.metrics.tallies import Tallies
-from gateway.probe import Health
-from gateway.watched import WatchedPod
 from routing.fleet import EngineShape, Pod, Standing
 from routing.refusal import Reason
 from routing.request import Api, Request

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.carrier import Leg, LegEnd, Order, Prefilled
 from gateway.ladders.judging import Judge
-from gateway.outcome import Outcome
 from gateway.pairs.pairs import Pairs
-from gateway.passage import Passage
-from gateway.patience import Patience
 from gateway.quotas.tab import Tab
+from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
+from gateway.spine.outcome import Outcome
+from gateway.spine.passage import Passage
+from gateway.spine.patience import Patience
 from routing.blocks import Prompt
 from routing.facts import PodFacts, Role
 from routing.fleet import EngineShape, Pod, Standing

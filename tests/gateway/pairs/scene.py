@@ -10,14 +10,14 @@ from typing import Any
 
 import aiohttp
 
-from gateway.carrier import LegEnd
 from gateway.limits import Limits, Timeouts
-from gateway.outcome import Outcome
 from gateway.pairs.bootstrap import Bootstraps
 from gateway.pairs.pairs import Pairs
-from gateway.passage import Passage
-from gateway.patience import Patience
 from gateway.proxy.front import Front
+from gateway.spine.carrier import LegEnd
+from gateway.spine.outcome import Outcome
+from gateway.spine.passage import Passage
+from gateway.spine.patience import Patience
 from routing.cost import CostBook, Prior
 from routing.facts import PodFacts, Role
 from routing.fleet import EngineShape, Pod, Standing

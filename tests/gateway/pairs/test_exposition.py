@@ -1,7 +1,7 @@
 """What is shown of pairs: by connector and end, by reason, and how long hand-overs took."""
 
-from gateway.carrier import Leg, LegEnd
 from gateway.pairs.exposition import PairTallies
+from gateway.spine.carrier import Leg, LegEnd
 from tests.gateway.pairs.played import ANSWERED, PairCarrier, Part, led
 
 

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.carrier import LegEnd
 from gateway.limits import Limits, Timeouts
-from gateway.outcome import Outcome
-from gateway.passage import Passage
-from gateway.patience import Patience
 from gateway.proxy.front import Front, Identify
 from gateway.proxy.spoken import Networks
 from gateway.quotas.quotas import Quotas
-from gateway.room import Room
+from gateway.spine.carrier import LegEnd
+from gateway.spine.outcome import Outcome
+from gateway.spine.passage import Passage
+from gateway.spine.patience import Patience
+from gateway.spine.room import Room
 from routing.fleet import EngineShape, ModelCard, Pod, Standing
 from routing.refusal import Refused
 from routing.router import Router

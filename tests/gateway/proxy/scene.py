@@ -9,13 +9,13 @@ from typing import Any, cast
 
 from httptools import HttpResponseParser
 
-from gateway.carrier import Leg
 from gateway.ladders.judging import Judge
 from gateway.limits import Timeouts
 from gateway.proxy.asked import Asked
 from gateway.proxy.line import Line
 from gateway.proxy.relay import Relay
 from gateway.proxy.reply import Reply
+from gateway.spine.carrier import Leg
 from routing.fleet import Engine
 from routing.prefill_side import Handover
 from routing.request import Api, Request

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from gateway.carrier import LegEnd
 from gateway.limits import Timeouts
-from gateway.patience import Patience
+from gateway.spine.carrier import LegEnd
+from gateway.spine.patience import Patience
 from tests.gateway.proxy.rig import CHAT_PATH, QUICK, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.proxy.scripted import Step, close, cut, until
 from tests.gateway.proxy.wire import (

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.carrier import LegEnd
 from gateway.proxy.flow import ONE_CHUNK_BYTES, SIZE_OF_READ, Flow
 from gateway.proxy.kept import Kept
+from gateway.spine.carrier import LegEnd
 from routing.placement import Usage
 from routing.reading import answer_bytes
 from routing.request import Api

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.carrier import LegEnd
+from gateway.spine.carrier import LegEnd
 from routing.placement import Usage
 from routing.request import Api
 from tests.gateway.proxy.scene import Scene, staged

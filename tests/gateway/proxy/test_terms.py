@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.proxy.front import Identify
-from gateway.room import Room
+from gateway.spine.room import Room
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request

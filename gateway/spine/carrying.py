@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from gateway.carrier import Carrier, Leg, LegEnd
-from gateway.journey import Journey
 from gateway.pairs.pairs import Pairs
-from gateway.patience import Patience
-from gateway.room import Room
+from gateway.spine.carrier import Carrier, Leg, LegEnd
+from gateway.spine.journey import Journey
+from gateway.spine.patience import Patience
+from gateway.spine.room import Room
 from routing.fallback import Fallback
 from routing.placement import Placement
 from routing.reading import owned

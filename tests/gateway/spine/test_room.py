@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.outcome import Outcome
-from gateway.passage import Passage
-from gateway.patience import Patience
-from gateway.room import Room
+from gateway.spine.outcome import Outcome
+from gateway.spine.passage import Passage
+from gateway.spine.patience import Patience
+from gateway.spine.room import Room
 from routing.blocks import Prompt
 from routing.fleet import EngineShape, Pod, Standing
 from routing.refusal import Reason

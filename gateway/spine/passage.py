@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.carrier import Carrier, Leg, LegEnd
-from gateway.carrying import REASON_OF_END, Carrying, Health, refusal_for
-from gateway.journey import Journey, Smaller
 from gateway.ladders.climb import Climb
-from gateway.outcome import HTTP, Shell, Witness
 from gateway.pairs.pairs import Pairs
-from gateway.patience import Patience
-from gateway.placing import Placing
 from gateway.quotas.tab import Tab
-from gateway.room import Room
+from gateway.spine.carrier import Carrier, Leg, LegEnd
+from gateway.spine.carrying import REASON_OF_END, Carrying, Health, refusal_for
+from gateway.spine.journey import Journey, Smaller
+from gateway.spine.outcome import HTTP, Shell, Witness
+from gateway.spine.patience import Patience
+from gateway.spine.placing import Placing
+from gateway.spine.room import Room
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router

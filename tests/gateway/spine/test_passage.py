@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.carrier import Leg, LegEnd, Order, Prefilled
 from gateway.ladders.judging import Judge
-from gateway.outcome import CLIENT_GONE_STATUS, Outcome
-from gateway.passage import Passage
-from gateway.patience import Patience
 from gateway.quotas.tab import Tab
+from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
+from gateway.spine.outcome import CLIENT_GONE_STATUS, Outcome
+from gateway.spine.passage import Passage
+from gateway.spine.patience import Patience
 from routing.blocks import cut_prompt
 from routing.fleet import EngineShape, Pod, Standing
 from routing.placement import Placement, Usage

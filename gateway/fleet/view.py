@@ -7,8 +7,8 @@ from math import isfinite
 from typing import Any
 
 from gateway.discovery.census import Census
+from gateway.fleet.watched import WatchedPod
 from gateway.others import NOTHING, ByEngine, Load, own_load
-from gateway.watched import WatchedPod
 from routing.fleet import Engine, Standing
 from routing.router import Router
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.probe import Health, Prober, probe_session
+from gateway.fleet.probe import Health, Prober, probe_session
 from routing.fleet import ModelCard
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.scrape import EngineReading, Page, read_page
+from gateway.fleet.scrape import EngineReading, Page, read_page
 
 PAGE = b"""# HELP python_gc_objects_collected_total Objects collected during gc
 # TYPE python_gc_objects_collected_total counter

@@ -3,7 +3,7 @@
 from math import inf
 
 from gateway.discovery.record import EngineLoad, Record, Registered
-from gateway.pushed import Pushed
+from gateway.fleet.pushed import Pushed
 from routing.fleet import EngineShape, Pod
 from routing.ledger import NOTHING_FOREIGN
 from routing.router import Router

@@ -6,11 +6,11 @@ import asyncio
 
 from msgspec.structs import replace
 
-from gateway.carrier import LegEnd
+from gateway.spine.carrier import LegEnd
 from routing.request import Api, Request
 from routing.sight import Seen, Sight
 from simulator.clock import run_virtually
-from tests.gateway.test_passage import MODEL, PODS, PROMPT, Play, PlayedCarrier, Stage
+from tests.gateway.spine.test_passage import MODEL, PODS, PROMPT, Play, PlayedCarrier, Stage
 from tests.routing.test_sight import Notes
 
 

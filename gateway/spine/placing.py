@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from gateway.carrying import refusal_for
-from gateway.journey import Journey
 from gateway.ladders.climb import Climb
-from gateway.room import Room
+from gateway.spine.carrying import refusal_for
+from gateway.spine.journey import Journey
+from gateway.spine.room import Room
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from tenancy.promise import relaxed

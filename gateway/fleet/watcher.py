@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
-from gateway.breaker import Breaker
-from gateway.carrier import LegEnd
 from gateway.config.values import ModelEntry
 from gateway.discovery.census import Census
 from gateway.discovery.source import Found, Source
-from gateway.probe import Health, Prober
-from gateway.scrape import Page
-from gateway.watched import WatchedPod
+from gateway.fleet.breaker import Breaker
+from gateway.fleet.probe import Health, Prober
+from gateway.fleet.scrape import Page
+from gateway.fleet.watched import WatchedPod
+from gateway.spine.carrier import LegEnd
 from routing.facts import PodFacts
 from routing.fleet import EngineShape, ModelCard, Pod, Standing
 from routing.ledger import Foreign

@@ -9,7 +9,7 @@ from enum import StrEnum
 import aiohttp
 import msgspec
 
-from gateway.scrape import Page, read_page
+from gateway.fleet.scrape import Page, read_page
 from routing.fleet import ModelCard
 
 LARGEST_ANSWER = 8 << 20

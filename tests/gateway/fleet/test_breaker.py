@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.breaker import Breaker, Rules, State
+from gateway.fleet.breaker import Breaker, Rules, State
 
 RULES = Rules(failures=3, trial_successes=2, cooldown_s=1.0, longest_cooldown_s=4.0)
 

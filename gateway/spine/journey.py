@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gateway.carrier import Leg, LegEnd
 from gateway.ladders.climb import Climb
-from gateway.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
 from gateway.refusals import SAYINGS, status_of
+from gateway.spine.carrier import Leg, LegEnd
+from gateway.spine.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
 from routing.placement import Placement
 from routing.receipt import Attempt
 from routing.refusal import Fault, Refused

@@ -1,9 +1,9 @@
 """Where a pod stands follows from what its probes and requests have shown."""
 
 from gateway.discovery.source import Found
-from gateway.probe import Health, Listing
-from gateway.scrape import EngineReading, Page
-from gateway.watched import SILENCES, WatchedPod
+from gateway.fleet.probe import Health, Listing
+from gateway.fleet.scrape import EngineReading, Page
+from gateway.fleet.watched import SILENCES, WatchedPod
 from routing.fleet import EngineShape, ModelCard, Standing
 
 LISTED = Listing((ModelCard("tiny"),))

@@ -9,10 +9,10 @@ import asyncio
 from dataclasses import dataclass, field
 from math import inf
 
-from gateway.breaker import Breaker
 from gateway.discovery.source import Found
-from gateway.probe import Health, Listing
-from gateway.scrape import Page
+from gateway.fleet.breaker import Breaker
+from gateway.fleet.probe import Health, Listing
+from gateway.fleet.scrape import Page
 from routing.fleet import EngineShape, ModelCard, Standing
 
 SILENCES = 3

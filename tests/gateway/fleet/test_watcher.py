@@ -4,11 +4,11 @@ import asyncio
 from contextlib import AsyncExitStack
 from math import inf
 
-from gateway.carrier import LegEnd
 from gateway.config.values import ModelEntry
 from gateway.discovery.static import Static
-from gateway.probe import Prober, probe_session
-from gateway.watcher import Rhythm, Watcher
+from gateway.fleet.probe import Prober, probe_session
+from gateway.fleet.watcher import Rhythm, Watcher
+from gateway.spine.carrier import LegEnd
 from routing.fleet import Standing
 from routing.request import Api, Request
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
