@@ -115,6 +115,8 @@ class Keeper:
 
     async def _ask(self, book: Book, needs: Needs) -> bool:
         """Returns whether something may be used now that might not be before."""
+        if self.is_apart:  # Since somebody decided to ask: what is asked for is given up meanwhile.
+            return True
         now_s = self._clock()
         is_gathering = now_s < self._gathers_until_s
         asks = asks_of(book, now_s, replicas=self.replicas, is_gathering=is_gathering, needs=needs)
@@ -127,7 +129,11 @@ class Keeper:
             self._go_apart()
             return True
         self._heard_s, self._has_heard = now_s, True
-        if take_grants(book, asks, grants) and not is_gathering:
+        has_forgotten = take_grants(book, asks, grants)
+        if self.is_apart:  # Another ask has found the lender away since; nobody makes up for what this one gave up.
+            self._stand_alone(book)
+            return True
+        if has_forgotten and not is_gathering:
             self._gather("the limits' counts were lost and are being told again")
         has_grown = any(meter.cap > cap for meter, cap in zip(book.meters.values(), caps, strict=False))
         if needs and not has_grown:
@@ -212,8 +218,12 @@ class Keeper:
     def _go_apart(self) -> None:
         self.is_apart = True
         for book in self._books():
-            for meter in _meters(book):
-                meter.cap = cap_apart(meter, self.replicas, self._silent_s)
+            self._stand_alone(book)
+
+    def _stand_alone(self, book: Book) -> None:
+        """What may be used of an account while the lender is away."""
+        for meter in _meters(book):
+            meter.cap = cap_apart(meter, self.replicas, self._silent_s)
 
     async def _say_farewell(self) -> None:
         """What was used stays counted; what runs no more, and what was never used, comes free at once."""
