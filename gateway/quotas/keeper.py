@@ -115,12 +115,12 @@ class Keeper:
 
     async def _ask(self, book: Book, needs: Needs) -> bool:
         """Returns whether something may be used now that might not be before."""
-        if self.is_apart:  # Since somebody decided to ask: what is asked for is given up meanwhile.
-            return True
+        return self.is_apart or await self._be_granted(book, needs)
+
+    async def _be_granted(self, book: Book, needs: Needs) -> bool:
         now_s = self._clock()
         is_gathering = now_s < self._gathers_until_s
         asks = asks_of(book, now_s, replicas=self.replicas, is_gathering=is_gathering, needs=needs)
-        caps = [meter.cap for meter in book.meters.values()]
         self.asked += 1
         self._told_s[book.path] = now_s
         try:
@@ -129,8 +129,9 @@ class Keeper:
             self._go_apart()
             return True
         self._heard_s, self._has_heard = now_s, True
+        caps = [meter.cap for meter in book.meters.values()]
         has_forgotten = take_grants(book, asks, grants)
-        if self.is_apart:  # Another ask has found the lender away since; nobody makes up for what this one gave up.
+        if self.is_apart:  # Another ask has found the lender away meanwhile: nobody makes up for what this one gave up.
             self._stand_alone(book)
             return True
         if has_forgotten and not is_gathering:

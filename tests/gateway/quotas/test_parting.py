@@ -81,7 +81,7 @@ async def a_grant_comes_after_the_parting() -> None:
 
 
 def test_a_grant_that_comes_late_takes_nothing_from_who_stands_alone() -> None:
-    """Two asks were under way: one is lost, the other answered after it. Both accounts keep their float of a hundred."""
+    """Two asks were under way: one is lost, the other answered after it. Both accounts keep their float."""
     run_virtually(a_grant_comes_after_the_parting())
 
 
