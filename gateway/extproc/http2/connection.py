@@ -69,8 +69,10 @@ class Connection(asyncio.Protocol):
         self.is_stuck = False
         self.max_message_bytes = bounds.max_message_bytes
         self.pending_bytes = bounds.pending_bytes
+        self._unsent: list[bytes] = []
+        self._is_reading = False
+        self._flushing: asyncio.Handle | None = None
         self.transport: asyncio.Transport
-        self.write: Callable[[bytes], None]
 
     def __repr__(self) -> str:
         return f"<Connection with {len(self.streams)} streams, {len(self._waiting)} of them waiting for room>"
@@ -79,7 +81,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.write = self.transport.write
         bounds = self._host.bounds
         if not self._host.admit(self):
             self.transport.abort()
@@ -94,6 +95,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         streams, self.streams = self.streams, {}
         self._waiting.clear()
+        self._unsent.clear()
         for stream in streams.values():
             stream.drop()
             stream.taker.lost()
@@ -107,6 +109,16 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def data_received(self, data: bytes) -> None:
+        """A read holds frames of many streams, and begins tasks: what all of them say goes out together."""
+        self._is_reading = True
+        try:
+            self._hear(data)
+        finally:
+            self._is_reading = False
+            if self._unsent:
+                self._flush_soon()
+
+    def _hear(self, data: bytes) -> None:
         self._heard = True
         unread = self._unread + data if self._unread else data
         at = 0
@@ -299,6 +311,22 @@ class Connection(asyncio.Protocol):
 
     # -- what streams ask for --------------------------------------------------------------------------------------
 
+    def write(self, raw: bytes) -> None:
+        """Say it, at the end of this tick: a system call per frame would be most of what a frame costs."""
+        self._unsent.append(raw)
+        if self._flushing is None and not self._is_reading:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        unsent, self._unsent = self._unsent, []
+        if unsent and not self.transport.is_closing():
+            self.transport.write(b"".join(unsent))
+
     def wait_for_room(self, stream: Stream) -> None:
         self._waiting[stream.number] = stream
 
@@ -354,4 +382,5 @@ class Connection(asyncio.Protocol):
         if not self._is_closed:
             self._is_closed = True
             self.write(f.goaway_frame(self._last, fault, words))
+            self._flush()
             self.transport.close()

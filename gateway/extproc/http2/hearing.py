@@ -1,7 +1,7 @@
 """Header blocks to fields: HPACK, with the blocks that change nothing remembered.
 
-Envoy opens every stream with the same few fields. Once they stand in the dynamic table each block is the same handful
-of indices, which needs no second look.
+Envoy opens every stream with the same few fields. Once they stand in the dynamic table each block is the same bytes:
+a handful of indices, and a path written out, which needs no second look.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from hpack import Decoder, HPACKError
 
 from gateway.extproc.http2.frames import Broken, Fault
 
-INDICES = bytes(range(0x81, 0xFF))
-"""A field that stands in the table whole, named in one byte: neither the table nor its indices change by it."""
-
 REMEMBERED = 64
+REMEMBERED_BYTES = 256
+"""Of one block: those of an honest Envoy are about fifty bytes long."""
 
 Fields = Mapping[bytes, bytes]
 
@@ -32,16 +31,22 @@ class BlockReader:
         found = self._known.get(block)
         if found is not None:
             return found
-        changes = bool(block.strip(INDICES))
-        if changes:
-            self._known.clear()
+        front, most = self._table()
         try:
             told: Fields = {_raw(name): _raw(value) for name, value in self._decoder.decode(block, raw=True)}
         except HPACKError as error:
             raise Broken(Fault.COMPRESSION, f"a header block cannot be read: {error}") from None
-        if not changes and len(self._known) < REMEMBERED:
+        front_now, most_now = self._table()
+        if front_now is not front or most_now != most:
+            self._known.clear()  # What an index means has changed.
+        elif len(self._known) < REMEMBERED and len(block) <= REMEMBERED_BYTES:
             self._known[block] = told
         return told
+
+    def _table(self) -> tuple[object, int]:
+        """What tells one state of the table from the next: each entry that comes is a new object at its front."""
+        table = self._decoder.header_table
+        return table.dynamic_entries[0] if table.dynamic_entries else None, table.maxsize
 
 
 def _raw(part: str | bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,39 @@ async def test_many_streams_share_a_connection() -> None:
                 await call.say(b"%d of %d" % (turn, number))
         for number, call in enumerate(calls):
             assert [await call.message() for _ in range(3)] == [b"%d of %d" % (turn, number) for turn in range(3)]
+
+
+async def test_what_is_said_in_one_tick_goes_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty streams that come with one read are answered with a few writes, not with twenty and more."""
+    writes: list[bytes] = []
+    async with echoing() as port, calling(port.where) as caller:
+        calls = [await caller.call(ECHO) for _ in range(20)]
+        await caller.ping()
+        [connection] = port.port.connections
+        write = connection.transport.write
+
+        def note(raw: bytes) -> None:
+            writes.append(raw)
+            write(raw)
+
+        monkeypatch.setattr(connection, "transport", Noting(connection.transport, note))
+        for call in calls:
+            caller.h2.send_data(call.number, b"\0\0\0\0\1x")
+        await caller.flush()
+        for call in calls:
+            assert await call.message() == b"x"
+    assert 0 < len(writes) < 10
+
+
+class Noting:
+    """A transport whose writes are taken note of."""
+
+    def __init__(self, transport: asyncio.Transport, note: Callable[[bytes], None]) -> None:
+        self._transport = transport
+        self.write = note
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
 
 
 async def test_a_small_window_is_kept_to() -> None:
