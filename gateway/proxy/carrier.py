@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from gateway.ladders.judging import Judge
 from gateway.proxy.asked import Asked
+from gateway.proxy.beside import BesideReply
 from gateway.proxy.pool import Address, Pool, PoolIsFull
 from gateway.proxy.prefill_leg import ask_prefill
 from gateway.proxy.relay import Placed, Relay
 from gateway.proxy.reply import Reply
+from gateway.proxy.vigils import vigil_over
 from gateway.proxy.watch import Watch
 from gateway.quotas.tab import Tab
 from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
@@ -66,8 +69,10 @@ class HttpCarrier:
         self._kept_bytes = kept_bytes
         self._body_needed_no_more = body_needed_no_more
         self._attempts = 0
+        self._besides = 0
         self._watch: Watch | None = None
         self._judge: Judge | None = None
+        self._relay: Relay | None = None
 
     def ask_instead(self, body: bytes, model: str) -> None:
         """Send another body from now on: a smaller model answers for `model`, and the client is told."""
@@ -118,6 +123,24 @@ class HttpCarrier:
     def refuse(self, refusal: Refused) -> None:
         self._reply.refuse(refusal)
 
+    def beside(self) -> HttpBeside:
+        self._besides += 1
+        reply = BesideReply(self._asked, self._reply)
+        beside = HttpBeside(
+            self._asked,
+            reply,
+            path=self._path,
+            body=self._body,
+            usage_added=self._usage_added,
+            pool=self._pool,
+            key_of=self._key_of,
+            takes_priority=self._takes_priority,
+            kept_bytes=self._kept_bytes,
+            body_needed_no_more=_nothing,
+        )
+        beside.stands_beside(reply, f"{self._engine_id}-{self._besides}b", self._begun, self._watch)
+        return beside
+
     async def _ask(self, placement: Placed, first_byte_by_s: float, *, fresh: bool) -> Relay:
         url = placement.engine.pod
         line = (None if fresh else self._pool.lease_idle(url)) or await self._pool.connect(url)
@@ -131,16 +154,19 @@ class HttpCarrier:
             begun=self._begun,
             judge=self._judge,
         )
+        self._relay = relay
         if self._watch is not None:
             self._watch.relay = relay
         # Not kept in a local: it holds the body, and this frame lives as long as the stream.
-        line.ask(relay, self._question(placement), first_byte_by_s)
+        vigil = vigil_over(self._pool.lateness, placement, self._pool.loop.time())
+        line.ask(relay, self._question(placement), first_byte_by_s, vigil)
         try:
             await relay.ended
         except BaseException:
             line.abort()  # The client has gone.
             raise
         finally:
+            self._relay = None
             if self._watch is not None:
                 self._watch.relay = None
         return relay
@@ -215,3 +241,44 @@ def question_head(
         if value and len(value) <= LONGEST_TRACE:
             head += f"{name.decode()}: {value.decode('latin-1')}\r\n"
     return f"{head}\r\n".encode("latin-1")
+
+
+class HttpBeside(HttpCarrier):
+    """A second one for the same client: what its pods answer waits until it takes over from the first."""
+
+    def stands_beside(
+        self, reply: BesideReply, engine_id: str, body_needed_no_more: Callable[[], None], watch: Watch | None
+    ) -> None:
+        """Whose place it may take. `engine_id`: what its pods are told, that no other attempt was told."""
+        self._waiting = reply
+        self._name = engine_id
+        self._watch_of_first = watch
+        self._drop_body = body_needed_no_more
+
+    @property
+    def begun(self) -> asyncio.Future[None]:
+        return self._waiting.begun_beside
+
+    @property
+    def events(self) -> int:
+        return self._waiting.events
+
+    def take_over(self) -> bool:
+        watch = self._watch_of_first
+        if watch is not None:
+            watch.relay = self._relay
+        if not self._waiting.take_over():
+            return False
+        self._watch = watch
+        self._body_needed_no_more = self._drop_body
+        if self._waiting.begun:
+            self._begun()
+        return True
+
+    @property
+    def _engine_id(self) -> str:
+        return self._name if self._attempts == 1 else f"{self._name}-{self._attempts}"
+
+
+def _nothing() -> None:
+    """The first one still needs the body."""
