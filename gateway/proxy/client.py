@@ -11,6 +11,7 @@ from collections import deque
 from enum import Enum
 from typing import Protocol, cast
 
+from gateway.closing import has_unread
 from gateway.limits import Limits, Timeouts
 from gateway.proxy.asked import Asked, Budget
 from gateway.proxy.reader import RequestReader
@@ -26,6 +27,10 @@ LINGER_S = 5.0
 LINGER_IN_ALL_S = 30.0
 """A client that was refused while it was still sending is listened to a little longer: closing at once would reset the
 connection, and the refusal would be lost before it is read (nginx's lingering_close)."""
+
+LAST_CALL_S = 1.0
+"""How long a gateway that goes keeps a connection between two requests: one that is used at all is mostly used by
+then, and that request's answer says `Connection: close`. To close at once would meet requests that are on their way."""
 
 NEVER = float("inf")
 
@@ -220,11 +225,13 @@ class ClientConnection(asyncio.Protocol):
         """The last byte of the answer is written."""
         reply, self._reply = self._reply, None
         self._drop_serving()
-        if reply is None or not reply.keep_alive or (self._host.is_draining and self.is_idle):
+        if reply is None or not reply.keep_alive:
             self._close()
             return
         if self.is_idle:
             self._await(Wait.REQUEST)
+            if self._host.is_draining:
+                self.say_last_call()
         if not self._is_advancing and (self._waiting or self._unread):
             self._go_on()
 
@@ -249,21 +256,36 @@ class ClientConnection(asyncio.Protocol):
                 self._reader.refuse(Refused(Reason.REQUEST_TOO_SLOW, f"The {part} of the request took too long."))
                 self._advance()
             case Wait.REQUEST:
-                self._close()
+                self._close_when_idle()
             case _:
                 self.transport.abort()
 
-    def close_when_idle(self) -> None:
-        """Take no further request: the gateway is going."""
-        if self.is_idle:
+    def say_last_call(self) -> None:
+        """The gateway is going: a request that comes in the next moment is served, for its client could not know."""
+        self._loop.call_later(LAST_CALL_S, self._close_when_idle)
+
+    def _close_when_idle(self) -> None:
+        """The answer of who is not idle says that it is the last, or is followed by a last call of its own."""
+        if self._is_closing or not self.is_idle:
+            return
+        if has_unread(self.transport):
+            self.say_last_call()
+        else:
             self._close()
 
     def cut(self, refusal: Refused) -> None:
-        """End now, with a word where one can still be said."""
+        """End now, with a word where nothing was said yet.
+
+        A stream that has begun stays without its end: clients take that for a lost connection, and many come again
+        by themselves; an error told inside it they would take for the answer.
+        """
         self._drop_waiting()
         if self._reply is not None:
             task = self._reply.task
-            self._reply.refuse(refusal)
+            if self._reply.is_stream and self._reply.is_chunked:
+                self._reply.leave_off()
+            else:
+                self._reply.refuse(refusal)
             if task is not None:
                 task.cancel(refusal)
         if not self._is_closing:

@@ -116,11 +116,11 @@ class Front:
         """Take no more than is under way, wait for it, then cut what is left.
 
         A request that comes while its connection was already open is served, and its connection closed: what the client
-        could not know is not held against it.
+        could not know is not held against it. So those between two requests get a last call.
         """
         self.ask_to_leave()
         for connection in tuple(self._connections):
-            connection.close_when_idle()
+            connection.say_last_call()
         await self._wait_until_empty(grace_s)
         for connection in tuple(self._connections):
             connection.cut(Refused(Reason.GATEWAY_DRAINING, "The gateway is shutting down.", retry_after_s=1.0))

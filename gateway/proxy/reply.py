@@ -189,6 +189,10 @@ class Reply:
         self._stop()
         self._transport.abort()
 
+    def leave_off(self) -> None:
+        """Write no more, though the body has not ended; what was written may still reach the client."""
+        self._stop()
+
     def abandon(self) -> None:
         """The client has gone: nothing is written any more, and the pod is told at once."""
         if self.ended:

@@ -177,7 +177,7 @@ async def test_a_second_signal_cuts_at_once(client: aiohttp.ClientSession, pod: 
 
 
 async def test_the_grace_has_an_end(client: aiohttp.ClientSession, pod: SimulatedPod, tmp_path: Path) -> None:
-    """What does not finish in time is cut."""
+    """What does not finish in time is cut, as a connection is lost: clients come again elsewhere."""
     config = tmp_path / "hearth.yaml"
     config.write_text("timeouts: {drain_s: 0.1}\n")
     async with serving("--pod", pod.url, "--config", str(config)) as gateway:
@@ -185,8 +185,7 @@ async def test_the_grace_has_an_end(client: aiohttp.ClientSession, pod: Simulate
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
             gateway.running.send_signal(signal.SIGTERM)
-            text = await answer.text()
-            assert '"code":"server_is_overloaded"' in text, text[-500:]
+            assert await cut_short(answer)
         assert await gateway.end() == 0
 
 
