@@ -17,6 +17,7 @@ from gateway.proxy.bodies import Answer, PodHead
 from gateway.proxy.flow import Flow
 from gateway.proxy.reply import Source
 from gateway.spine.carrier import LegEnd
+from routing.lateness import Late, Vigil
 
 HEAD_BYTES = 64 << 10
 HEADERS = 256
@@ -25,6 +26,12 @@ HEADERS = 256
 NEVER = float("inf")
 
 CRLF = b"\r\n"
+
+SILENCES = {
+    Late.ENGINE: (LegEnd.HUNG, "The pod's engine has fallen silent."),
+    Late.STREAM: (LegEnd.TIMEOUT, "The pod has gone silent inside its answer."),
+}
+"""What a silence that lasts too long is the end of an attempt as, and in what words."""
 
 
 class Telling(Protocol):
@@ -77,6 +84,7 @@ class Line(asyncio.Protocol):
         self._has_stirred = False
         self._heard_s = self._loop.time()
         self._due_s = NEVER
+        self._vigil: Vigil | None = None
         self._forget_message()
         self.url = url
         self.was_used = False
@@ -90,11 +98,15 @@ class Line(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, relay: Carried, question: list[bytes], first_byte_by_s: float) -> None:
-        """Send a request. Its answer goes to `relay`, which is told the end in any case."""
+    def ask(self, relay: Carried, question: list[bytes], first_byte_by_s: float, vigil: Vigil | None = None) -> None:
+        """Send a request. Its answer goes to `relay`, which is told the end in any case.
+
+        `vigil` says whether the engine has been silent for too long; without it only time-outs do.
+        """
         assert self._transport is not None  # noqa: S101 - a line is handed out only when it is connected
         self._forget_message()
         self._relay = relay
+        self._vigil = vigil
         relay.reply.source = self
         self._has_stirred = False
         self._heard_s = self._loop.time()
@@ -235,6 +247,7 @@ class Line(asyncio.Protocol):
 
     def _complete(self, answer: Answer) -> None:
         relay, self._relay, self._answer, self._flow = self._relay, None, None, None
+        self._end_vigil()
         if relay is not None:
             relay.reply.source = None
         self._due_s = self._loop.time() + self._owner.timeouts.pod_idle_s
@@ -250,6 +263,7 @@ class Line(asyncio.Protocol):
 
     def _fail(self, end: LegEnd, detail: str) -> None:
         relay, self._relay, self._answer, self._flow = self._relay, None, None, None
+        self._end_vigil()
         self.abort()
         if relay is not None:
             if relay.reply.source is self:  # Another pod may be answering already.
@@ -285,10 +299,13 @@ class Line(asyncio.Protocol):
 
     def check(self, now_s: float) -> None:
         """End what has waited too long: for an answer, for its next bytes, for a next question."""
-        self._hear(now_s)
+        late = self._hear(now_s)
         if self._relay is None:
             if now_s >= self._due_s or not self._owner.knows(self.url):
                 self.abort()
+        elif late is not None:
+            end, what = SILENCES[late]
+            self._fail(end, what)
         elif self._relay.reply.begun and self._heard_s == now_s:
             self._due_s = now_s + self._owner.timeouts.stall_s
         elif now_s >= self._due_s:
@@ -305,11 +322,26 @@ class Line(asyncio.Protocol):
             return True
         return False
 
-    def _hear(self, now_s: float) -> None:
-        """Note whether anything has come since this was asked last. Who is paused is not silent."""
-        flow = self._flow
-        if self._has_stirred or self._is_paused or (flow is not None and flow.has_stirred):
-            self._heard_s = now_s
+    def _hear(self, now_s: float) -> Late | None:
+        """Note whether anything has come since this was asked last; where not, whether that is too long by now."""
+        flow, vigil = self._flow, self._vigil
+        has_stirred = self._has_stirred or (flow is not None and flow.has_stirred)
         self._has_stirred = False
         if flow is not None:
             flow.has_stirred = False
+        if has_stirred or self._is_paused:  # Who is paused is not silent.
+            self._heard_s = now_s
+        if vigil is None or self._relay is None:
+            return None
+        if self._is_paused:
+            vigil.paused(now_s)
+        elif has_stirred:
+            vigil.heard(now_s, has_begun=self._relay.reply.begun)
+        else:
+            return vigil.silent(now_s)
+        return None
+
+    def _end_vigil(self) -> None:
+        if self._vigil is not None:
+            self._vigil.over()
+            self._vigil = None

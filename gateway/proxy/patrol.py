@@ -30,15 +30,20 @@ class Patrol:
 
     def __init__(self, *waits_s: float) -> None:
         """`waits_s`: how long those it looks at may wait."""
-        self._period_s = min(LONGEST_PERIOD_S, max(SHORTEST_PERIOD_S, min(waits_s) / FORBEARANCE))
+        self._period_s = LONGEST_PERIOD_S
         self._watched: set[Watched] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self.heed(*waits_s)
 
     def __repr__(self) -> str:
         return f"<Patrol of {len(self._watched)} every {self._period_s} s>"
 
     def __len__(self) -> int:
         return len(self._watched)
+
+    def heed(self, *waits_s: float) -> None:
+        """Look often enough for these as well."""
+        self._period_s = min(self._period_s, max(SHORTEST_PERIOD_S, min(waits_s) / FORBEARANCE))
 
     def watch(self, one: Watched) -> None:
         self._watched.add(one)

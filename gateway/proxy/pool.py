@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from gateway.limits import Timeouts
 from gateway.proxy.line import Line
 from gateway.proxy.patrol import Patrol
+from routing.lateness import Bounds, Lateness
 
 IDLE_LINES = 256
 """Kept per pod; a burst's connections beyond it are closed when they fall free."""
@@ -53,6 +54,7 @@ class Pool:
 
     def __init__(self, timeouts: Timeouts, *, knows: Callable[[str], bool]) -> None:
         self._patrol = Patrol(timeouts.first_byte_s, timeouts.stall_s, timeouts.pod_idle_s)
+        self.lateness = Lateness(Bounds(), timeouts.stall_s)
         self._idle: dict[str, list[Line]] = {}
         self._open: dict[str, set[Line]] = {}
         self._addresses: dict[str, Address] = {}
@@ -61,6 +63,11 @@ class Pool:
 
     def __repr__(self) -> str:
         return f"<Pool {self.open_count} open, {self.idle_count} idle>"
+
+    def bear(self, silence: Bounds) -> None:
+        """Bear so much silence of engines, and no more. Said before anybody is asked."""
+        self._patrol.heed(silence.least_s)
+        self.lateness = Lateness(silence, self.timeouts.stall_s)
 
     @property
     def open_count(self) -> int:

@@ -29,6 +29,8 @@ class LegEnd(StrEnum):
     """The connection ended inside the answer."""
     TIMEOUT = "timeout"
     """Nothing came for longer than we wait."""
+    HUNG = "hung"
+    """The engine has fallen silent with all that it has, for longer than it ever does. Its server may still be well."""
     MALFORMED = "malformed"
     """Not HTTP as we can pass it on."""
     BUSY = "busy"

@@ -25,6 +25,7 @@ REASON_OF_END = {
     LegEnd.UNREACHABLE: Reason.POD_UNREACHABLE,
     LegEnd.LOST: Reason.POD_LOST,
     LegEnd.TIMEOUT: Reason.POD_TIMEOUT,
+    LegEnd.HUNG: Reason.POD_TIMEOUT,
     LegEnd.MALFORMED: Reason.POD_MALFORMED,
     LegEnd.BUSY: Reason.POD_BUSY,
     LegEnd.BROKEN: Reason.POD_BROKEN,

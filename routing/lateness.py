@@ -1,0 +1,240 @@
+"""Whether an engine that says nothing is late, or silent for good: judged by how long it was ever silent before.
+
+An engine shows its pulse by every byte of every answer. The longest silence that it broke is learned for each engine
+and model, and fades while it is listened to. A silence is too long at some times that length; while somebody's prompt
+is being computed, at as many times what that was predicted to take. Only time that was listened through counts: not
+while nobody was asked, not while we ourselves were held up, and not while the client does not read. Knows no
+connection and no clock; whoever looks tells the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+from statistics import median_low
+
+FORGOTTEN_S = 3600.0
+"""Of an engine that nobody has asked for so long nothing is known any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """When silence is too long. Seconds, but for `times`."""
+
+    times: float = 4.0
+    """A silence may be so many times as long as the longest of late."""
+    least_s: float = 10.0
+    """No engine that falls silent altogether is given up sooner."""
+    least_alone_s: float = 30.0
+    """Nor is one stream among others that flow: an engine may put one aside for lack of room."""
+    first_s: float = 10.0
+    """For so long is an engine of which nothing is known taken to have been silent."""
+    half_s: float = 120.0
+    """Of listening, after which a silence counts for half as long."""
+
+    @property
+    def most_between_looks_s(self) -> float:
+        """What is longer between two looks was our own doing: nobody listened."""
+        return self.least_s / 4
+
+
+class Late(Enum):
+    """What a silence has turned out to be."""
+
+    ENGINE = auto()
+    """Nothing has come from the engine, to anybody who waits for it."""
+    STREAM = auto()
+    """Others have tokens; this one has none."""
+
+
+class Longest:
+    """The longest silence that was broken, fading."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def fade(self, listened_s: float, half_s: float) -> None:
+        self.seconds *= 0.5 ** (listened_s / half_s)
+
+    def saw(self, silent_s: float) -> None:
+        self.seconds = max(self.seconds, silent_s)
+
+
+class Peers:
+    """The engines that serve one model: what keeps one of them silent keeps the others as well."""
+
+    __slots__ = ("pulses",)
+
+    def __init__(self) -> None:
+        self.pulses: dict[str, Pulse] = {}
+
+    def usual_s(self) -> float:
+        """The longest silence of late of the middle one among them."""
+        return median_low(pulse.together.seconds for pulse in self.pulses.values())
+
+    def forget(self, now_s: float) -> None:
+        """Let those go that nobody has asked for long."""
+        for engine in [name for name, pulse in self.pulses.items() if now_s - pulse.looked_s > FORGOTTEN_S]:
+            del self.pulses[engine]
+
+
+class Pulse:
+    """One engine's, serving one model."""
+
+    __slots__ = (
+        *("_bounds", "_most_s", "_peers"),
+        *("alone", "given_up_s", "looked_s", "quiet_s", "together", "waiting"),
+    )
+
+    def __init__(self, bounds: Bounds, most_s: float, peers: Peers, now_s: float) -> None:
+        self._bounds = bounds
+        self._most_s = most_s
+        self._peers = peers
+        self.looked_s = now_s
+        self.quiet_s = 0.0
+        """Listened through since the last byte for anybody."""
+        self.given_up_s = -inf
+        """When it was last taken for silent for good: so is whoever has asked it before then."""
+        self.together = Longest(bounds.first_s)
+        """Silences of all its streams at once."""
+        self.alone = Longest(bounds.first_s)
+        """Silences of single ones."""
+        self.waiting: set[Vigil] = set()
+        """Those whose prompts it has yet to compute."""
+
+    def __repr__(self) -> str:
+        return f"<Pulse quiet for {self.quiet_s:.1f} s, {len(self.waiting)} waiting>"
+
+    def begin(self, now_s: float) -> None:
+        """It is asked something. Where nobody was listening, its silence begins now."""
+        if now_s - self.looked_s > self._bounds.most_between_looks_s:
+            self.looked_s, self.quiet_s = now_s, 0.0
+
+    def look(self, now_s: float) -> None:
+        """Time has passed in which somebody listened."""
+        if now_s <= self.looked_s:
+            return
+        passed_s, self.looked_s = min(now_s - self.looked_s, self._bounds.most_between_looks_s), now_s
+        self.quiet_s += passed_s
+
+    def beat(self, now_s: float) -> None:
+        """It has said something to somebody."""
+        self.look(now_s)
+        for longest in (self.together, self.alone):
+            longest.fade(self.quiet_s, self._bounds.half_s)
+        self.together.saw(self.quiet_s)
+        self.quiet_s = 0.0
+        self.given_up_s = -inf
+
+    def give_up(self, now_s: float) -> None:
+        """Take it for silent for good. Perhaps it is not: next time it may be silent for twice as long as now."""
+        self.given_up_s = now_s
+        self.together.saw(2 * self.quiet_s / self._bounds.times)
+
+    def bound_s(self) -> float:
+        """For how long it may say nothing to anybody."""
+        bounds = self._bounds
+        expected_s = max((vigil.expected_s for vigil in self.waiting), default=0.0)
+        usual_s = max(self.together.seconds, self._peers.usual_s())
+        return min(self._most_s, max(bounds.least_s, bounds.times * max(usual_s, expected_s)))
+
+    def bound_alone_s(self) -> float:
+        """For how long one of several streams may have nothing."""
+        bounds = self._bounds
+        return min(self._most_s, max(bounds.least_alone_s, bounds.times * self.alone.seconds, self.bound_s()))
+
+
+class Vigil:
+    """One request's wait for the next byte of its answer, looked at now and then."""
+
+    __slots__ = (
+        *("_asked_s", "_bounds", "_has_begun", "_has_head", "_is_telling", "_looked_s", "_pulse", "_silent_s"),
+        "expected_s",
+    )
+
+    def __init__(self, pulse: Pulse, bounds: Bounds, expected_s: float, now_s: float, *, is_telling: bool) -> None:
+        """`expected_s`: until its first token, as predicted. `is_telling`: its first byte comes with that token."""
+        self._pulse = pulse
+        self._bounds = bounds
+        self._asked_s = self._looked_s = now_s
+        self._silent_s = 0.0
+        self._is_telling = is_telling
+        self._has_begun = self._has_head = False
+        self.expected_s = expected_s
+        pulse.begin(now_s)
+        pulse.waiting.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Vigil, silent for {self._silent_s:.1f} s>"
+
+    def heard(self, now_s: float, *, has_begun: bool) -> None:
+        """Something has come since the last look. `has_begun`: some of it was the client's.
+
+        What comes first and is nobody's is a head, which servers send before their engine has done anything.
+        """
+        self._looked_s = now_s
+        if not has_begun and not self._has_head:
+            self._has_head = True
+            return
+        pulse = self._pulse
+        pulse.beat(now_s)
+        if self._has_begun:
+            pulse.alone.saw(self._silent_s)
+        else:
+            self._has_begun = True
+            pulse.waiting.discard(self)
+        self._silent_s = 0.0
+
+    def paused(self, now_s: float) -> None:
+        """Its client does not read, so nothing can come: that says nothing of the engine, either way."""
+        self._looked_s, self._silent_s = now_s, 0.0
+
+    def silent(self, now_s: float) -> Late | None:
+        """Nothing has come since the last look: whether that is too long by now."""
+        pulse, bounds = self._pulse, self._bounds
+        pulse.look(now_s)
+        self._silent_s += min(now_s - self._looked_s, bounds.most_between_looks_s)
+        self._looked_s = now_s
+        if self._asked_s < pulse.given_up_s:
+            return Late.ENGINE
+        if self._silent_s < bounds.least_s or not (self._is_telling or self._has_begun):
+            return None
+        if pulse.quiet_s >= bounds.least_s and min(self._silent_s, pulse.quiet_s) >= pulse.bound_s():
+            pulse.give_up(now_s)
+            return Late.ENGINE
+        if self._has_begun and self._silent_s >= pulse.bound_alone_s():
+            pulse.alone.saw(2 * self._silent_s / bounds.times)
+            return Late.STREAM
+        return None
+
+    def over(self) -> None:
+        """The answer has ended, however it did."""
+        self._pulse.waiting.discard(self)
+
+
+class Lateness:
+    """All pulses of one gateway."""
+
+    def __init__(self, bounds: Bounds, most_s: float) -> None:
+        """`most_s`: no silence is borne for longer, whatever was learned."""
+        self._bounds = bounds
+        self._most_s = most_s
+        self._models: dict[str, Peers] = {}
+
+    def vigil(self, engine: str, model: str, expected_s: float, now_s: float, *, is_telling: bool = True) -> Vigil:
+        """Somebody asks an engine, and will wait."""
+        peers = self._models.setdefault(model, Peers())
+        pulse = peers.pulses.get(engine)
+        if pulse is None:
+            peers.forget(now_s)
+            pulse = peers.pulses[engine] = Pulse(self._bounds, self._most_s, peers, now_s)
+        return Vigil(pulse, self._bounds, expected_s, now_s, is_telling=is_telling)
+
+    def bound_s(self, engine: str, model: str) -> float | None:
+        """For how long an engine may say nothing now; None where it was never asked."""
+        peers = self._models.get(model)
+        pulse = peers.pulses.get(engine) if peers is not None else None
+        return None if pulse is None else pulse.bound_s()
