@@ -52,7 +52,9 @@ class Timeouts:
     no_pod_s: float = 0.0
     """How long a request waits where its model's pods are all away, until the first of them comes: scale from zero."""
     stall_s: float = 300.0
-    """Between bytes of an answer."""
+    """Between bytes of an answer, whatever was learned of its engine."""
+    resume_s: float = 30.0
+    """From a stream's cut until another pod must go on with it."""
     client_stall_s: float = 60.0
     """How long a client may stop reading while bytes wait for it."""
     pod_idle_s: float = 4.0

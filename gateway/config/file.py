@@ -12,6 +12,7 @@ from gateway.config.discovery import discovered
 from gateway.config.exact import kv_events, tokenizer_entry
 from gateway.config.extproc_words import extproc
 from gateway.config.ladder import ladder_entry, ladder_faults, rung_entry
+from gateway.config.retries import retries, stalls
 from gateway.config.rollout import canaries, roles
 from gateway.config.values import ModelEntry, Routing, Secret, Settings, TlsFiles
 from gateway.config.words import (
@@ -61,6 +62,8 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
         extproc=extproc(root),
         roles=roles(root),
         canaries=canaries(root),
+        retries=retries(root),
+        stalls=stalls(root),
         limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
         timeouts=read_fields(times, usual.timeouts, above_zero=True)
         if (times := root.table("timeouts"))

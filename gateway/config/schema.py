@@ -9,6 +9,7 @@ from gateway.config.discovery_schema import discovery_schema
 from gateway.config.exact import LoadTimes
 from gateway.config.extproc_words import extproc_schema
 from gateway.config.ladder_schema import ladder_schema, rung_schema
+from gateway.config.retries import retries_schema, stalls_schema
 from gateway.config.words import LOG_LEVELS, MOST_PROCESSES
 from gateway.limits import Limits, Timeouts
 from routing.roles import RoleTerms
@@ -57,6 +58,8 @@ def config_schema() -> Schema:
                 "route_log": described(TEXT.schema, "One JSON line per request to play again with another routing."),
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "What is logged."),
                 "limits": described(_of_fields(Limits()), "Bounds on what the traffic port takes in."),
+                "retries": described(retries_schema(), "How often a request is tried again, and how often all are."),
+                "stalls": described(stalls_schema(), "When an engine has been silent for too long."),
                 "timeouts": described(_of_fields(Timeouts()), "Bounds on waiting, in seconds."),
             }
         ),

@@ -16,6 +16,8 @@ from gateway.discovery.source import Found
 from gateway.limits import Limits, Timeouts
 from routing.canary import CanaryTerms
 from routing.candidates import Scorer
+from routing.lateness import Bounds
+from routing.retries import RetryTerms
 from scorers.registry import routings
 
 
@@ -127,6 +129,9 @@ class Settings:
     routing: Routing = field(default_factory=Routing)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    retries: RetryTerms = field(default_factory=RetryTerms)
+    stalls: Bounds = field(default_factory=Bounds)
+    """When an engine has been silent for too long."""
     roles: Roles | None = None
     """Where roles follow the traffic."""
     canaries: tuple[CanaryTerms, ...] = ()

@@ -1,0 +1,65 @@
+"""Words of the configuration about second attempts, and about silence: `retries` and `stalls`, with their schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from routing.lateness import Bounds
+from routing.retries import RetryTerms
+from tenancy.document import Table, not_negative, read_fields, whole
+from tenancy.reading.kinds import ABOVE_ZERO, AMOUNT, COUNT, FLAG, FRACTION, Kind
+from tenancy.reading.words import Word
+from tenancy.schema import Schema, described, table
+
+NONE_OR_MORE = Kind(
+    lambda value: whole(not_negative(value)),
+    {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^([0-9]+|\$\{.*\})$"}]},
+)
+
+RETRIES: Mapping[str, Word] = {
+    "attempts": Word("attempts", COUNT, "Pods that one request may be sent to before its first byte."),
+    "attempts_when_broken": Word("attempts_when_broken", COUNT, "The same where the pods say that they failed."),
+    "cuts": Word("cuts", NONE_OR_MORE, "How often one stream is gone on with elsewhere; 0: never."),
+    "share": Word("share", FRACTION, "Second attempts for each request, in the long run."),
+    "saved": Word("saved", NONE_OR_MORE, "Second attempts that may come at once after a time without."),
+    "hedge": Word("hedge", FLAG, "Ask a second engine where a first token is late."),
+    "hedge_after": Word("hedge_after", ABOVE_ZERO, "Late: so many times what was predicted ..."),
+    "hedge_least_s": Word("hedge_least_s", AMOUNT, "... and so many seconds on top."),
+}
+"""Fields of `RetryTerms`."""
+
+STALLS: Mapping[str, str] = {
+    "times": "A silence may be so many times as long as the longest of late.",
+    "least_s": "No engine that falls silent altogether is given up sooner.",
+    "least_alone_s": "Nor is one stream among others that flow.",
+    "first_s": "The longest silence of an engine of which nothing is known yet.",
+    "half_s": "Of listening, after which a silence counts for half as long.",
+}
+"""Fields of `Bounds`."""
+
+
+def retries(root: Table) -> RetryTerms:
+    """`retries: {WORD: VALUE}`; absent: the usual."""
+    usual, given = RetryTerms(), root.table("retries")
+    if given is None:
+        return usual
+    found = {word.field: given.get(name, word.kind.parse, getattr(usual, word.field)) for name, word in RETRIES.items()}
+    given.close()
+    return replace(usual, **found)
+
+
+def stalls(root: Table) -> Bounds:
+    """`stalls: {WORD: SECONDS}`; absent: the usual."""
+    given = root.table("stalls")
+    return Bounds() if given is None else read_fields(given, Bounds(), above_zero=True)
+
+
+def retries_schema() -> Schema:
+    """Of `retries`."""
+    return table({name: described(word.kind.schema, word.help) for name, word in RETRIES.items()})
+
+
+def stalls_schema() -> Schema:
+    """Of `stalls`."""
+    return table({name: described(ABOVE_ZERO.schema, words) for name, words in STALLS.items()})

@@ -1,0 +1,101 @@
+"""How many second attempts there may be: one account for retries, resumed streams and hedges together.
+
+Every request pays a share of an attempt in; every second attempt takes one out. So however much fails, engines are not
+asked for much more than clients ask for, and retries never become the overload that they are to help over. Knows no
+pod and no clock.
+
+Whether an attempt adds to what engines have to do depends on what became of the first. Who moves from an engine that is
+gone takes up room that was his there: that may go on debt, as far as there are requests under way, and last of all a
+stream is refused of which the client has seen the beginning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Try(StrEnum):
+    """What a second attempt is for; the more is lost without it, the later it is refused."""
+
+    HEDGE = "hedge"
+    """The first is late, and still under way."""
+    AGAIN = "again"
+    """A pod that lives has failed, or says not now."""
+    MOVE = "move"
+    """The engine is gone, before the client had any of its answer."""
+    CUT = "cut"
+    """It is gone in the middle of an answer, which another is to go on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryTerms:
+    """How much there is to spend, and on how much of one request."""
+
+    attempts: int = 3
+    """Of a request before its first byte, the first one included."""
+    attempts_when_broken: int = 2
+    """A request that breaks a pod may be what breaks it: it gets one more pod, not the whole fleet."""
+    cuts: int = 8
+    """How often one stream is gone on with elsewhere."""
+    share: float = 0.2
+    """Second attempts for each request, in the long run."""
+    saved: int = 100
+    """As many may come at once, after a time without any."""
+    hedge: bool = False
+    """Whether a first token that is late is asked for once more, beside the first attempt."""
+    hedge_after: float = 3.0
+    """Late: after so many times what was predicted ..."""
+    hedge_least_s: float = 0.5
+    """... and this on top."""
+
+    def late_s(self, predicted_s: float) -> float:
+        """From the choice of an engine until its first token is late."""
+        return self.hedge_after * predicted_s + self.hedge_least_s
+
+
+class Budget:
+    """One per gateway."""
+
+    def __init__(self, terms: RetryTerms | None = None, *, among: int = 1) -> None:
+        """`among`: so many processes divide what is saved; a share of each one's requests is a share of all."""
+        terms = terms or RetryTerms()
+        self._share = terms.share
+        self._most = terms.saved / among
+        self.left = self._most
+        self.under_way = 0
+        self.taken: Counter[Try] = Counter()
+        self.refused: Counter[Try] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<Budget of {self.left:.1f} second attempts, {self.under_way} requests under way>"
+
+    def begin(self) -> None:
+        """A request has come, and pays in."""
+        self.under_way += 1
+        self.left = min(self._most, self.left + self._share)
+
+    def end(self) -> None:
+        """It has ended, however it did."""
+        self.under_way -= 1
+
+    def take(self, what: Try) -> bool:
+        """Take an attempt out, if there is one for this."""
+        may = self.left - 1 >= self._least(what)
+        (self.taken if may else self.refused)[what] += 1
+        if may:
+            self.left -= 1
+        return may
+
+    def _least(self, what: Try) -> float:
+        """What must be left after it."""
+        match what:
+            case Try.HEDGE:
+                return self._most / 2
+            case Try.AGAIN:
+                return 0.0
+            case Try.MOVE:
+                return -float(self.under_way)
+            case Try.CUT:
+                return -2.0 * self.under_way

@@ -1,0 +1,39 @@
+"""`retries` and `stalls`: what may be said of second attempts and of silence, and what is wrong with it."""
+
+from __future__ import annotations
+
+from gateway.config.file import read_settings
+from routing.lateness import Bounds
+from routing.retries import RetryTerms
+
+
+def test_nothing_said_is_the_usual() -> None:
+    """Three attempts, a fifth more in the long run, and no hedges."""
+    settings, root = read_settings("{}", {})
+    assert (settings.retries, settings.stalls) == (RetryTerms(), Bounds())
+    assert not root.faults
+    assert not settings.retries.hedge
+
+
+def test_what_is_said_stands_beside_the_usual() -> None:
+    """Each word by itself."""
+    source = "retries: {attempts: 2, cuts: 0, share: 0.1, hedge: true}\nstalls: {least_s: 5}\ntimeouts: {resume_s: 7}"
+    settings, root = read_settings(source, {})
+    assert settings.retries == RetryTerms(attempts=2, cuts=0, share=0.1, hedge=True)
+    assert settings.stalls == Bounds(least_s=5.0)
+    assert settings.timeouts.resume_s == 7.0
+    assert not root.faults
+
+
+def test_what_is_wrong_is_said_where_it_stands() -> None:
+    """All of it at once."""
+    source = "retries: {attempts: 0, share: 2, saved: -1, cuts: 1.5, hegde: true}\nstalls: {times: 0}"
+    _, root = read_settings(source, {})
+    assert sorted(fault.path for fault in root.faults) == [
+        "retries.attempts",
+        "retries.cuts",
+        "retries.hegde",
+        "retries.saved",
+        "retries.share",
+        "stalls.times",
+    ]

@@ -1,0 +1,83 @@
+"""Second attempts stand under one budget: what is lost without them decides who is refused first."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.retries import Budget, RetryTerms, Try
+
+ORDER = (Try.HEDGE, Try.AGAIN, Try.MOVE, Try.CUT)
+"""Refused first to last."""
+
+
+def test_requests_pay_for_second_attempts() -> None:
+    """One for every five, once what was saved is spent."""
+    budget = Budget(RetryTerms(share=0.2, saved=2))
+    assert [budget.take(Try.AGAIN) for _ in range(3)] == [True, True, False]
+    for _ in range(5):
+        budget.begin()
+    assert [budget.take(Try.AGAIN) for _ in range(2)] == [True, False]
+    assert (budget.taken[Try.AGAIN], budget.refused[Try.AGAIN]) == (3, 2)
+
+
+def test_no_more_is_saved_than_may_come_at_once() -> None:
+    """A quiet night does not pay for a storm."""
+    budget = Budget(RetryTerms(share=0.2, saved=3))
+    for _ in range(1000):
+        budget.begin()
+        budget.end()
+    assert [budget.take(Try.AGAIN) for _ in range(4)] == [True, True, True, False]
+
+
+def test_hedges_leave_half_to_those_who_have_nothing() -> None:
+    """An attempt that is late may still come to something."""
+    budget = Budget(RetryTerms(saved=4))
+    assert [budget.take(Try.HEDGE) for _ in range(3)] == [True, True, False]
+    assert budget.take(Try.AGAIN)
+
+
+def test_all_requests_of_an_engine_that_is_gone_may_move() -> None:
+    """However many there are, and those who have seen some of their answer even where all are at it twice."""
+    budget = Budget(RetryTerms(share=0.0, saved=0))
+    for _ in range(500):
+        budget.begin()
+    assert not budget.take(Try.AGAIN)
+    assert all(budget.take(Try.MOVE) for _ in range(500))
+    assert not budget.take(Try.MOVE)
+    assert all(budget.take(Try.CUT) for _ in range(500))
+    assert not budget.take(Try.CUT)
+
+
+def test_processes_divide_what_is_saved() -> None:
+    """All together they save what one would."""
+    budget = Budget(RetryTerms(saved=8), among=4)
+    assert [budget.take(Try.AGAIN) for _ in range(3)] == [True, True, False]
+
+
+@given(events=st.lists(st.sampled_from([*Try, "begin", "end"])), saved=st.integers(0, 20), share=st.floats(0, 1))
+def test_the_budget_holds(events: list[Try | str], saved: int, share: float) -> None:
+    """Never more second attempts than were saved, paid for, or are under way twice; the order of refusals is kept."""
+    budget = Budget(RetryTerms(share=share, saved=saved))
+    begun = most_under_way = 0
+    for event in events:
+        if isinstance(event, Try):
+            may = budget.take(event)
+            trial = [Budget(RetryTerms(share=share, saved=saved)) for _ in ORDER]
+            for other in trial:
+                other.left, other.under_way = budget.left + may, budget.under_way
+            answers = [other.take(what) for other, what in zip(trial, ORDER, strict=True)]
+            assert answers == sorted(answers)
+        elif event == "begin":
+            budget.begin()
+            begun += 1
+        elif budget.under_way:
+            budget.end()
+        most_under_way = max(most_under_way, budget.under_way)
+        assert sum(budget.taken.values()) <= saved + begun * share + 2 * most_under_way + 1e-6
+
+
+def test_a_first_token_is_late_by_its_own_prediction() -> None:
+    """Three times as long as was foretold, and half a second."""
+    assert RetryTerms().late_s(2.0) == pytest.approx(6.5)
