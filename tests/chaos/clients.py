@@ -1,30 +1,35 @@
-"""Clients as most people have them: OpenAI's own, with the retries that it makes by itself."""
+"""Clients as most people have them, and what became of each of their requests.
+
+An answer counts as whole only if it says what a pod that nobody has disturbed says: text, finish reason and tokens.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from random import Random
-from typing import Any
 
-import httpx2 as httpx
-from openai import APIConnectionError, APIError, AsyncOpenAI
+from tests.chaos.asked import Asked, Heard, Tenant
+from tests.chaos.dialects import Left, listen
+from tests.chaos.sdks import LOST, TOLD, Sdks
 
-from tests.chaos.cast import MODEL
-
-WORDS = ("warm", "cold", "prefix", "decode", "ledger", "rung", "ü", "日本", "pair", "tenant")
-
-PATIENCE_S = 120.0
+TOO_MANY = 429
 
 
 class Fate(StrEnum):
     """What became of one request."""
 
     WHOLE = "whole"
-    CUT = "cut"
-    """A stream that had begun ended with an error that the gateway told."""
+    LEFT = "left"
+    """Its client went away in the middle, as it had meant to; what it had heard was right."""
+    LIMITED = "limited"
+    """Refused, or ended as too long, by a limit of its tenant."""
     RECONNECTED = "reconnected"
     """The gateway itself was lost inside a stream; asked again, the answer was whole."""
+    CUT = "cut"
+    """A stream that had begun ended with an error that the gateway told."""
     FAILED = "failed"
     """Nothing of it came, after all retries."""
     WRONG = "wrong"
@@ -32,80 +37,104 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request."""
-
-    number: int
-    prompt: str
-    is_streamed: bool
-    most_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ended:
-    """How it ended. `words` says what went wrong."""
+    """How it ended. `words` says what went wrong; seconds of the loop's clock, and how long it was silent at most."""
 
     asked: Asked
     fate: Fate
+    began_s: float
+    ended_s: float
+    longest_wait_s: float
     words: str = ""
 
 
-def draw_request(number: int, draw: Random) -> Asked:
-    """Prompts share beginnings, so that warmth is at work."""
-    group = draw.randrange(8)
-    prompt = f"group {group} " + " ".join(WORDS[group % 5 :] * 20) + f" question {number}"
-    return Asked(number, prompt, draw.random() < 0.8, draw.choice((5, 40, 150)))
+class Waits:
+    """How long a client waits for the next piece."""
+
+    def __init__(self) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self.began_s = self._last_s = self._clock()
+        self.longest_s = 0.0
+
+    def note(self, _: str | None = None) -> None:
+        now_s = self._clock()
+        self.longest_s = max(self.longest_s, now_s - self._last_s)
+        self._last_s = now_s
 
 
 class Clients:
     """Ask through the balancer, and compare with what an undisturbed pod says."""
 
-    def __init__(self, front: str, undisturbed: str) -> None:
-        timeout = httpx.Timeout(PATIENCE_S)
-        self._front = AsyncOpenAI(base_url=f"{front}/v1", api_key="k", timeout=timeout)
-        self._undisturbed = AsyncOpenAI(base_url=f"{undisturbed}/v1", api_key="k", timeout=timeout)
+    def __init__(self, front: str, undisturbed: str, key_of: Callable[[Tenant], str]) -> None:
+        self._front = {tenant: Sdks(front, key_of(tenant)) for tenant in Tenant}
+        self._undisturbed = Sdks(undisturbed, "k")
 
     async def close(self) -> None:
-        await self._front.close()
-        await self._undisturbed.close()
+        for sdks in (*self._front.values(), self._undisturbed):
+            await sdks.close()
+
+    @property
+    def asked_again(self) -> int:
+        """Retries that the SDKs made by themselves."""
+        return sum(sdks.traffic.asked_again for sdks in self._front.values())
+
+    @property
+    def statuses(self) -> Counter[int]:
+        """What they were answered, retries included."""
+        return sum((sdks.traffic.statuses for sdks in self._front.values()), Counter())
 
     async def ask(self, asked: Asked) -> Ended:
         """Ask once; once more where the gateway was lost inside a stream."""
-        said: list[str] = []
+        waits = Waits()
+        fate, words = await self._ask(asked, waits)
+        waits.note()
+        return Ended(asked, fate, waits.began_s, asyncio.get_running_loop().time(), waits.longest_s, words)
+
+    async def _ask(self, asked: Asked, waits: Waits) -> tuple[Fate, str]:
+        heard = Heard()
         try:
-            await self._say(self._front, asked, said)
-        except (httpx.TransportError, APIConnectionError) as error:
-            if not said:
-                return Ended(asked, Fate.FAILED, repr(error))
-            return await self._again(asked)
-        except APIError as error:
-            return Ended(asked, Fate.CUT if said else Fate.FAILED, repr(error))
-        return await self._compared(asked, said, Fate.WHOLE)
+            await listen(self._front[asked.tenant], asked, heard, waits.note)
+        except Left:
+            return await self._compared(asked, heard, Fate.LEFT)
+        except LOST as error:
+            return await self._again(asked, waits) if heard.pieces else (Fate.FAILED, repr(error))
+        except TOLD as error:
+            return _told(asked, heard, error)
+        return await self._compared(asked, heard, Fate.WHOLE)
 
-    async def _again(self, asked: Asked) -> Ended:
-        said: list[str] = []
+    async def _again(self, asked: Asked, waits: Waits) -> tuple[Fate, str]:
+        heard = Heard()
         try:
-            await self._say(self._front, asked, said)
-        except (httpx.TransportError, APIError) as error:
-            return Ended(asked, Fate.FAILED, f"asked again: {error!r}")
-        return await self._compared(asked, said, Fate.RECONNECTED)
+            await listen(self._front[asked.tenant], asked, heard, waits.note)
+        except Left:
+            return await self._compared(asked, heard, Fate.RECONNECTED)
+        except (*LOST, *TOLD) as error:
+            return Fate.LIMITED if _is_limit(asked, error) else Fate.FAILED, f"asked again: {error!r}"
+        return await self._compared(asked, heard, Fate.RECONNECTED)
 
-    async def _compared(self, asked: Asked, said: list[str], fate: Fate) -> Ended:
-        wanted: list[str] = []
-        await self._say(self._undisturbed, asked, wanted)
-        found, right = "".join(said), "".join(wanted)
-        return Ended(asked, fate) if found == right else Ended(asked, Fate.WRONG, f"{found!r} is not {right!r}")
+    async def _compared(self, asked: Asked, heard: Heard, fate: Fate) -> tuple[Fate, str]:
+        wanted = Heard()
+        await listen(self._undisturbed, replace(asked, leaves_after=None), wanted, lambda _: None)
+        has_left = asked.leaves_after is not None and heard.ended is None
+        is_right = wanted.text.startswith(heard.text) if has_left else heard.answer == wanted.answer
+        if is_right:
+            return fate, ""
+        if _was_shortened(asked, heard, wanted):
+            return Fate.LIMITED, ""
+        return Fate.WRONG, f"{heard.answer!r} is not {wanted.answer!r}"
 
-    async def _say(self, client: AsyncOpenAI, asked: Asked, said: list[str]) -> None:
-        """Adds what is said as it comes."""
-        body: dict[str, Any] = {
-            "model": MODEL,
-            "messages": [{"role": "user", "content": asked.prompt}],
-            "max_tokens": asked.most_tokens,
-        }
-        if not asked.is_streamed:
-            whole = await client.chat.completions.create(**body)
-            said.append(whole.choices[0].message.content or "")
-            return
-        async for chunk in await client.chat.completions.create(**body, stream=True):
-            said += [choice.delta.content for choice in chunk.choices if choice.delta.content]
+
+def _told(asked: Asked, heard: Heard, error: Exception) -> tuple[Fate, str]:
+    if heard.pieces:
+        return Fate.CUT, repr(error)
+    return Fate.LIMITED if _is_limit(asked, error) else Fate.FAILED, repr(error)
+
+
+def _is_limit(asked: Asked, error: Exception) -> bool:
+    return asked.tenant is Tenant.NARROW and getattr(error, "status_code", None) == TOO_MANY
+
+
+def _was_shortened(asked: Asked, heard: Heard, wanted: Heard) -> bool:
+    """A stream that has used up its tenant's tokens ends as if it had reached its longest."""
+    is_beginning = wanted.text.startswith(heard.text) and heard.ended in ("length", "max_tokens", "incomplete")
+    return asked.tenant is Tenant.NARROW and is_beginning

@@ -1,61 +1,75 @@
 """What is done to whom: drawn from a seed before the run begins, so that the same seed does the same again.
 
-Each deed is undone after a while by its own second half. At most so many pods suffer at a time that one could serve.
+Each deed is undone after a while by its own second half. At most so many suffer at a time that one pod could serve
+and one gateway could let clients in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
 
+class Whom(StrEnum):
+    """Whom a deed befalls."""
+
+    POD = "pod"
+    GATEWAY = "gateway"
+    REDIS = "redis"
+
+
 class Kind(StrEnum):
-    """A deed, by what it does."""
+    """A deed, by what it does and, with its last word, to whom."""
 
     KILL_POD = "kill pod"
+    STOP_POD = "stop pod"
     PAUSE_POD = "pause pod"
     SLOW_POD = "slow pod"
-    HANG_POD = "hang pod"
-    CUT_STREAMS = "cut streams"
-    DROP_REQUESTS = "drop requests"
-    BREAK_REQUESTS = "break requests"
-    REFUSE_REQUESTS = "refuse requests"
-    CRASH_ENGINE = "crash engine"
+    HANG_POD = "hang engine of pod"
+    FREEZE_POD = "freeze pod"
+    CUT_POD = "cut streams of pod"
+    DROP_POD = "drop requests of pod"
+    BREAK_POD = "break requests of pod"
+    REFUSE_POD = "refuse requests of pod"
+    CRASH_POD = "crash engine of pod"
+    RESET_POD = "reset connections of pod"
+    SILENCE_POD = "half-open connections of pod"
+    LAG_POD = "lag to pod"
+    DAMAGE_POD = "damage answers of pod"
     KILL_GATEWAY = "kill gateway"
     STOP_GATEWAY = "stop gateway"
+    PAUSE_GATEWAY = "pause gateway"
     KILL_REDIS = "kill redis"
     PAUSE_REDIS = "pause redis"
     FLUSH_REDIS = "flush redis"
+    REPLACE_REDIS = "fail over redis"
+    RESET_REDIS = "reset connections of redis"
+    SILENCE_REDIS = "half-open connections of redis"
+    LAG_REDIS = "lag to redis"
 
     @property
-    def befalls_pod(self) -> bool:
-        return self in POD_DEEDS
-
-    @property
-    def befalls_gateway(self) -> bool:
-        return self in (Kind.KILL_GATEWAY, Kind.STOP_GATEWAY)
+    def whom(self) -> Whom:
+        return Whom(self.rsplit(" ", 1)[1])
 
 
-POD_DEEDS = frozenset(
-    {
-        *(Kind.KILL_POD, Kind.PAUSE_POD, Kind.SLOW_POD, Kind.HANG_POD, Kind.CUT_STREAMS, Kind.DROP_REQUESTS),
-        *(Kind.BREAK_REQUESTS, Kind.REFUSE_REQUESTS, Kind.CRASH_ENGINE),
-    }
-)
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How dense deeds are, in seconds, evenly drawn between least and most."""
 
-LEAST_APART_S, MOST_APART_S = 1.0, 5.0
-LEAST_S, MOST_S = 1.0, 8.0
-"""How long a deed lasts."""
+    apart_s: tuple[float, float] = (1.0, 5.0)
+    lasts_s: tuple[float, float] = (1.0, 8.0)
+    back_s: float = 12.0
+    """After its end whoever suffered is left alone: a program that starts takes seconds."""
 
-BACK_S = 12.0
-"""After its end whoever suffered is left alone: a program that starts takes seconds."""
+
+USUAL = Pace()
 
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """`who` counts pods or gateways; it means nothing for Redis."""
+    """`who` counts pods or gateways; it is 0 for Redis."""
 
     at_s: float
     kind: Kind
@@ -63,19 +77,24 @@ class Deed:
     lasts_s: float
 
 
-def draw_deeds(seed: int, seconds: float, pods: int, gateways: int) -> tuple[Deed, ...]:
+def draw_deeds(
+    seed: int, seconds: float, pods: int, gateways: int, *, kinds: Sequence[Kind] = tuple(Kind), pace: Pace = USUAL
+) -> tuple[Deed, ...]:
     """All deeds of a run, in order. One pod and one gateway are left alone at any time."""
-    return tuple(_drawn(Random(seed), seconds, pods, gateways))
+    crowd = {Whom.POD: [0.0] * pods, Whom.GATEWAY: [0.0] * gateways, Whom.REDIS: [0.0]}
+    return tuple(_drawn(Random(seed), seconds, crowd, kinds, pace))
 
 
-def _drawn(draw: Random, seconds: float, pods: int, gateways: int) -> Iterator[Deed]:
-    now_s, free_s = 2.0, {"pod": [0.0] * pods, "gateway": [0.0] * gateways, "redis": [0.0]}
+def _drawn(
+    draw: Random, seconds: float, crowd: dict[Whom, list[float]], kinds: Sequence[Kind], pace: Pace
+) -> Iterator[Deed]:
+    now_s = 2.0
     while now_s < seconds:
-        kind, lasts_s = draw.choice(tuple(Kind)), draw.uniform(LEAST_S, MOST_S)
-        whom = free_s["pod" if kind.befalls_pod else "gateway" if kind.befalls_gateway else "redis"]
-        free = [who for who, until_s in enumerate(whom) if until_s <= now_s]
-        if free and (len(free) > 1 or whom is free_s["redis"]):
+        kind, lasts_s = draw.choice(kinds), draw.uniform(*pace.lasts_s)
+        free_from_s = crowd[kind.whom]
+        free = [who for who, from_s in enumerate(free_from_s) if from_s <= now_s]
+        if len(free) > 1 or (free and kind.whom is Whom.REDIS):
             who = draw.choice(free)
-            whom[who] = now_s + lasts_s + BACK_S
+            free_from_s[who] = now_s + lasts_s + pace.back_s
             yield Deed(now_s, kind, who, lasts_s)
-        now_s += draw.uniform(LEAST_APART_S, MOST_APART_S)
+        now_s += draw.uniform(*pace.apart_s)

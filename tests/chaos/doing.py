@@ -1,4 +1,4 @@
-"""Does the deeds to the cast, each at its time, and undoes it."""
+"""Does the deeds to the cast, each at its time, and undoes it. Remembers when a gateway could not be relied on."""
 
 from __future__ import annotations
 
@@ -6,91 +6,172 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 
-import aiohttp
-
-from tests.chaos.cast import Cast, Program, pause
-from tests.chaos.deeds import Deed, Kind
+from tests.chaos.cast import Cast
+from tests.chaos.deeds import Deed, Kind, Whom
+from tests.chaos.programs import Program, pause
+from tests.chaos.wire import Wire
 
 FAULTS: dict[Kind, dict[str, object]] = {
     Kind.SLOW_POD: {"kind": "slow", "factor": 8.0},
     Kind.HANG_POD: {"kind": "hang"},
-    Kind.CUT_STREAMS: {"kind": "cut", "after_chunks": 7},
-    Kind.DROP_REQUESTS: {"kind": "drop"},
-    Kind.BREAK_REQUESTS: {"kind": "error"},
-    Kind.REFUSE_REQUESTS: {"kind": "refuse"},
-    Kind.CRASH_ENGINE: {"kind": "crash"},
+    Kind.CUT_POD: {"kind": "cut", "after_chunks": 7},
+    Kind.DROP_POD: {"kind": "drop"},
+    Kind.BREAK_POD: {"kind": "error"},
+    Kind.REFUSE_POD: {"kind": "refuse"},
 }
-"""What a simulated pod is told to suffer from."""
+"""What a simulated pod is told to suffer from, and to be well again afterwards."""
+
+LASTING_FAULTS: dict[Kind, dict[str, object]] = {
+    Kind.CRASH_POD: {"kind": "crash"},
+    Kind.FREEZE_POD: {"kind": "freeze"},
+}
+"""As in vLLM, only a restart mends these."""
+
+LAG_S = 0.05
 
 Say = Callable[[str], None]
+Do = Callable[[Deed], Awaitable[None]]
 
 
 class Doing:
     """One run's deeds."""
 
-    def __init__(self, cast: Cast, session: aiohttp.ClientSession, say: Say) -> None:
+    def __init__(self, cast: Cast, say: Say) -> None:
         self._cast = cast
-        self._session = session
         self._say = say
+        self.faults: list[str] = []
+        """What a program did that it must not: not end when told to."""
+        self.lost: list[tuple[float, float]] = []
+        """From when until when a gateway was not there, by the loop's clock."""
+        self.suffering: set[str] = set()
+        """Names of programs to which something is being done."""
+        self._of: dict[Kind, Do] = {
+            **dict.fromkeys(FAULTS, self._fault),
+            **dict.fromkeys(LASTING_FAULTS, self._lasting_fault),
+            **dict.fromkeys((Kind.KILL_POD, Kind.KILL_GATEWAY), self._kill),
+            **dict.fromkeys((Kind.STOP_POD, Kind.STOP_GATEWAY), self._stop),
+            **dict.fromkeys((Kind.PAUSE_POD, Kind.PAUSE_GATEWAY), self._pause),
+            **dict.fromkeys((Kind.RESET_POD, Kind.RESET_REDIS), self._reset),
+            **dict.fromkeys((Kind.SILENCE_POD, Kind.SILENCE_REDIS), self._silence),
+            **dict.fromkeys((Kind.LAG_POD, Kind.LAG_REDIS), self._lag),
+            Kind.DAMAGE_POD: self._damage,
+            Kind.KILL_REDIS: self._kill_redis,
+            Kind.PAUSE_REDIS: self._pause_redis,
+            Kind.FLUSH_REDIS: self._flush_redis,
+            Kind.REPLACE_REDIS: self._replace_redis,
+        }
 
     async def all(self, deeds: Sequence[Deed]) -> None:
         """Each at its time; returns when the last is undone."""
-        began_s = asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
         async with asyncio.TaskGroup() as group:
             for deed in deeds:
-                await pause(max(0.0, began_s + deed.at_s - asyncio.get_running_loop().time()))
-                group.create_task(self._do(deed))
+                await pause(max(0.0, began_s + deed.at_s - clock()))
+                group.create_task(self.do(deed))
 
-    async def _do(self, deed: Deed) -> None:
-        self._say(f"{deed.kind} {deed.who} for {deed.lasts_s:.1f} s")
-        if deed.kind in FAULTS:
-            await self._fault(deed)
-        elif deed.kind.befalls_pod:
-            await self._trouble(self._cast.pods[deed.who], deed)
-        elif deed.kind.befalls_gateway:
-            await self._trouble(self._cast.gateways[deed.who], deed)
-        else:
-            await self._redis(deed)
+    async def do(self, deed: Deed) -> None:
+        """One, from its beginning to its end."""
+        clock, name = asyncio.get_running_loop().time, f"{deed.kind.whom}{deed.who}"
+        self._say(f"{deed.at_s:6.1f} s  {deed.kind} {deed.who} for {deed.lasts_s:.1f} s")
+        began_s = clock()
+        self.suffering.add(name)
+        try:
+            await self._of[deed.kind](deed)
+        finally:
+            self.suffering.discard(name)
+            if deed.kind.whom is Whom.GATEWAY:
+                self.lost.append((began_s, clock()))
+
+    def _program(self, deed: Deed) -> Program:
+        if deed.kind.whom is Whom.GATEWAY:
+            return self._cast.gateways[deed.who].program
+        return self._cast.pods[deed.who]
+
+    def _wire(self, deed: Deed) -> Wire:
+        return self._cast.redis_wire if deed.kind.whom is Whom.REDIS else self._cast.pod_wires[deed.who]
 
     async def _fault(self, deed: Deed) -> None:
-        pod = self._cast.pods[deed.who]
+        pod = self._program(deed)
         await self._order(pod, FAULTS[deed.kind])
         await pause(deed.lasts_s)
-        if deed.kind is Kind.CRASH_ENGINE:  # For good, as in vLLM: only a restart mends it.
-            await self._restart(pod, pod.kill)
-        else:
-            await self._order(pod, {"kind": "none"})
+        await self._order(pod, {"kind": "none"})
+
+    async def _lasting_fault(self, deed: Deed) -> None:
+        pod = self._program(deed)
+        await self._order(pod, LASTING_FAULTS[deed.kind])
+        await pause(deed.lasts_s)
+        await pod.kill()
+        await self._back(pod)
 
     async def _order(self, pod: Program, fault: dict[str, object]) -> None:
-        async with self._session.post(f"{pod.url}/faults", json=fault) as answer:
+        async with self._cast.session.post(f"{pod.url}/faults", json=fault) as answer:
             assert answer.status == 200, await answer.text()
 
-    async def _trouble(self, program: Program, deed: Deed) -> None:
-        if deed.kind is Kind.PAUSE_POD:
-            program.signal(signal.SIGSTOP)
-            await pause(deed.lasts_s)
-            program.signal(signal.SIGCONT)
-            return
-        await (program.stop if deed.kind is Kind.STOP_GATEWAY else program.kill)()
+    async def _kill(self, deed: Deed) -> None:
+        program = self._program(deed)
+        await program.kill()
         await pause(deed.lasts_s)
-        await self._restart(program)
+        await self._back(program)
 
-    async def _restart(self, program: Program, first: Callable[[], Awaitable[None]] | None = None) -> None:
-        if first is not None:
-            await first()
+    async def _stop(self, deed: Deed) -> None:
+        program = self._program(deed)
+        if not await program.stop():
+            self.faults.append(f"{program.name} did not end in order when told to")
+        await pause(deed.lasts_s)
+        await self._back(program)
+
+    async def _back(self, program: Program) -> None:
         await program.start()
-        await program.ready(self._session)
+        await program.ready(self._cast.session)
 
-    async def _redis(self, deed: Deed) -> None:
-        redis = self._cast.redis
-        match deed.kind:
-            case Kind.FLUSH_REDIS:
-                await redis.say("FLUSHALL")
-            case Kind.PAUSE_REDIS:
-                await redis.say("CLIENT", "PAUSE", int(deed.lasts_s * 1000))
-            case _:
-                assert redis.running is not None
-                redis.running.send_signal(signal.SIGTERM)  # To `timeout`, which passes it on.
-                await redis.running.wait()
-                await pause(deed.lasts_s)
-                await redis.start()
+    async def _pause(self, deed: Deed) -> None:
+        program = self._program(deed)
+        program.signal(signal.SIGSTOP)
+        await pause(deed.lasts_s)
+        program.signal(signal.SIGCONT)
+
+    async def _reset(self, deed: Deed) -> None:
+        self._wire(deed).reset()
+
+    async def _silence(self, deed: Deed) -> None:
+        wire = self._wire(deed)
+        wire.fall_silent()
+        await pause(deed.lasts_s)
+        wire.reset()  # Held-back bytes of a network that was half open do not come a minute later.
+        wire.speak()
+
+    async def _lag(self, deed: Deed) -> None:
+        wire = self._wire(deed)
+        wire.lag_s = LAG_S
+        await pause(deed.lasts_s)
+        wire.lag_s = 0.0
+
+    async def _damage(self, deed: Deed) -> None:
+        wire = self._wire(deed)
+        wire.damages = True
+        await pause(deed.lasts_s)
+        wire.damages = False
+
+    async def _kill_redis(self, deed: Deed) -> None:
+        server = self._cast.redis[0]
+        await server.kill()
+        await pause(deed.lasts_s)
+        await server.start()
+
+    async def _pause_redis(self, deed: Deed) -> None:
+        server = self._cast.redis[0]
+        await server.hang()
+        await pause(deed.lasts_s)
+        await server.wake()
+
+    async def _flush_redis(self, _: Deed) -> None:
+        await self._cast.redis[0].say("FLUSHALL")
+
+    async def _replace_redis(self, _: Deed) -> None:
+        """Another server at the same address, with nothing of what the first one held."""
+        servers, wire = self._cast.redis, self._cast.redis_wire
+        servers.reverse()
+        await servers[0].say("FLUSHALL")
+        wire.lead_to([servers[0].url])
+        wire.reset()

@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from random import sample
 
@@ -42,7 +43,13 @@ BUS_ABOVE = 10_000
 
 def free_port() -> int:
     """One of those that nobody has, with the second one above it."""
-    return next(port for port in sample(PORTS, len(PORTS)) if _is_free(port) and _is_free(port + BUS_ABOVE))
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """So many, no two of them the same."""
+    free = (port for port in sample(PORTS, len(PORTS)) if _is_free(port) and _is_free(port + BUS_ABOVE))
+    return list(islice(free, count))
 
 
 def _is_free(port: int) -> bool:
@@ -64,6 +71,7 @@ class Server:
     first: tuple[str, ...] = ()
     """Before all options: a configuration file."""
     running: asyncio.subprocess.Process | None = None
+    life_s: int = LIFE_S
 
     @property
     def url(self) -> str:
@@ -78,7 +86,7 @@ class Server:
         words: tuple[str, ...] = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder))
         words += () if self.first else ("--save", "")
         self.running = await asyncio.create_subprocess_exec(
-            *("timeout", "--signal=KILL", str(LIFE_S), redis_binary(), *self.first, *words, *self.options),
+            *("timeout", "--signal=KILL", str(self.life_s), redis_binary(), *self.first, *words, *self.options),
             stdout=asyncio.subprocess.DEVNULL,
         )
         if until_ready:

@@ -1,0 +1,60 @@
+"""How often streams were gone on with elsewhere, from the gateways' logs: these outlive a gateway that is killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+
+class Line(msgspec.Struct):
+    """What is read of a log line."""
+
+    message: str = ""
+    resumed: int = 0
+    unresumed: str | None = None
+    wasted_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class Resumed:
+    """Over all gateways of a run."""
+
+    resumed: int = 0
+    """Streams and answers that lost a pod, some of them more than once, and went on."""
+    cuts: int = 0
+    """How often they did."""
+    wasted_tokens: int = 0
+    not_resumed: Counter[str] = field(default_factory=Counter)
+
+    def add(self, line: Line) -> None:
+        if line.resumed:
+            self.resumed += 1
+            self.cuts += line.resumed
+        if line.unresumed:
+            self.not_resumed[line.unresumed] += 1
+        self.wasted_tokens += line.wasted_tokens or 0
+
+    def __str__(self) -> str:
+        why = ", ".join(f"{count} {why}" for why, count in self.not_resumed.most_common()) or "none"
+        return f"{self.resumed} resumed over {self.cuts} cuts ({self.wasted_tokens} tokens wasted), not resumed: {why}"
+
+
+_line = msgspec.json.Decoder(Line).decode
+
+
+def read_resumed(logs: Iterable[Path]) -> Resumed:
+    """What these logs tell; a line that was cut off by a kill tells nothing."""
+    found = Resumed()
+    for log in logs:
+        for raw in log.read_bytes().splitlines():
+            try:
+                line = _line(raw)
+            except msgspec.MsgspecError:
+                continue
+            if line.message == "request":
+                found.add(line)
+    return found
