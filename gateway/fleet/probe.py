@@ -1,4 +1,7 @@
-"""Asks a pod how it is: /health, /v1/models, /metrics. Answers are values; draws no conclusion from them."""
+"""Asks a pod how it is: /health, /v1/models, /metrics, and for a token where these do not tell enough.
+
+Answers are values; draws no conclusion from them.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,10 @@ class Listing:
     trouble: str = ""
 
 
+ONE_TOKEN: dict[str, object] = {"prompt": "1", "max_tokens": 1, "temperature": 0}
+"""The least that shows whether an engine works."""
+
+
 class Prober:
     """One per gateway. `keys` says which key a pod wants."""
 
@@ -57,6 +64,7 @@ class Prober:
         self._keys = keys
         self._health_timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._timeout = aiohttp.ClientTimeout(total=2.5 * timeout_s)
+        self._token_timeout = aiohttp.ClientTimeout(total=5 * timeout_s)
 
     async def health(self, url: str) -> Health:
         """How the pod is."""
@@ -89,6 +97,26 @@ class Prober:
         """What its metrics say, None where it has none to show."""
         status, body = await self._get(f"{url}/metrics", {})
         return read_page(body) if status == 200 and body is not None else None
+
+    async def speaks(self, url: str, model: str, rank: int | None) -> bool:
+        """Whether an engine still makes tokens, which `/health` does not ask it. Whoever has no tokens to make says
+        so (4xx), and is believed.
+        """
+        key = self._keys(url)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        if rank is not None:
+            headers["x-data-parallel-rank"] = str(rank)
+        try:
+            async with self._session.post(
+                f"{url}/v1/completions",
+                json={"model": model, **ONE_TOKEN},
+                headers=headers,
+                timeout=self._token_timeout,
+                allow_redirects=False,
+            ) as answer:
+                return answer.status < 500
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
 
     async def _get(self, url: str, headers: dict[str, str]) -> tuple[int | None, bytes | None]:
         try:

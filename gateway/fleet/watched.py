@@ -26,6 +26,8 @@ class WatchedPod:
     found: Found
     breaker: Breaker = field(default_factory=Breaker)
     is_drained: bool = False
+    is_hung: bool = False
+    """Its engine has fallen silent, whatever its server says; until it shows a token."""
     health: Health | None = None
     """What the last probe said, None before the first."""
     was_well: bool = False
@@ -55,7 +57,7 @@ class WatchedPod:
             return Standing.DRAINING
         if not self.was_well or self.cards is None:
             return Standing.STARTING
-        if self.breaker.is_open:
+        if self.breaker.is_open or self.is_hung:
             return Standing.BROKEN
         # One silent probe changes nothing: a busy pod may answer late, and requests tell more than probes.
         is_unready = self.health is Health.NOT_READY or self.found.held is Standing.UNREADY
@@ -71,7 +73,7 @@ class WatchedPod:
             case Health.NOT_READY:
                 self.silences = 0
             case Health.GONE:
-                self.was_gone = self.was_well
+                self.was_gone, self.is_hung = self.was_well, False
                 self.breaker = self.breaker.tripped(now_s) if self.was_well else self.breaker
             case Health.SILENT:
                 self.silences += 1
@@ -80,6 +82,11 @@ class WatchedPod:
         if health is not Health.WELL:
             # Whatever it said before may be of another life: ask again before it is used.
             self.listed_s = self.scraped_s = -inf
+
+    def take_silence(self, now_s: float) -> None:
+        """Its engine has fallen silent with all that it has."""
+        self.is_hung = True
+        self.breaker = self.breaker.tripped(now_s)
 
     def take_listing(self, listing: Listing, now_s: float) -> None:
         """Take over its models; an answer that is no list keeps the last one."""

@@ -116,7 +116,12 @@ class Watcher:
             if moved is not pod.breaker:
                 self._move_breaker(pod, moved)
             return
-        self._move_breaker(pod, pod.breaker.failed(self._clock()))
+        if end is LegEnd.HUNG and not pod.is_hung:
+            self._say("warning", "pod hangs, though its server may be well", pod=url)
+            pod.take_silence(self._clock())
+            self._show(pod)
+        else:
+            self._move_breaker(pod, pod.breaker.failed(self._clock()))
         pod.wake.set()
 
     def keep_drained(self, urls: Iterable[str]) -> None:
@@ -243,6 +248,8 @@ class Watcher:
         self._say_if_opened(pod, opened)
         if health is Health.WELL:
             await self._ask(pod)
+            if pod.is_hung and not pod.breaker.is_open:
+                await self._ask_for_tokens(pod)
         self._show(pod)
         if health is Health.GONE and pod.was_well:
             self._gone(pod.url)
@@ -260,6 +267,15 @@ class Watcher:
             page = await self._prober.page(pod.url)
             if pod.url in self._pods:
                 self._take_page(pod, page, before)
+
+    async def _ask_for_tokens(self, pod: WatchedPod) -> None:
+        """Every engine of a pod that hung must show one before clients' requests go there again, on trial at first."""
+        known = self._router.fleet.pod(pod.url)
+        for engine in known.engines if known is not None and pod.cards else ():
+            if not await self._prober.speaks(pod.url, (pod.cards or ())[0].name, engine.rank):
+                return
+        pod.is_hung = False
+        self._say("info", "pod shows tokens again", pod=pod.url)
 
     def _take_page(self, pod: WatchedPod, page: Page | None, before: Mapping[int, tuple[int, float]]) -> None:
         if pod.take_page(page, self._clock()):

@@ -1,4 +1,4 @@
-"""A pod's three questions answered as a test wants: /health, /v1/models, /metrics. Nothing else."""
+"""A pod's questions answered as a test wants: /health, /v1/models, /metrics, one token. Nothing else."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ class FakePod:
     models_status: int = 200
     page: str | None = None
     hangs: bool = False
+    is_silent: bool = False
+    """Its engine hangs, its server does not: questions for tokens have no answer."""
+    tokens_status: int = 200
     port: int = 0
     keys_seen: set[str | None] = field(default_factory=set)
     asked: dict[str, int] = field(default_factory=dict)
@@ -56,6 +59,7 @@ class FakePod:
                 web.get("/health", self._health),
                 web.get("/v1/models", self._models),
                 web.get("/metrics", self._metrics),
+                web.post("/v1/completions", self._tokens),
             ]
         )
         self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -91,6 +95,13 @@ class FakePod:
         await self._asked("models")
         self.keys_seen.add(request.headers.get("authorization"))
         return web.json_response({"object": "list", "data": self.models}, status=self.models_status)
+
+    async def _tokens(self, request: web.Request) -> web.Response:
+        await self._asked("tokens")
+        self.keys_seen.add(request.headers.get("authorization"))
+        if self.is_silent:
+            await asyncio.get_running_loop().create_future()
+        return web.json_response({"choices": [{"text": "1"}]}, status=self.tokens_status)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         await self._asked("metrics")

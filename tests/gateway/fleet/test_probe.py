@@ -81,3 +81,17 @@ async def test_metrics_may_be_missing(pod: FakePod, prober: Prober) -> None:
     assert page.engines[0].running == 3
     await pod.stop()
     assert await prober.page(pod.url) is None
+
+
+async def test_an_engine_shows_that_it_works_by_a_token(pod: FakePod, prober: Prober) -> None:
+    """Whoever makes none of this kind says so, and is no worse for it; a server without its engine says nothing."""
+    assert await prober.speaks(pod.url, "tiny", rank=1)
+    assert pod.keys_seen == {"Bearer sk-pods"}
+    pod.tokens_status = 404
+    assert await prober.speaks(pod.url, "tiny", None)
+    pod.tokens_status = 500
+    assert not await prober.speaks(pod.url, "tiny", None)
+    pod.is_silent = True
+    assert not await prober.speaks(pod.url, "tiny", None)
+    await pod.stop()
+    assert not await prober.speaks(pod.url, "tiny", None)

@@ -117,3 +117,19 @@ def test_engines_are_told_by_rank_only_where_there_are_several() -> None:
     assert pod.shapes() == (EngineShape(None, kv_tokens=1600, block_tokens=16),)
     pod.take_page(Page({0: EngineReading(), 1: EngineReading()}), 0)
     assert [shape.rank for shape in pod.shapes()] == [0, 1]
+
+
+def test_a_pod_whose_engine_is_silent_is_broken_however_well_its_server_is() -> None:
+    """Until it shows a token, or begins a new life."""
+    pod = a_pod()
+    pod.take_silence(10)
+    for now_s in (11, 12, 60):
+        pod.take_health(Health.WELL, now_s)
+        assert pod.standing() is Standing.BROKEN
+    pod.is_hung = False
+    assert pod.standing() is Standing.READY
+    pod.take_silence(70)
+    pod.take_health(Health.GONE, 71)
+    pod.take_health(Health.WELL, 200)
+    pod.take_listing(LISTED, 200)
+    assert pod.standing() is Standing.READY

@@ -248,3 +248,20 @@ async def test_no_more_probes_at_once_than_allowed() -> None:
         for pod in pods[1:]:
             await watch.stands(pod.url, Standing.READY)
         assert watch.pod(pods[0].url).standing is Standing.STARTING
+
+
+async def test_a_pod_that_hangs_comes_back_when_it_shows_tokens() -> None:
+    """Whatever its health says: each of its engines is asked for one, and clients are not the ones to try."""
+    pod = FakePod(page=metrics_page(ranks=2), is_silent=True)
+    async with fake_pods(pod), watching(static(pod.url)) as watch:
+        await watch.stands(pod.url, Standing.READY)
+        watch.watcher.take_end(pod.url, LegEnd.HUNG)
+        watch.watcher.take_end(pod.url, LegEnd.HUNG)
+        assert watch.pod(pod.url).standing is Standing.BROKEN
+        await pod.pulse.until(lambda: pod.asked.get("tokens", 0) >= 2)
+        assert watch.pod(pod.url).standing is Standing.BROKEN
+        assert pod.health == 200
+        pod.is_silent = False
+        await watch.stands(pod.url, Standing.READY)
+        assert watch.heard.events.count(("pod hangs, though its server may be well", pod.url)) == 1
+        assert ("pod shows tokens again", pod.url) in watch.heard.events
