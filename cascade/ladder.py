@@ -75,8 +75,6 @@ class Ladder:
     """None: streams are not held back."""
     whole: bool = False
     """Whether answers that come whole are judged whole."""
-    hedges: bool = False
-    """Whether the next rung is begun while the verdict still is grey."""
     file: LadderFile | None = None
 
     @property

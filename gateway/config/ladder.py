@@ -38,6 +38,8 @@ class ShadowEntry:
     """Of prompts and answers: binds where prices are not known."""
     judge_model: str | None = None
     """Says which of two answers is the better; None: they are compared as normalised text."""
+    harmless: float = 0.3
+    """Share of answers that differ as normalised text and lose nothing: free text seldom comes out the same twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:
         streams_reasoning=words.get("reasoning", one_of((HOLD, STREAM)), HOLD) == STREAM,
         whole=words.get("whole_streams", flag, default=False),
         at_time=AtTime(words.get("at_time", one_of(tuple(AtTime)), AtTime.JUDGE.value)),
+        hedges=words.get("hedge", flag, default=False),
     )
     words.close()
     return window, hold_back
@@ -144,7 +147,10 @@ def _shadow(table: Table) -> ShadowEntry:
         budget=words.get("max_budget_per_hour", not_negative, usual.budget),
         tokens_per_hour=words.get("tokens_per_hour", positive(whole), usual.tokens_per_hour),
         judge_model=words.get("judge_model", text, None),
+        harmless=words.get("harmless", _fraction, usual.harmless),
     )
+    if found.judge_model is not None and "harmless" in words:
+        words.fault("harmless", "is of answers compared as text: `judge_model` compares them here")
     words.close()
     return found
 

@@ -33,6 +33,7 @@ def ladder_schema() -> dict[str, Schema]:
             "reasoning": described({"enum": [HOLD, STREAM]}, "Whether reasoning is held too, or judged by itself."),
             "whole_streams": described(FLAG.schema, "Streams are held to their end, and judged as whole answers."),
             "at_time": described({"enum": [word.value for word in AtTime]}, "What becomes of it when time is up."),
+            "hedge": described(FLAG.schema, "Whether the next rung is begun early while an answer is in doubt: no."),
         }
     )
     shadow = table(
@@ -40,6 +41,7 @@ def ladder_schema() -> dict[str, Schema]:
             "max_budget_per_hour": described(AMOUNT.schema, "Money for shadow answers in any hour."),
             "tokens_per_hour": described(COUNT.schema, "Tokens of shadow prompts and answers in any hour."),
             "judge_model": described(TEXT.schema, "A model that says whether two answers agree."),
+            "harmless": described(FRACTION.schema, "Of answers that differ as text, so many lose nothing: 0.3."),
         }
     )
     return {

@@ -13,14 +13,15 @@ from msgspec import Struct
 
 from cascade.ladder import Ladder
 from cascade.ladder_file import LadderFile, Stage
+from gateway.ladders.ahead import Ahead
 from gateway.ladders.asked import Asked
-from gateway.ladders.climbed import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step, answered_of
-from gateway.ladders.judging import HoldBack
+from gateway.ladders.climbed import ESCALATED, FAILED, GIVEN_UP, KEPT, UNJUDGED, Climbed, Step, answered_of
+from gateway.ladders.judging import Hedge, HoldBack
 from gateway.ladders.rung_judge import RungJudge, Standard
 from gateway.ladders.shares import Share
 from gateway.ladders.trimming import WITH_LOGPROBS, Trim
 from gateway.ladders.words import Terms
-from gateway.spine.carrier import Leg, LegEnd
+from gateway.spine.carrier import Beside, Leg, LegEnd
 from routing.placement import Placement, Usage
 from routing.request import Api, Request
 from tenancy.tenants import Caller
@@ -31,6 +32,10 @@ class Shell(Protocol):
 
     def ask(self, model: str, top: int | None) -> tuple[Request, Trim | None]:
         """The request to a model. `top`: with so many log-probabilities for each token, which the `Trim` takes out."""
+        ...
+
+    def beside(self) -> tuple[Shell, Beside] | None:
+        """The same for a second carrier that stands beside the first; None where there can be none."""
         ...
 
 
@@ -80,12 +85,15 @@ class Climb:
         self.plan = plan
         self.at = plan.start
         self.judge: RungJudge | None = None
+        self.hedge: Hedge | None = None
+        """Who begins the next rung early, where that may be."""
         self._shell = shell
         self._settled = settled
         self._steps: list[Step] = []
         self._is_final = False
         """Nobody above can answer: whoever does is not judged."""
         self._lost: set[int] = set()
+        self._hedged_at: int | None = None
         self._shadow: Callable[[Ending], None] | None = None
         self.reserved: tuple[float, float] | None = None
         """Money and tokens set aside for its shadow."""
@@ -105,45 +113,45 @@ class Climb:
 
     def ask(self) -> Request:
         """The request to the rung that it stands on; `judge` is whoever is to judge the answer."""
-        self.judge = None
-        if not self._judges():
-            return self._shell.ask(self.model, None)[0]
-        plan = self.plan
-        window = plan.ladder.window
-        needs_signal = plan.file is not None and plan.file.stage is not Stage.PROMPT
-        top = window.top if window and needs_signal and plan.api in WITH_LOGPROBS else None
-        request, trim = self._shell.ask(self.model, top)
-        standard = Standard(
-            plan.ladder, plan.file, self.at, plan.asked, plan.draw, is_limited=request.max_tokens is not None
-        )
-        self.judge = RungJudge(standard, plan.hold_back, trim, may_climb=plan.share.may_escalate)
+        request, self.judge = self._ask(self.at, self._shell, hedge=self._hedge)
         return request
+
+    def ahead(self) -> Ahead | None:
+        """The request to the next rung, while this one's answer is in doubt; None where there can be none."""
+        above = self._above(self.at)
+        beside = self._shell.beside() if above else None
+        if beside is None:
+            return None
+        shell, carrier = beside
+        request, judge = self._ask(above[0], shell)
+        return Ahead(above[0], request, judge, shell, carrier)
+
+    def adopt(self, ahead: Ahead) -> None:
+        """What was begun early is this rung's attempt, and its shell asks from here on."""
+        self.judge, self._shell, self._hedged_at = ahead.judge, ahead.shell, ahead.at
+
+    def gave_up(self, ahead: Ahead, placement: Placement | None) -> None:
+        """What was begun early is not needed. Its prompt counts as computed: nobody says how much of it was."""
+        if placement is None:
+            return
+        predicted = placement.predicted
+        usage = Usage(round(predicted.prompt_tokens), ahead.carrier.events, round(predicted.warm_tokens))
+        self._steps.append(self._told(ahead.at, GIVEN_UP, usage, hedged=True))
 
     def ended(self, leg: Leg | None, placement: Placement | None) -> None:
         """An attempt on this rung has ended; `leg` is None where the client has gone."""
         if placement is None:
             return
         judge, usage = self.judge, self._usage(leg, placement)
-        ended = _ended(leg, judge)
-        self._steps.append(
-            Step(
-                model=self.model,
-                ended=ended,
-                why=_why(judge),
-                signal=judge.signal if judge else None,
-                prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens or 0,
-                output_tokens=usage.completion_tokens,
-                cost=self._cost(self.at, usage),
-                held_s=leg.held_s if leg else 0.0,
-            )
-        )
+        ended, hedged = _ended(leg, judge), self._hedged_at == self.at
+        self._steps.append(self._told(self.at, ended, usage, judge, held_s=leg.held_s if leg else 0.0, hedged=hedged))
+        self._hedged_at = None
         if judge is not None and judge.verdict is not None:
             self.plan.share.take(is_escalated=ended == ESCALATED)
 
     def rise(self) -> bool:
         """Step up to the next rung that may answer. Returns whether there is one."""
-        above = [at for at in self.plan.rungs if at > self.at and at not in self._lost]
+        above = self._above(self.at)
         if not above or not self.plan.terms.climbs:
             return False
         self.at = above[0]
@@ -196,10 +204,56 @@ class Climb:
         if self._shadow is not None:
             self._shadow(ending)
 
-    def _judges(self) -> bool:
+    def _above(self, at: int) -> list[int]:
+        return [rung for rung in self.plan.rungs if rung > at and rung not in self._lost]
+
+    def _ask(
+        self, at: int, shell: Shell, *, hedge: Callable[[], Hedge | None] | None = None
+    ) -> tuple[Request, RungJudge | None]:
+        plan, model = self.plan, self.plan.ladder.rungs[at].model
+        if not self._judges(at):
+            return shell.ask(model, None)[0], None
+        window = plan.ladder.window
+        needs_signal = plan.file is not None and plan.file.stage is not Stage.PROMPT
+        top = window.top if window and needs_signal and plan.api in WITH_LOGPROBS else None
+        request, trim = shell.ask(model, top)
+        standard = Standard(
+            plan.ladder, plan.file, at, plan.asked, plan.draw, is_limited=request.max_tokens is not None
+        )
+        return request, RungJudge(
+            standard, plan.hold_back, trim, may_climb=plan.share.may_escalate, hedge=hedge or _nobody
+        )
+
+    def _hedge(self) -> Hedge | None:
+        """Asked for when it is wanted: the judge of the first rung is there before whoever begins the next one."""
+        return self.hedge
+
+    def _told(
+        self,
+        at: int,
+        ended: str,
+        usage: Usage,
+        judge: RungJudge | None = None,
+        *,
+        held_s: float = 0.0,
+        hedged: bool = False,
+    ) -> Step:
+        return Step(
+            model=self.plan.ladder.rungs[at].model,
+            ended=ended,
+            why=_why(judge),
+            signal=judge.signal if judge else None,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens or 0,
+            output_tokens=usage.completion_tokens,
+            cost=self._cost(at, usage),
+            held_s=held_s,
+            hedged=hedged,
+        )
+
+    def _judges(self, at: int) -> bool:
         plan = self.plan
-        has_above = any(at > self.at and at not in self._lost for at in plan.rungs)
-        if self._is_final or not has_above or not plan.terms.climbs or plan.sequences > 1:
+        if self._is_final or not self._above(at) or not plan.terms.climbs or plan.sequences > 1:
             return False
         if plan.stream and not plan.hold_back.whole:
             is_of_window = plan.file is not None and plan.file.stage in (Stage.WINDOW, Stage.REASONING)
@@ -235,3 +289,8 @@ def _why(judge: RungJudge | None) -> str:
     if judge is None or judge.moment is None:
         return ""
     return judge.kept_for or (", ".join(judge.faults) if judge.faults else judge.moment.value)
+
+
+def _nobody() -> Hedge | None:
+    """No rung is begun early for an answer that is itself early, or the last."""
+    return None

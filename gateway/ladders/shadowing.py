@@ -25,9 +25,6 @@ from gateway.ladders.served import Served
 from gateway.ladders.standing import Standing
 from routing.placement import Usage
 
-HARMLESS = 0.3
-"""Share of answers that differ as normalised text and lose nothing: free text seldom comes out the same twice."""
-
 
 class Said(Struct, frozen=True):
     """What a shadow was told: the text of an answer, and what it took."""
@@ -45,6 +42,8 @@ class Kept:
     """What is known of one ladder that was calibrated."""
 
     file: LadderFile
+    harmless: float
+    """What it takes for harmless, of answers that differ."""
     staying: Staying
     budget: ShadowBudget
     tokens: ShadowBudget
@@ -66,11 +65,11 @@ class Shadowing:
             file, shadow, before = each.ladder.file, each.shadow, self._kept.get(name)
             if file is None:
                 continue
-            harmless = 0.0 if shadow.judge_model is not None else HARMLESS
-            is_same = before is not None and before.file == file
+            harmless = 0.0 if shadow.judge_model is not None else shadow.harmless
+            is_same = before is not None and (before.file, before.harmless) == (file, harmless)
             staying = before.staying if before is not None and is_same else Staying(file, harmless=harmless)
             budget = ShadowBudget(shadow.fraction, per_hour=inf if shadow.budget is None else shadow.budget)
-            kept[name] = Kept(file, staying, budget, ShadowBudget(1.0, per_hour=shadow.tokens_per_hour))
+            kept[name] = Kept(file, harmless, staying, budget, ShadowBudget(1.0, per_hour=shadow.tokens_per_hour))
         self._kept = kept
 
     def corrected(self, ladder: Ladder) -> LadderFile | None:

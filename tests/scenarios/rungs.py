@@ -26,14 +26,16 @@ KEEPS, ESCALATES = 0.0, 2.0
 FAST = Profile(step_base_s=0.002)
 
 
-def ladder_file(threshold: float, *, signal: str = "margin", stage: Stage = Stage.WINDOW) -> LadderFile:
+def ladder_file(
+    threshold: float, *, signal: str = "margin", stage: Stage = Stage.WINDOW, grey: float = 0.0
+) -> LadderFile:
     return LadderFile(
         models=("small", "big"),
         signal=signal,
         stage=stage,
         promise=Promise(0.01, 0.95),
         evidence=Evidence(1000, "sha256:0", kept=0.6),
-        cuts=(Cut(0, ANY_BUCKET, threshold),),
+        cuts=(Cut(0, ANY_BUCKET, threshold, grey),),
         is_promised=True,
     )
 
