@@ -85,7 +85,7 @@ async def run(options: argparse.Namespace) -> int:
 
 def summed_up(tallies: list[Tally]) -> Iterator[str]:
     """All runs in three lines."""
-    asked, resumed = sum(len(tally.ended) for tally in tallies), sum(tally.resumed.resumed for tally in tallies)
+    asked, resumed = sum(len(tally.ended) for tally in tallies), sum(tally.told.resumed for tally in tallies)
     broken = [tally.name for tally in tallies if tally.faults()]
     yield f"{len(tallies)} runs, {sum(tally.deeds for tally in tallies)} deeds, {asked} requests, {resumed} resumed"
     yield f"promises were broken in: {', '.join(broken)}" if broken else "no promise was broken"

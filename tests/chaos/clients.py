@@ -13,9 +13,7 @@ from enum import StrEnum
 
 from tests.chaos.asked import Asked, Heard, Tenant
 from tests.chaos.dialects import Left, listen
-from tests.chaos.sdks import LOST, TOLD, Sdks
-
-TOO_MANY = 429
+from tests.chaos.sdks import LOST, TOLD, TOO_MANY, Sdks
 
 
 class Fate(StrEnum):

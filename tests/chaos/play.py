@@ -15,7 +15,7 @@ from tests.chaos.doing import Doing, Say
 from tests.chaos.programs import pause
 from tests.chaos.report import Tally
 from tests.chaos.rest import await_rest
-from tests.chaos.resumed import read_resumed
+from tests.chaos.told import read_told
 from tests.chaos.watching import Watching
 
 
@@ -54,7 +54,7 @@ async def play_with(cast: Cast, scene: Scene, doing: Doing, do: Callable[[], Cor
     tally.lost, tally.most = doing.lost, watching.most
     tally.asked_again, tally.statuses = clients.asked_again, clients.statuses
     tally.faults_seen = [*doing.faults, *watching.faults.values(), *await await_rest(cast)]
-    tally.resumed = read_resumed(gateway.program.log for gateway in cast.gateways)
+    tally.told = read_told(gateway.program.log for gateway in cast.gateways)
     return tally
 
 

@@ -46,7 +46,7 @@ class Program:
         self.starts += 1
         with self.log.open("ab") as log:
             self.running = await asyncio.create_subprocess_exec(
-                *("timeout", "--signal=KILL", str(LIFE_S), sys.executable, "-m", *self.words),
+                *("timeout", "--foreground", "--signal=KILL", str(LIFE_S), sys.executable, "-m", *self.words),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -67,10 +67,11 @@ class Program:
         return self.running is not None and self.running.returncode is None
 
     def signal(self, number: signal.Signals) -> None:
-        """To it and all that it started."""
+        """To it and all that it started, as it befalls a whole machine."""
         if self.running is not None and self.running.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.running.pid, number)
+            for pid in family_of(self.running.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     async def kill(self) -> None:
         """At once, whatever it is at."""
@@ -91,6 +92,16 @@ class Program:
         except TimeoutError:
             await self.kill()
             return False
+
+
+def family_of(pid: int) -> list[int]:
+    """It and its children's children: these are in sessions of their own and would outlive it."""
+    family = [pid]
+    for member in family:  # Grows as it goes.
+        with suppress(OSError):
+            for children in Path(f"/proc/{member}/task").glob("*/children"):
+                family += map(int, children.read_text(encoding="ascii").split())
+    return family
 
 
 ENDED_WELL = (0, 124, 143)

@@ -12,6 +12,8 @@ import openai
 
 PATIENCE_S = 120.0
 
+TOO_MANY = 429
+
 TRIES = "x-stainless-retry-count"
 """In which both say how often they have tried before."""
 

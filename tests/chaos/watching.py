@@ -13,7 +13,7 @@ from tests.chaos.readings import Reading, read_metrics
 EVERY_S = 1.0
 
 MOST_RESIDENT = 320 << 20
-"""Bytes of a gateway under the few requests of a run: its three processes (docs/operations.md) begin with some 170 MB."""
+"""Bytes of a gateway under the few requests of a run: its three processes begin with some 170 MB."""
 
 FDS_OF_ITS_OWN = 128
 

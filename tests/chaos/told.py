@@ -1,4 +1,4 @@
-"""How often streams were gone on with elsewhere, from the gateways' logs: these outlive a gateway that is killed."""
+"""What gateways say of requests in their logs, which outlive a gateway that is killed: resumed, refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from tests.chaos.sdks import TOO_MANY
+
 
 class Line(msgspec.Struct):
     """What is read of a log line."""
@@ -17,10 +19,12 @@ class Line(msgspec.Struct):
     resumed: int = 0
     unresumed: str | None = None
     wasted_tokens: int | None = None
+    status: int = 0
+    error_type: str | None = None
 
 
 @dataclass(slots=True)
-class Resumed:
+class Told:
     """Over all gateways of a run."""
 
     resumed: int = 0
@@ -29,6 +33,8 @@ class Resumed:
     """How often they did."""
     wasted_tokens: int = 0
     not_resumed: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    """By limits, which were told with 429."""
 
     def add(self, line: Line) -> None:
         if line.resumed:
@@ -36,6 +42,8 @@ class Resumed:
             self.cuts += line.resumed
         if line.unresumed:
             self.not_resumed[line.unresumed] += 1
+        if line.status == TOO_MANY and line.error_type:
+            self.refused[line.error_type] += 1
         self.wasted_tokens += line.wasted_tokens or 0
 
     def __str__(self) -> str:
@@ -46,9 +54,9 @@ class Resumed:
 _line = msgspec.json.Decoder(Line).decode
 
 
-def read_resumed(logs: Iterable[Path]) -> Resumed:
+def read_told(logs: Iterable[Path]) -> Told:
     """What these logs tell; a line that was cut off by a kill tells nothing."""
-    found = Resumed()
+    found = Told()
     for log in logs:
         for raw in log.read_bytes().splitlines():
             try:
