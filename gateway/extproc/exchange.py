@@ -15,6 +15,7 @@ from gateway.extproc.answer_side import AnswerSide, head_of
 from gateway.extproc.carrier import EnvoyCarrier, Pick
 from gateway.extproc.endpoints import endpoint_of, served_by, source_of, subset_of
 from gateway.extproc.http2.stream import Stream
+from gateway.extproc.large import LARGE_BYTES, REQUEST_BODY, large_body
 from gateway.extproc.messages_pb2 import HeaderMap, ProcessingRequest
 from gateway.extproc.modes import BUFFERED, BUFFERED_PARTIAL, FULL_DUPLEX, NONE, Modes, Sight, modes_of
 from gateway.extproc.observer import Observer, request_id_of
@@ -64,6 +65,10 @@ class Exchange:
     # -- what the stream tells -------------------------------------------------------------------------------------
 
     def take(self, message: bytes) -> None:
+        if len(message) >= LARGE_BYTES and self.asked is not None and (found := large_body(message)) is not None:
+            phase, piece, ends = found
+            (self._take_body if phase == REQUEST_BODY else self._answer.take_body)(piece, ends=ends)
+            return
         try:
             told = ProcessingRequest.FromString(message)
         except DecodeError:

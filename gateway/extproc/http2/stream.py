@@ -130,11 +130,12 @@ class Stream:
             if self._held_bytes < size:
                 self._hold_room()
                 return
-            whole = b"".join(self._held) if len(self._held) > 1 else self._held[0]
-            rest = whole[size:]
+            self._held[0] = self._held[0][PREFIX_BYTES:]
+            whole = b"".join(self._held)
+            message, rest = whole[: size - PREFIX_BYTES], whole[size - PREFIX_BYTES :]
             self._held, self._held_bytes = [rest] if rest else [], len(rest)
             self._give_room()
-            self.taker.take(whole[PREFIX_BYTES:size])
+            self.taker.take(message)
 
     def _hold_room(self) -> None:
         more = self._held_bytes - self._room_bytes
