@@ -15,12 +15,12 @@ from aiohttp.typedefs import Handler, Middleware
 from simulator.faults import Fault, FaultKind, Trouble, parse_fault
 from simulator.service import Service
 from simulator.surface import chat, completions, messages, pooling, responses, state, tokenizing
+from simulator.surface.mishap import CutError
 from simulator.surface.wire import (
     BEFALLEN,
     SERVICE,
     ApiError,
     BadBytesError,
-    CutError,
     busy,
     engine_issue,
     fault_error,
@@ -191,7 +191,7 @@ class _Guard:
                 await asyncio.get_running_loop().create_future()
             case FaultKind.DROP:
                 raise _dropped(request)
-            case FaultKind.CUT:
+            case FaultKind.CUT | FaultKind.RESET | FaultKind.MUTE | FaultKind.DAMAGE | FaultKind.ABORT:
                 request[BEFALLEN] = fault
             case FaultKind.REFUSE | FaultKind.ERROR:
                 if not (fault.is_late and _wants_stream(await request.read())):

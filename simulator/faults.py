@@ -21,6 +21,14 @@ class FaultKind(StrEnum):
     """The engine takes `factor` times as long."""
     CUT = "cut"
     """Streams are closed without an end after `after_chunks` events."""
+    RESET = "reset"
+    """The same, as a lost machine does it: the other side hears that the connection is broken."""
+    MUTE = "mute"
+    """Streams fall silent after `after_chunks` events and stay open; nothing else is wrong."""
+    DAMAGE = "damage"
+    """One event after `after_chunks` cannot be read, or with `spot: frame` not even its chunk."""
+    ABORT = "abort"
+    """Answers end after `after_chunks` tokens because somebody had the engine abort them: well framed, not finished."""
     DROP = "drop"
     """Connections are closed instead of being answered."""
     REFUSE = "refuse"
@@ -33,6 +41,19 @@ class FaultKind(StrEnum):
     """Whoever fetches KV from here hears nothing more; all else goes on."""
     UNREADY = "unready"
     """/health says 503; requests are answered all the same."""
+
+
+class Spot(StrEnum):
+    """Where within a stream it happens."""
+
+    BETWEEN = "between"
+    """Between two events."""
+    EVENT = "event"
+    """In the middle of one."""
+    CHARACTER = "character"
+    """In the middle of a character of several bytes, as soon as there is one."""
+    FRAME = "frame"
+    """In HTTP's own chunk around an event."""
 
 
 LASTING = frozenset(
@@ -57,6 +78,8 @@ class Fault:
     factor: float = 1.0
     after_chunks: int = 0
     requests: int | None = None
+    spot: Spot = Spot.BETWEEN
+    """Of what befalls streams."""
     is_late: bool = False
     """A stream is refused, or hears of an error, only after its head, as its first event."""
 
@@ -109,8 +132,10 @@ def parse_fault(order: Any) -> Fault:
         raise ValueError(f"kind: must be one of {', '.join(FaultKind)}")
     if not isinstance(order.get("is_late", False), bool):
         raise TypeError("is_late: must be true or false")
-    for name in order.keys() - {"kind", "is_late"}:
+    if order.get("spot", Spot.BETWEEN) not in set(Spot):
+        raise ValueError(f"spot: must be one of {', '.join(Spot)}")
+    for name in order.keys() - {"kind", "spot", "is_late"}:
         is_number = isinstance(order[name], int) or (name == "factor" and isinstance(order[name], float))
         if not is_number or isinstance(order[name], bool):
             raise TypeError(f"{name}: must be a number")
-    return Fault(**{**order, "kind": FaultKind(order["kind"])})
+    return Fault(**{**order, "kind": FaultKind(order["kind"]), "spot": Spot(order.get("spot", Spot.BETWEEN))})

@@ -13,6 +13,9 @@ from simulator.tokens import BYTES_PER_TOKEN
 _CONSONANTS = "bdfgklmnprstvzhj"
 _VOWELS = "aeio"
 
+_WIDE = (" né", "èü", " ça", "日 ", " 語", "да", " ß.", "🎉")
+"""Pieces with characters of several bytes; four bytes each, as all are."""
+
 _MIX = 0x9E3779B1
 """Spreads neighbouring states apart (Knuth's multiplicative hash); a bare CRC is linear."""
 
@@ -27,9 +30,11 @@ def _mixed(state: int, purpose: int) -> int:
     return (mixed ^ mixed >> 15) * _MIX & 0xFFFFFFFF
 
 
-def next_piece(state: int) -> str:
-    """Four characters: the beginning of a word or its continuation."""
+def next_piece(state: int, *, accents: bool = False) -> str:
+    """Four bytes: the beginning of a word or its continuation; with accents, some of them are no ASCII."""
     bits = _mixed(state, 1) >> 8
+    if accents and bits >> 16 & 3 == 0:
+        return _WIDE[bits >> 13 & 7]
     first, vowel, second, other = bits & 15, bits >> 4 & 3, bits >> 6 & 15, bits >> 10 & 3
     stem = _CONSONANTS[first] + _VOWELS[vowel] + _CONSONANTS[second]
     return f" {stem}" if bits >> 12 & 1 else stem + _VOWELS[other]
@@ -51,10 +56,11 @@ class Speech:
     With `text` (ASCII: a tool call, a JSON object) it says that and no more.
     """
 
-    __slots__ = ("_pieces", "_state", "_states", "length")
+    __slots__ = ("_accents", "_pieces", "_state", "_states", "length")
 
-    def __init__(self, state: int, text: str | None = None) -> None:
+    def __init__(self, state: int, text: str | None = None, *, accents: bool = False) -> None:
         self._state = state
+        self._accents = accents
         self._pieces: list[str] = []
         self._states: list[int] = []
         self.length: int | None = None
@@ -71,7 +77,7 @@ class Speech:
 
     def _reach(self, count: int) -> None:
         while len(self._pieces) < count:
-            self._say(next_piece(self._state))
+            self._say(next_piece(self._state, accents=self._accents))
 
     def pieces(self, start: int, end: int) -> list[str]:
         """The pieces [start, end)."""

@@ -34,6 +34,8 @@ class Options:
     shortest_answer: int = 16
     longest_answer: int = 256
     """Tokens of an answer that nobody cuts; each prompt has a length of its own between these."""
+    accents: bool = False
+    """Answers have characters of several bytes here and there."""
     tokens_per_event: int = 1
     """Of a stream that has fallen behind; vLLM lets it catch up in one event, but events that can be counted are
     better to test with."""

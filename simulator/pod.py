@@ -188,6 +188,7 @@ def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
     parser.add_argument("--api-key")
     parser.add_argument("--no-prompt-tokens-details", action="store_true")
     parser.add_argument("--max-num-queued-reqs", type=int)
+    parser.add_argument("--accents", action="store_true", help="answers with characters of several bytes")
     parser.add_argument("--load-s", type=float, default=0.0, help="real seconds until /health says 200")
     parser.add_argument("--shortest-answer", type=int, default=options.shortest_answer, metavar="TOKENS")
     parser.add_argument("--longest-answer", type=int, default=options.longest_answer, metavar="TOKENS")
@@ -258,6 +259,7 @@ def _options(asked: argparse.Namespace) -> Options:
         api_key=asked.api_key,
         tells_cached_tokens=not asked.no_prompt_tokens_details,
         max_num_queued_reqs=asked.max_num_queued_reqs,
+        accents=asked.accents,
         shortest_answer=asked.shortest_answer,
         longest_answer=asked.longest_answer,
         load_s=asked.load_s,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from simulator.language import Speech
-from simulator.tokens import BYTES_PER_TOKEN, MESSAGE_END, encode
+from simulator.tokens import MESSAGE_END, encode
+
+ABORT = "abort"
+"""The finish reason of an answer that somebody had the engine give up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,13 @@ class Script:
         text = "".join(self.speech.pieces(start, min(end, self.spoken)))
         if self.shown is None:
             return text
-        return text[: max(self.shown - start * BYTES_PER_TOKEN, 0)]
+        return text[: max(self.shown - len("".join(self.speech.pieces(0, start))), 0)]
+
+    def aborted_after(self, tokens: int) -> Script:
+        """The same, ended from outside: its last token is one without text, as the notice of an abort is."""
+        if tokens >= self.spoken:
+            return self
+        return Script(self.speech, tokens + 1, tokens, ABORT)
 
     def token_texts(self, start: int, end: int) -> list[str]:
         """The tokens [start, end) one by one, the end-of-sequence token included."""
@@ -71,13 +81,13 @@ def write_script(speech: Speech, natural_tokens: int | None, wish: Wish) -> Scri
 def _stopped(speech: Speech, spoken: int, wish: Wish) -> Script | None:
     """The script as the first stop string to be completed cuts it, if one is said at all."""
     text = "".join(speech.pieces(0, spoken))
-    begin = wish.min_tokens * BYTES_PER_TOKEN
+    begin = len("".join(speech.pieces(0, min(wish.min_tokens, spoken))))
     found = _first_stop(text, begin, wish.stop)
     if found is None:
         return None
     at, stop = found
     end = at + len(stop)
-    tokens = -(-end // BYTES_PER_TOKEN)
+    tokens = next(at for at, reached in enumerate(accumulate(map(len, speech.pieces(0, spoken))), 1) if reached >= end)
     return Script(speech, tokens, tokens, "stop", stop, end if wish.shows_stop else at)
 
 

@@ -38,6 +38,8 @@ class Order:
     rank: int | None = None
     transfer: Mapping[str, Any] | None = None
     """`kv_transfer_params`."""
+    aborts_after: int | None = None
+    """Somebody will have the engine give the answers up after so many tokens."""
     pools: bool = False
     """The prompt is only read: nothing is said."""
 
@@ -151,6 +153,8 @@ class Service:
         for prompt in order.prompts:
             for copy in range(order.copies):
                 script = self._script(order, prompt, copy)
+                if order.aborts_after is not None:
+                    script = script.aborted_after(order.aborts_after)
                 sequence = self._sequence(order, prompt, script, chain_seed)
                 errand = self._errand(order, sequence)
                 is_held = errand.held_as is not None
@@ -177,7 +181,7 @@ class Service:
         if order.recital is not None:
             rest = order.recital.removeprefix(prompt.text) if prompt.answered else order.recital
             return write_script(Speech(prompt.state, rest), None, order.wish)
-        speech = Speech(prompt.state ^ copy)
+        speech = Speech(prompt.state ^ copy, accents=self.options.accents)
         if not prompt.is_chat:
             return write_script(speech, None, order.wish)
         whole = natural_tokens(prompt.answer_state, self.options.shortest_answer, self.options.longest_answer)

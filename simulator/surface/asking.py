@@ -9,12 +9,13 @@ from uuid import uuid4
 
 from aiohttp import web
 
+from simulator.faults import NO_FAULT, FaultKind
 from simulator.options import Options
 from simulator.prompts import Prompt
 from simulator.script import Wish
 from simulator.service import Order, Service
 from simulator.surface.fields import Body
-from simulator.surface.wire import ApiError, malformed
+from simulator.surface.wire import BEFALLEN, ApiError, malformed
 
 MOST_COPIES = 16_384
 MOST_STOPS = 4
@@ -39,12 +40,15 @@ class Asked:
     returns_token_ids: bool
     transfer: Mapping[str, Any] = field(default_factory=dict)
     """`kv_transfer_params`."""
+    aborts_after: int | None = None
 
     def order(self, options: Options, prompts: Sequence[Prompt], recital: str | None = None) -> Order:
         """The order for these prompts, once they are known to fit."""
         longest = max(len(prompt.tokens) for prompt in prompts)
         most = settle_max_tokens(options, longest, self.max_tokens)
-        wish = Wish(most, min(self.wish.min_tokens, most), self.wish.ignores_end, self.wish.stop, self.wish.shows_stop)
+        if self.wish.min_tokens > most:
+            raise ApiError(f"min_tokens must be less than or equal to max_tokens={most}, got {self.wish.min_tokens}.")
+        wish = Wish(most, self.wish.min_tokens, self.wish.ignores_end, self.wish.stop, self.wish.shows_stop)
         return Order(
             model=self.model,
             prompts=prompts,
@@ -56,6 +60,7 @@ class Asked:
             priority=self.priority,
             rank=self.rank,
             transfer=self.transfer,
+            aborts_after=self.aborts_after,
         )
 
 
@@ -89,7 +94,14 @@ def read_asked(service: Service, request: web.Request, body: Body, default_max_t
         priority=body.integer("priority", 0) or 0,
         returns_token_ids=body.flag("return_token_ids"),
         transfer=body.object("kv_transfer_params").fields,
+        aborts_after=aborts_after(request),
     )
+
+
+def aborts_after(request: web.Request) -> int | None:
+    """After how many tokens this request's answer is to be aborted, if it is."""
+    fault = request.get(BEFALLEN, NO_FAULT)
+    return fault.after_chunks if fault.kind is FaultKind.ABORT else None
 
 
 def check_ignored(body: Body) -> None:

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from simulator.generation import Choice, Generation, Portion
 from simulator.options import Options
+from simulator.script import ABORT
 from simulator.surface.chat_request import Chat, read_chat
 from simulator.surface.fields import read_body
 from simulator.surface.logprobs import chat_logprobs
@@ -151,7 +152,7 @@ class _ChunkWriter:
                 '"finish_reason":null,"token_ids":null}'
             )
             return [f"{self._head}{body}]{self._running_usage(portion.end)}}}"]
-        deltas = [self._delta(portion)]
+        deltas = [self._delta(portion, choice.script.finish_reason)]
         if self._chat.tool is not None and portion.start == 0:
             deltas.insert(0, self._call())
         return [self._chunk(choice, portion, delta, is_last=delta is deltas[-1]) for delta in deltas]
@@ -160,9 +161,9 @@ class _ChunkWriter:
         function = {"name": self._chat.tool, "arguments": ""}
         return {"tool_calls": [{"id": _call_id(), "type": "function", "index": 0, "function": function}]}
 
-    def _delta(self, portion: Portion) -> dict[str, Any]:
+    def _delta(self, portion: Portion, reason: str) -> dict[str, Any]:
         if self._chat.tool is None:
-            return {"content": portion.text}
+            return {"content": portion.text} if portion.text or reason != ABORT else {}
         return {"tool_calls": [{"index": 0, "function": {"arguments": portion.text}}]} if portion.text else {}
 
     def _chunk(self, choice: Choice, portion: Portion, delta: dict[str, Any], *, is_last: bool) -> str:

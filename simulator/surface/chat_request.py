@@ -11,12 +11,13 @@ from aiohttp import web
 
 from simulator.json_instance import json_text
 from simulator.language import natural_tokens, next_piece
-from simulator.prompts import Prompt, image_url, prompt_of_messages
+from simulator.prompts import Prompt, image_url, prompt_of_messages, prompt_of_tokens
 from simulator.service import Service
 from simulator.surface.asking import Asked, read_asked
 from simulator.surface.fields import Body
 from simulator.surface.logprobs import MOST_LOGPROBS
 from simulator.surface.wire import ApiError, malformed
+from simulator.tokens import LARGEST_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def read_chat(service: Service, request: web.Request, body: Body) -> Chat:
     asked = read_asked(service, request, body, None)
     tools = body.objects("tools")
     tool = chosen_tool(body.get("tool_choice"), tools)
-    prompt = chat_prompt(service, asked.model, messages, body, tools)
+    prompt = forwarded_prompt(service, asked.model, body) or chat_prompt(service, asked.model, messages, body, tools)
     recital = None if tool is None else fixed_json(_parameters(tools, tool))
     return Chat(
         asked=asked,
@@ -81,6 +82,25 @@ def chat_prompt(
         raise ApiError(
             "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
         ) from None
+
+
+def forwarded_prompt(service: Service, model: str, body: Body) -> Prompt | None:
+    """The prompt as token ids in `kv_transfer_params`, which stand for the messages; not where these must be read."""
+    ids = body.object("kv_transfer_params").get("prompt_token_ids")
+    if ids is None or body.flag("echo") or _has_images(body):
+        return None
+    if not isinstance(ids, list) or not ids or not all(type(each) is int and 0 <= each <= LARGEST_ID for each in ids):
+        raise ApiError(
+            "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of non-negative integers.",
+            param="kv_transfer_params.prompt_token_ids",
+        )
+    return prompt_of_tokens(ids, service.seed(model))
+
+
+def _has_images(body: Body) -> bool:
+    turns = body.get("messages") or body.get("input")
+    contents = [turn.get("content") for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
+    return any(image_url(part) for content in contents if isinstance(content, list) for part in content)
 
 
 def chosen_tool(choice: Any, tools: Sequence[dict[str, Any]]) -> str | None:

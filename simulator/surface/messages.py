@@ -12,10 +12,18 @@ from aiohttp import web
 from simulator.generation import Choice, Generation
 from simulator.options import Options
 from simulator.prompts import Prompt
-from simulator.script import Wish
+from simulator.script import ABORT, Wish
 from simulator.service import Service
-from simulator.surface.asking import Asked, check_ignored, known_model, rank_of, request_id_of, salt_of
-from simulator.surface.chat_request import chat_prompt, fixed_json
+from simulator.surface.asking import (
+    Asked,
+    aborts_after,
+    check_ignored,
+    known_model,
+    rank_of,
+    request_id_of,
+    salt_of,
+)
+from simulator.surface.chat_request import chat_prompt, fixed_json, forwarded_prompt
 from simulator.surface.fields import Body, read_body
 from simulator.surface.wire import (
     SERVICE,
@@ -28,7 +36,7 @@ from simulator.surface.wire import (
     open_stream,
 )
 
-_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", ABORT: None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +97,12 @@ def _read(service: Service, request: web.Request, body: Body) -> Message:
         priority=body.integer("priority", 0) or 0,
         returns_token_ids=False,
         transfer=body.object("kv_transfer_params").fields,
+        aborts_after=aborts_after(request),
     )
     tool, schema = _chosen_tool(body)
     recital = None if tool is None else fixed_json(schema)
-    return Message(asked, _prompt(service, model, body), tool, recital)
+    prompt = forwarded_prompt(service, model, body) or _prompt(service, model, body)
+    return Message(asked, prompt, tool, recital)
 
 
 def _chosen_tool(body: Body) -> tuple[str | None, Any]:
@@ -149,7 +159,7 @@ def _usage(options: Options, generation: Generation) -> dict[str, int]:
     }
 
 
-def _stop(message: Message, choice: Choice) -> tuple[str, str | None]:
+def _stop(message: Message, choice: Choice) -> tuple[str | None, str | None]:
     """Why it stopped, and at which stop sequence if at one."""
     script = choice.script
     if script.stop_reason is not None:

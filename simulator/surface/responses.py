@@ -15,8 +15,8 @@ from simulator.generation import Choice, Generation, Portion
 from simulator.prompts import Prompt
 from simulator.script import Wish
 from simulator.service import Service
-from simulator.surface.asking import Asked, check_ignored, known_model, request_id_of, salt_of
-from simulator.surface.chat_request import chat_prompt, chosen_tool, fixed_json
+from simulator.surface.asking import Asked, aborts_after, check_ignored, known_model, request_id_of, salt_of
+from simulator.surface.chat_request import chat_prompt, chosen_tool, fixed_json, forwarded_prompt
 from simulator.surface.fields import Body, read_body
 from simulator.surface.logprobs import chat_logprobs
 from simulator.surface.wire import SERVICE, ApiError, EventStream, compact, engine_issue, json_answer, open_stream
@@ -84,12 +84,13 @@ def _read(service: Service, request: web.Request, body: Body) -> Response:
         priority=body.integer("priority", 0) or 0,
         returns_token_ids=False,
         transfer=body.object("kv_transfer_params").fields,
+        aborts_after=aborts_after(request),
     )
     return Response(
         body=body,
         asked=asked,
         messages=messages,
-        prompt=chat_prompt(service, model, messages, Body({}), tools),
+        prompt=forwarded_prompt(service, model, body) or chat_prompt(service, model, messages, _opening(body), tools),
         tool=tool,
         recital=fixed_json(schemas[0]) if schemas else _structured(body),
         created_at=int(time.time()),
@@ -124,6 +125,14 @@ def _messages(service: Service, body: Body) -> Messages:
     turns = [{"role": "user", "content": given}] if isinstance(given, str) else body.objects("input")
     kept = [turn for turn in before if turn.get("role") != "system" or not openers]
     return [*openers, *kept, *map(_turn, turns)]
+
+
+def _opening(body: Body) -> Body:
+    """How the answer begins, in chat's words: an item that is not complete is gone on with."""
+    given = body.get("input")
+    last = given[-1] if isinstance(given, list) and given else {}
+    continues = last.get("type", "message") == "message" and last.get("status") in ("in_progress", "incomplete")
+    return Body({"add_generation_prompt": not continues, "continue_final_message": continues})
 
 
 def _turn(item: dict[str, Any]) -> dict[str, Any]:

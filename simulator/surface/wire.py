@@ -7,12 +7,13 @@ vLLM has three shapes of errors: OpenAI's, Anthropic's (for what is wrong with a
 from __future__ import annotations
 
 import json
-from typing import Any, Never
+from typing import Any
 
 from aiohttp import web
 
 from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.service import Service
+from simulator.surface.mishap import CutError, Mishap, end_connection
 
 SERVICE = web.AppKey("service", Service)
 
@@ -93,18 +94,10 @@ BEFALLEN = web.RequestKey("befallen", Fault)
 """The fault that is to befall a request's stream, if one is."""
 
 
-class CutError(Exception):
-    """The stream ends here, on purpose."""
-
-    def __init__(self, response: web.StreamResponse) -> None:
-        super().__init__("cut")
-        self.response = response
-
-
 async def open_stream(request: web.Request, *opening: tuple[str, str]) -> EventStream:
     """A stream whose head is out, and the named events that need no token: vLLM sends these at once."""
     fault = request.get(BEFALLEN, NO_FAULT)
-    stream = EventStream(request, fault.after_chunks if fault.kind is FaultKind.CUT else None)
+    stream = EventStream(request, Mishap(fault, request))
     await stream.open()
     for name, value in opening:
         await stream.send_named(name, value)
@@ -116,10 +109,9 @@ async def open_stream(request: web.Request, *opening: tuple[str, str]) -> EventS
 class EventStream:
     """A stream of server-sent events, one HTTP chunk each. The head goes out before there is anything to say."""
 
-    def __init__(self, request: web.Request, cut_after: int | None) -> None:
+    def __init__(self, request: web.Request, mishap: Mishap) -> None:
         self._request = request
-        self._cut_after = cut_after
-        self._sent = 0
+        self._mishap = mishap
         self.response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "Vary": "Origin"},
         )
@@ -128,7 +120,7 @@ class EventStream:
     async def open(self) -> None:
         """Send the head."""
         await self.response.prepare(self._request)
-        self._cut_if_due()
+        await self._mishap.befall(self.response)
 
     async def send(self, data: str) -> None:
         """An event without a name."""
@@ -140,8 +132,7 @@ class EventStream:
 
     async def close(self) -> web.StreamResponse:
         """End well, unless it is to be cut."""
-        if self._cut_after is not None:
-            self._cut()
+        self._mishap.befall_end(self.response)
         await self.response.write_eof()
         return self.response
 
@@ -150,7 +141,8 @@ class EventStream:
         body = (error or engine_issue()).body("")
         match self._request.path:
             case "/v1/responses":
-                self._cut()
+                end_connection(self._request)
+                raise CutError(self.response)
             case "/v1/messages":
                 await self.send_named("error", compact({"type": "error", "error": _mangled(body)}))
             case _:
@@ -159,18 +151,10 @@ class EventStream:
         return await self.close()
 
     async def _write(self, event: bytes) -> None:
-        await self.response.write(event)
-        self._sent += 1
-        self._cut_if_due()
-
-    def _cut_if_due(self) -> None:
-        if self._cut_after is not None and self._sent >= self._cut_after:
-            self._cut()
-
-    def _cut(self) -> Never:
-        if self._request.transport is not None:
-            self._request.transport.close()
-        raise CutError(self.response)
+        if event := await self._mishap.befall(self.response, event):
+            await self.response.write(event)
+        # Due right behind this event: nothing is said for a while perhaps, and nobody should have to wait for it.
+        await self._mishap.befall(self.response)
 
 
 def _mangled(body: dict[str, Any]) -> dict[str, str]:
