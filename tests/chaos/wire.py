@@ -81,8 +81,8 @@ class Wire:
             writer.transport.abort()
 
     async def _connect(self) -> Ends | None:
-        for _ in self._ends:
-            host, port = self._ends[next(self._turn) % len(self._ends)]
+        ends, first = self._ends, next(self._turn)
+        for host, port in (ends[(first + further) % len(ends)] for further in range(len(ends))):
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(CONNECT_S):
                     return await asyncio.open_connection(host, port)
