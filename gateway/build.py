@@ -168,7 +168,9 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         clock=clock,
         wall_clock=time.time,
         draw=draw,
-        patience=Patience(deadline_s=settings.timeouts.first_byte_s),
+        patience=Patience(
+            settings.timeouts.first_byte_s, settings.timeouts.resume_s, settings.retries, settings.processes
+        ),
         reserve=quotas.reserve,
         room=room,
         pairs=pairs,
@@ -184,6 +186,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         trusted=settings.trusted_proxies,
         on_refused=lambda refused: tallies.count_early(refused.reason),
     )
+    front.pool.bear(settings.stalls)
     front.climb_with(ladders)
     shown: list[Collector] = [calibration, SourcesExposition(watcher.census, clock), LimitsExposition(quotas), paired]
     shown += [TierExposition(tiers, router.fleet, waiting_in(room)), CascadeExposition(climbs, ladders), canaries]

@@ -22,7 +22,12 @@ class Limits:
     high_water_bytes: int = 64 << 10
     """Bytes unsent to a slow client at which its pod is paused."""
     kept_answer_bytes: int = 256 << 10
-    """Answer bytes kept by reference per request, to know what the engine holds afterwards."""
+    """Answer bytes kept by reference per request, to know what the engine holds afterwards, and what was said by a
+    stream that is cut."""
+    kept_body_bytes: int = 256 << 10
+    """Of one request whose answer streams: a stream that is cut is gone on with only while its request is there."""
+    kept_bodies_bytes: int = 256 << 20
+    """All of these together; a stream that finds no room goes without."""
 
     def share(self, processes: int) -> Limits:
         """What each of several processes may take, so that all together keep to it: memory is the machine's.
@@ -32,6 +37,7 @@ class Limits:
         return replace(
             self,
             max_bodies_bytes=max(self.max_body_bytes, self.max_bodies_bytes // processes),
+            kept_bodies_bytes=self.kept_bodies_bytes // processes,
             max_connections=-(-self.max_connections // processes),
         )
 

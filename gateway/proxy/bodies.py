@@ -13,17 +13,20 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.proxy.flow import Flow, Parsing
+from gateway.proxy.flow import EVENT_END, Flow, Parsing
 from gateway.proxy.kept import Kept
 from gateway.proxy.pod_errors import PodError, about_model, error_event, read_error
 from gateway.proxy.reply import Reply
-from gateway.proxy.scanner import Scanner
+from gateway.proxy.scanner import ABORT, ABORTED, Scanner, is_aborted
 from gateway.spine.carrier import LegEnd
 from routing.placement import Usage
 from routing.request import Api, Request
 
 ERROR_BYTES = 64 << 10
 """Of a pod's error body: enough for its message."""
+
+HELD_BYTES = 64 << 10
+"""Of an answer in one piece: while its client has seen nothing of it, another pod can still give a whole one."""
 
 BUSY = frozenset({429, 503})
 OUR_KEY_IS_WRONG = frozenset({401, 403})
@@ -72,6 +75,7 @@ class Relaying(Protocol):
     path: str
     status: int
     held_s: float
+    events: int
     ended: asyncio.Future[None]
 
     @property
@@ -80,6 +84,8 @@ class Relaying(Protocol):
     def tell(self, error: PodError) -> None: ...
     def answered(self) -> None: ...
     def fail(self, end: LegEnd, detail: str) -> None: ...
+    def passed(self, events: int) -> int: ...
+    def goes_on(self) -> None: ...
     def give_up(self, counted: Usage) -> None: ...
     def now_s(self) -> float: ...
     def call_later(self, wait_s: float, call: Callable[[], None]) -> asyncio.TimerHandle: ...
@@ -107,7 +113,7 @@ class EventStream:
         return self._flow
 
     def make_flow(self, line: Parsing) -> Flow:
-        return Flow(line, self._relay.kept, self._reply.write_chunk, self._reply.passed)
+        return Flow(line, self._relay.kept, self._reply.write_chunk, self._relay.passed)
 
     def take(self, payload: bytes) -> None:
         if self._relay.ended.done():  # It was cut short in the middle of a read.
@@ -120,6 +126,7 @@ class EventStream:
 
     def passes(self, events: bytes) -> None:
         """These may go on, as far as the stream is concerned."""
+        self._relay.events += events.count(EVENT_END)
         if self._reply.begun:
             self._reply.send(events)
         else:
@@ -132,10 +139,8 @@ class EventStream:
         elif not self._scanner.is_complete:
             self._relay.fail(LegEnd.LOST, "The pod ended its stream before the answer was complete.")
         else:
-            if not self._reply.begun:
-                self._relay.begin(self._head, left, is_stream=True)
-            elif left:
-                self._reply.send(left)
+            if left or not self._reply.begun:
+                self.passes(left)
             self._reply.end()
             self._relay.answered()
 
@@ -157,21 +162,34 @@ class EventStream:
 
 
 class WholeBody:
-    """An answer in one piece, however many reads it comes in."""
+    """An answer in one piece, however many reads it comes in. One that is not long goes on when all of it is there."""
 
-    __slots__ = ("_head", "_relay")
+    __slots__ = ("_head", "_held", "_held_bytes", "_relay")
 
     def __init__(self, relay: Relaying, head: PodHead) -> None:
         self._relay = relay
         self._head = head
+        self._held: list[bytes] = []
+        self._held_bytes = 0
 
     def take(self, payload: bytes) -> None:
         relay = self._relay
         relay.kept.add(payload)
         if relay.reply.begun:
             relay.reply.send(payload)
-        else:
-            relay.begin(self._head, payload, is_stream=False)
+            return
+        self._held.append(payload)
+        self._held_bytes += len(payload)
+        if self._held_bytes > HELD_BYTES:
+            self._let_go()
+
+    def _was_given_up(self) -> bool:
+        self._held = [b"".join(self._held)]
+        return ABORT in self._held[0] and is_aborted(self._relay.api, self._held[0])
+
+    def _let_go(self) -> None:
+        held, self._held = b"".join(self._held), []
+        self._relay.begin(self._head, held, is_stream=False)
 
     def flow(self, line: Parsing) -> None:
         """A body is few reads."""
@@ -179,7 +197,10 @@ class WholeBody:
     def end(self) -> None:
         relay = self._relay
         if not relay.reply.begun:
-            relay.begin(self._head, b"", is_stream=False)
+            if self._was_given_up():
+                relay.fail(LegEnd.BROKEN, ABORTED.message)
+                return
+            self._let_go()
         relay.reply.end()
         relay.answered()
 

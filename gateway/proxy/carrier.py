@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from gateway.ladders.judging import Judge
+from gateway.ladders.trimming import Trim
 from gateway.proxy.asked import Asked
 from gateway.proxy.beside import BesideReply
+from gateway.proxy.keeping import Keeping
 from gateway.proxy.pool import Address, Pool, PoolIsFull
 from gateway.proxy.prefill_leg import ask_prefill
 from gateway.proxy.relay import Placed, Relay
 from gateway.proxy.reply import Reply
+from gateway.proxy.resuming.rest import Rest, rest_of
 from gateway.proxy.vigils import vigil_over
 from gateway.proxy.watch import Watch
 from gateway.quotas.tab import Tab
+from gateway.spine.bar import Bar
 from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
 from routing.fleet import Engine
 from routing.placement import Placement
@@ -55,7 +61,7 @@ class HttpCarrier:
         pool: Pool,
         key_of: PodKeys,
         takes_priority: TakesPriority,
-        kept_bytes: int,
+        keeping: Keeping,
         body_needed_no_more: Callable[[], None],
     ) -> None:
         self._asked = asked
@@ -66,7 +72,10 @@ class HttpCarrier:
         self._pool = pool
         self._key_of = key_of
         self._takes_priority = takes_priority
-        self._kept_bytes = kept_bytes
+        self._keeping = keeping
+        self._rest: Rest | None = None
+        """What is left to be said, where a stream was cut."""
+        self._trim: Trim | None = None
         self._body_needed_no_more = body_needed_no_more
         self._attempts = 0
         self._besides = 0
@@ -81,7 +90,7 @@ class HttpCarrier:
 
     def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Send a rung of a ladder its body from now on; the client is told which one has answered."""
-        self._body, self._usage_added = body, usage_added
+        self._body, self._usage_added, self._trim = body, usage_added, None
         others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
         self._reply.fields = (*others, (RUNG_HEADER, model))
 
@@ -92,18 +101,48 @@ class HttpCarrier:
 
     async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
         self._attempts += 1
+        self._keeping.count_in()
+        try:
+            return await self._carry(placement, first_byte_by_s)
+        finally:
+            self._keeping.count_out()
+
+    async def _carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
         url = placement.engine.pod
         try:
             relay = await self._ask(placement, first_byte_by_s, fresh=False)
             if relay.was_stale:
                 relay = await self._ask(placement, first_byte_by_s, fresh=True)
         except PoolIsFull:
-            return Leg(LegEnd.BUSY, detail=f"There are too many connections to {url}.")
+            leg = Leg(LegEnd.BUSY, detail=f"There are too many connections to {url}.")
         except TimeoutError:
-            return Leg(LegEnd.UNREACHABLE, detail=f"{url} did not take a connection in time.")
+            leg = Leg(LegEnd.UNREACHABLE, detail=f"{url} did not take a connection in time.")
         except OSError as error:
-            return Leg(LegEnd.UNREACHABLE, detail=f"{url} took no connection: {error.strerror or error}.")
-        return relay.leg()
+            leg = Leg(LegEnd.UNREACHABLE, detail=f"{url} took no connection: {error.strerror or error}.")
+        else:
+            leg = relay.leg()
+            if relay.has_begun and leg.end is not LegEnd.ANSWERED:
+                return self._cut(leg, relay)
+        return leg if self._rest is None or leg.end is LegEnd.ANSWERED else self._cut_again(leg, placement.request)
+
+    def _cut(self, leg: Leg, relay: Relay) -> Leg:
+        """Its client has seen some of the answer: see whether another pod can be asked for the rest."""
+        request, said, body = relay.placement.request, relay.said(), self._keeping.body
+        rest: Rest | Bar = Bar.TOO_LONG
+        if self._keeping.is_off:
+            rest = Bar.OFF
+        elif body and said is not None:
+            rest = rest_of(body, said, sequences=request.sequences)
+        if isinstance(rest, Bar):
+            return replace(leg, begun=True, barred=rest)
+        self._rest, self._body, self._path = rest, rest.asking.body, rest.path
+        return self._cut_again(replace(leg, begun=True), request)
+
+    def _cut_again(self, leg: Leg, request: Request) -> Leg:
+        """Nobody has gone on: the rest is still what it was."""
+        if leg.end is LegEnd.UNWILLING:
+            return replace(leg, begun=True, barred=Bar.REFUSED)
+        return replace(leg, begun=True, rest=request)
 
     async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled:
         side = placement.prefill
@@ -119,6 +158,8 @@ class HttpCarrier:
 
     def judged_by(self, judge: Judge | None) -> None:
         self._judge = judge
+        if judge is not None:
+            self._trim = judge.trim
 
     def refuse(self, refusal: Refused) -> None:
         self._reply.refuse(refusal)
@@ -135,7 +176,7 @@ class HttpCarrier:
             pool=self._pool,
             key_of=self._key_of,
             takes_priority=self._takes_priority,
-            kept_bytes=self._kept_bytes,
+            keeping=self._keeping.another(),
             body_needed_no_more=_nothing,
         )
         beside.stands_beside(reply, f"{self._engine_id}-{self._besides}b", self._begun, self._watch)
@@ -150,9 +191,11 @@ class HttpCarrier:
             self._path,
             loop=self._pool.loop,
             withholds_usage=self._usage_added,
-            kept_bytes=self._kept_bytes,
+            kept_bytes=self._keeping.answer_bytes,
             begun=self._begun,
             judge=self._judge,
+            rest=self._rest,
+            trim=self._trim,
         )
         self._relay = relay
         if self._watch is not None:
@@ -172,6 +215,9 @@ class HttpCarrier:
         return relay
 
     def _begun(self) -> None:
+        relay = self._relay
+        if relay is not None and relay.is_stream:
+            self._keeping.keep(self._body)
         self._body = b""
         self._body_needed_no_more()
 

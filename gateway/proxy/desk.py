@@ -21,6 +21,7 @@ from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
 from gateway.proxy.carries import Carries
 from gateway.proxy.crowd import Begin, Crowds, Told, is_shareable
 from gateway.proxy.endpoints import TABLE, Endpoint, Local, find_endpoint
+from gateway.proxy.keeping import Keeping
 from gateway.proxy.latest import Latest
 from gateway.proxy.latest import key_of as newest_of
 from gateway.proxy.models import model_page, models_page, unknown_model
@@ -94,6 +95,8 @@ class Desk:
         self._pool = pool
         self._budget = budget
         self._limits = limits
+        self.kept_bodies = Budget(limits.kept_bodies_bytes)
+        """Of requests whose answers stream, should they have to be gone on with."""
         self._readiness = readiness
         self._on_refused = on_refused
         self._wall_clock = wall_clock
@@ -304,7 +307,7 @@ class Desk:
             pool=self._pool,
             key_of=self._key_of,
             takes_priority=self.takes_priority,
-            kept_bytes=self._limits.kept_answer_bytes,
+            keeping=Keeping(self.kept_bodies, self._limits, is_off=not asked.caller.tenant.resumes),
             body_needed_no_more=lambda: asked.drop_body(self._budget),
         )
 

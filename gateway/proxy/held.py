@@ -43,7 +43,7 @@ class HeldStream(EventStream):
     def make_flow(self, line: Parsing) -> Flow:
         if self._trim is None:
             return super().make_flow(line)
-        return LeanFlow(line, self._relay.kept, self._reply.write_chunk, self._reply.passed, self._trim)
+        return LeanFlow(line, self._relay.kept, self._reply.write_chunk, self._relay.passed, self._trim)
 
     def flow(self, line: Parsing) -> Flow | None:
         return None if self._window is not None else super().flow(line)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from gateway.ladders.trimming import Trim
 from gateway.proxy.flow import CRLF, EVENT_END, EVENTS_END, ONE_CHUNK_BYTES, QUOTE, SIZE_OF_READ, Flow, Parsing
 from gateway.proxy.kept import Kept
-from gateway.proxy.scanner import ERROR, USAGE
+from gateway.proxy.scanner import concerns_us
 
 SURE_EVENT = re.compile(
     rb'(data: \{(?:(?!\n).)*?"(?:content|text|reasoning|reasoning_content)": ?")(?:[^"\\]|\\.)*("\}?, ?"logprobs": ?)'
@@ -68,7 +68,7 @@ class LeanFlow(Flow):
         return text if QUOTE not in text or PLAIN.fullmatch(text) else None
 
     def _pass_chunk(self, chunk: bytes, payload_at: int) -> bool:
-        if not chunk.endswith(EVENTS_END) or chunk.rfind(USAGE) >= 0 or chunk.rfind(ERROR) >= 0:
+        if not chunk.endswith(EVENTS_END) or concerns_us(chunk):
             return False
         payload = chunk[payload_at:-2]
         lean = self._trim.events(payload)

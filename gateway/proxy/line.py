@@ -51,6 +51,13 @@ class Carried(Protocol):
 
     @property
     def reply(self) -> Telling: ...
+    @property
+    def has_begun(self) -> bool:
+        """Whether this pod's own answer has begun to reach whoever it is for."""
+        ...
+    def has_told_all(self) -> bool:
+        """End it as answered where its last words have been passed on, and say whether that is so."""
+        ...
     def open_answer(self, head: PodHead) -> Answer | None: ...
     def fail(self, end: LegEnd, detail: str) -> None: ...
 
@@ -133,6 +140,11 @@ class Line(asyncio.Protocol):
             self._flow.count()
         if self._transport is not None:
             self._transport.abort()
+
+    def leave(self) -> bool:
+        has_all = self._relay is not None and self._relay.has_told_all()
+        self.abort()
+        return has_all
 
     # -- what the loop tells ---------------------------------------------------------------------------------------
 
@@ -262,6 +274,8 @@ class Line(asyncio.Protocol):
             answer.end()
 
     def _fail(self, end: LegEnd, detail: str) -> None:
+        if self._flow is not None:
+            self._flow.count()
         relay, self._relay, self._answer, self._flow = self._relay, None, None, None
         self._end_vigil()
         self.abort()
@@ -306,7 +320,7 @@ class Line(asyncio.Protocol):
         elif late is not None:
             end, what = SILENCES[late]
             self._fail(end, what)
-        elif self._relay.reply.begun and self._heard_s == now_s:
+        elif self._relay.has_begun and self._heard_s == now_s:
             self._due_s = now_s + self._owner.timeouts.stall_s
         elif now_s >= self._due_s:
             self._fail(LegEnd.TIMEOUT, "The pod has been silent for too long.")
@@ -336,7 +350,7 @@ class Line(asyncio.Protocol):
         if self._is_paused:
             vigil.paused(now_s)
         elif has_stirred:
-            vigil.heard(now_s, has_begun=self._relay.reply.begun)
+            vigil.heard(now_s, has_begun=self._relay.has_begun)
         else:
             return vigil.silent(now_s)
         return None

@@ -92,6 +92,8 @@ class Unheard:
 class PrefillLeg:
     """One prefill leg, from asking to its end. What a line carries, and what is done with the body."""
 
+    has_begun = False
+
     __slots__ = ("_body", "_detail", "_end", "_status", "ended", "reply", "was_stale")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -102,6 +104,9 @@ class PrefillLeg:
         self._body = bytearray()
         self._end = LegEnd.ANSWERED
         self._detail = ""
+
+    def has_told_all(self) -> bool:
+        return False
 
     def open_answer(self, head: PodHead) -> Answer | None:
         """All of it is of interest."""

@@ -20,11 +20,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.ladders.judging import Judge
+from gateway.ladders.trimming import Trim
 from gateway.proxy.bodies import Answer, EventStream, PodHead, Refusal, WholeBody
 from gateway.proxy.held import HeldBody, HeldStream
 from gateway.proxy.kept import Kept, facts_of_answer, facts_of_stream
 from gateway.proxy.pod_errors import PodError, error_body
 from gateway.proxy.reply import Reply
+from gateway.proxy.resumed import ResumedStream
+from gateway.proxy.resuming.rest import Rest
+from gateway.proxy.resuming.said import Said, read_said
 from gateway.proxy.scanner import Scanner
 from gateway.spine.carrier import Leg, LegEnd
 from routing.fleet import Engine
@@ -64,8 +68,12 @@ class Relay:
         kept_bytes: int,
         begun: Callable[[], None],
         judge: Judge | None = None,
+        rest: Rest | None = None,
+        trim: Trim | None = None,
     ) -> None:
-        """`judge` says of the whole answer, or of how it begins, whether the client gets it."""
+        """`judge` says of the whole answer, or of how it begins, whether the client gets it. `rest`: it goes on with
+        what was said so far, and `trim` takes out what its client has not asked for.
+        """
         self._loop = loop
         self._judge = judge
         self._begun = begun
@@ -75,6 +83,15 @@ class Relay:
         self.api = placement.request.api
         self.path = path
         self.kept = Kept(kept_bytes)
+        self.events = 0
+        """That have gone to the client, of the whole answer."""
+        self._scanner: Scanner | None = None
+        self._stitch = rest.stitch(withholds_usage=withholds_usage) if rest is not None else None
+        self._trim = trim
+        if rest is not None:
+            self.kept.add(rest.said.told)
+            self.events = rest.said.passed
+        self.has_begun = False
         self.is_stream = False
         self.ended: asyncio.Future[None] = loop.create_future()
         self.end = LegEnd.ANSWERED
@@ -104,13 +121,16 @@ class Relay:
 
     def _open_body(self, head: PodHead) -> Answer:
         judge = self._judge
+        if self._stitch is not None and self.is_stream:
+            return ResumedStream(self, head, self._stitch, self._trim)
         if not self.is_stream:
             return WholeBody(self, head) if judge is None else HeldBody(self, head, judge)
-        scanner = Scanner(self.api, self.kept, withholds_usage=self.withholds_usage)
+        scanner = self._scanner = Scanner(self.api, self.kept, withholds_usage=self.withholds_usage)
         return EventStream(self, head, scanner) if judge is None else HeldStream(self, head, scanner, judge)
 
     def begin(self, head: PodHead, first: bytes, *, is_stream: bool) -> None:
-        """The client gets the head and the first bytes: from here on only this pod can answer."""
+        """The client gets the head and the first bytes: from here on no other pod can begin an answer."""
+        self.has_begun = True
         self._begun()
         if is_stream or self.api in PREFILL_ONLY:
             self.placement.first_token(self._loop.time())
@@ -122,8 +142,30 @@ class Relay:
         """The client gets a pod's no, in its own dialect."""
         self.status = error.status
         reply = self.reply
+        if self._stitch is not None:
+            self.fail(LegEnd.UNWILLING, error.message)
+            return
         body = error_body(error, anthropic=reply.is_anthropic, request_id=reply.request_id)
         reply.answer(error.status, body)
+
+    def goes_on(self) -> None:
+        """The client gets more of an answer that another pod began."""
+        if not self.has_begun:
+            self.has_begun = True
+            self.placement.first_token(self._loop.time())
+
+    def passed(self, events: int) -> int:
+        """So many have gone to the client the short way. Returns after how many more to say so again."""
+        self.events += events
+        return self.reply.passed(events)
+
+    def has_told_all(self) -> bool:
+        """End it as answered where the client has its last words, though the pod has not ended the body."""
+        scanner = self._scanner
+        if self.ended.done() or not self.has_begun or scanner is None or not scanner.has_said_all:
+            return False
+        self.answered()
+        return True
 
     def answered(self) -> None:
         """The client has been sent all of the answer, or was told what is wrong with its request."""
@@ -153,7 +195,10 @@ class Relay:
         return self._loop.call_later(wait_s, call)
 
     def fail(self, end: LegEnd, detail: str) -> None:
-        """The attempt has come to nothing."""
+        """The attempt has come to nothing; not where all that was missing was the end of the body."""
+        if not self.ended.done() and not self.reply.ended and self.has_told_all():
+            self.reply.end()
+            return
         self._end(end, detail)
 
     def leg(self) -> Leg:
@@ -161,18 +206,27 @@ class Relay:
         if self.end is not LegEnd.ANSWERED or self.status >= 400:
             return Leg(self.end, self.status, begun=self.reply.begun, counted=self.counted, detail=self.detail)
         facts, answer = self._told()
+        joint = self._stitch.joint if self._stitch is not None else None
         return Leg(
             self.end,
             self.status,
             begun=True,
-            usage=facts.usage,
+            usage=facts.usage if joint is None else joint.usage,
+            told=facts.usage if joint is not None else None,
             finish_reason=facts.finish_reason if self.counted is None else "length",
-            response_id=facts.response_id if self.api is Api.RESPONSES else None,
+            response_id=facts.response_id if self.api is Api.RESPONSES and joint is None else None,
             answer=answer,
             detail=self.detail,
             counted=self.counted,
             held_s=self.held_s,
         )
+
+    def said(self) -> Said | None:
+        """What the client has been told of a stream; None where not all of that was kept."""
+        scanner = self._scanner
+        if not self.is_stream or not self.kept.is_whole or (scanner is not None and scanner.is_inside_event):
+            return None
+        return read_said(self.api, self.kept.joined(), self.events, withholds_usage=self.withholds_usage)
 
     def _told(self) -> tuple[AnswerFacts, bytes]:
         """What the answer tells, and the canonical bytes of what was generated, where all of it was kept."""

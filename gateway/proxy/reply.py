@@ -58,6 +58,9 @@ class Source(Protocol):
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def abort(self) -> None: ...
+    def leave(self) -> bool:
+        """Abort, as the client has gone. Returns whether it had been sent the last words of its answer."""
+        ...
 
 
 class Reply:
@@ -197,8 +200,10 @@ class Reply:
         """The client has gone: nothing is written any more, and the pod is told at once."""
         if self.ended:
             return
-        self._stop()
-        if self.task is not None:
+        self.ended = True
+        source, self.source = self.source, None
+        has_all = source is not None and source.leave()
+        if self.task is not None and not has_all:
             self.task.cancel()
 
     def _stop(self) -> None:

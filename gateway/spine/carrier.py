@@ -13,9 +13,11 @@ from msgspec import Struct
 
 from gateway.ladders.judging import Judge
 from gateway.quotas.tab import Tab
+from gateway.spine.bar import Bar
 from routing.fallback import Fallback
 from routing.placement import Placement, Usage
 from routing.refusal import Refused
+from routing.request import Request
 
 
 class LegEnd(StrEnum):
@@ -39,17 +41,22 @@ class LegEnd(StrEnum):
     """The pod said it failed (other 5xx)."""
     UNCONVINCING = "unconvincing"
     """It was judged not good enough before the client had any of it: a larger model is to answer."""
+    UNWILLING = "unwilling"
+    """It would not go on with an answer that another pod had begun, and says that it was asked wrongly."""
     STALLED = "stalled"
     """KV that another pod had computed did not come in time. Which of the two, or the way between, nobody knows."""
 
     @property
     def is_pods_fault(self) -> bool:
         """Whether it counts against the pod's health."""
-        return self not in (LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.UNCONVINCING, LegEnd.STALLED)
+        return self not in NOT_THE_PODS
+
+
+NOT_THE_PODS = frozenset({LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.UNCONVINCING, LegEnd.UNWILLING, LegEnd.STALLED})
 
 
 class Leg(Struct, frozen=True, gc=False):
-    """One attempt that has ended. `begun`: the client has been sent some of this answer, so no other pod may answer."""
+    """One attempt that has ended. `begun`: the client has been sent some of this answer, so no other may begin one."""
 
     end: LegEnd
     status: int = 0
@@ -69,6 +76,12 @@ class Leg(Struct, frozen=True, gc=False):
     """Why a pair came to nothing, so that the request is to go another way."""
     blames: str | None = None
     """The pod that failed, where it is not the one that was to answer."""
+    rest: Request | None = None
+    """The same request for what is left of its answer, where the stream was cut and another pod can go on with it."""
+    told: Usage | None = None
+    """Usage of the whole answer as its client is told it, where several pods have made it."""
+    barred: Bar | None = None
+    """Why a stream that was cut cannot be gone on with."""
 
 
 class Order(Struct, frozen=True, gc=False):

@@ -20,6 +20,7 @@ from routing.placement import Placement
 from routing.reading import owned
 from routing.receipt import Attempt, show_attempt
 from routing.refusal import Reason, Refused
+from routing.retries import Budget, Try
 
 REASON_OF_END = {
     LegEnd.UNREACHABLE: Reason.POD_UNREACHABLE,
@@ -29,6 +30,7 @@ REASON_OF_END = {
     LegEnd.MALFORMED: Reason.POD_MALFORMED,
     LegEnd.BUSY: Reason.POD_BUSY,
     LegEnd.BROKEN: Reason.POD_BROKEN,
+    LegEnd.UNWILLING: Reason.POD_LOST,
     LegEnd.STALLED: Reason.POD_TIMEOUT,
 }
 
@@ -41,6 +43,9 @@ MOST_FALLBACKS = 2
 
 DECODE_PODS_OWN = frozenset({None, Fallback.DECODE_FAILED})
 """What an attempt's end says of the pod that was to answer, as if there had been no pair."""
+
+GONE = frozenset({LegEnd.LOST, LegEnd.HUNG})
+"""The engine does nothing for anybody any more: who leaves it takes up no room there."""
 
 WITHOUT_KV = frozenset({Fallback.TRANSFER_STALLED, Fallback.TRANSFER_FAILED})
 """Whoever has lost so much time is not to lose it again."""
@@ -57,12 +62,14 @@ class Carrying:
         clock: Callable[[], float],
         patience: Patience,
         pairs: Pairs,
+        budget: Budget,
     ) -> None:
+        self._budget = budget
         self._pairs = pairs
         self._room = room
         self._health = health
         self._clock = clock
-        self._patience = patience
+        self._patience, self._retries = patience, patience.retries
 
     async def carry(self, journey: Journey, placement: Placement, carrier: Carrier) -> Leg:
         """Carry a journey's request to where it was placed, and settle. Raises only `asyncio.CancelledError`."""
@@ -89,7 +96,8 @@ class Carrying:
         if journey.promise.is_bound:
             self._room.settle(placement, leg.usage if leg else None)
         placement.release(now_s)
-        journey.leg = leg
+        if leg is not None:
+            journey.ended(placement, leg, now_s)
         fallback = placement.fallback if leg is None else leg.fallback or placement.fallback
         ended, usage = (leg.end, leg.usage) if leg is not None else ("client_gone", None)
         journey.attempts.append(show_attempt(placement, ended, usage, fallback))
@@ -112,15 +120,29 @@ class Carrying:
             journey.request = replace(journey.request, is_whole=True)
 
     def may_try_again(self, journey: Journey, leg: Leg) -> bool:
-        """Whether another pod may answer instead, after an attempt that failed."""
+        """Whether another pod may answer instead, or go on, after an attempt that failed."""
         if leg.begun:
-            return False
-        most = self._patience.attempts_when_broken if leg.end is LegEnd.BROKEN else self._patience.attempts
+            is_in_time = self._clock() < self._deadline(journey)
+            may = leg.rest is not None and journey.cuts <= self._retries.cuts and is_in_time
+            return may and self._budget.take(Try.CUT)
+        most = self._retries.attempts_when_broken if leg.end is LegEnd.BROKEN else self._retries.attempts
         failed = sum(_counts(attempt) for attempt in journey.attempts)
-        return failed < most and self._clock() < self._deadline(journey)
+        may = failed < most and self._clock() < self._deadline(journey)
+        return may and (leg.end is LegEnd.UNREACHABLE or self._budget.take(_try_after(journey, leg)))
 
     def _deadline(self, journey: Journey) -> float:
+        if journey.cut_s is not None:
+            return journey.cut_s + self._patience.resume_s
         return journey.started_s + self._patience.deadline_s
+
+
+def _try_after(journey: Journey, leg: Leg) -> Try:
+    """What another attempt is, after one that ended so before its client had any of it. Of an engine that was not
+    reached nothing was asked: to ask another then is a first attempt still.
+    """
+    if journey.cuts:
+        return Try.CUT
+    return Try.MOVE if leg.end in GONE else Try.AGAIN
 
 
 def _fallbacks(journey: Journey) -> int:

@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from gateway.ladders.climb import Climb
 from gateway.refusals import SAYINGS, status_of
+from gateway.spine.bar import Bar
 from gateway.spine.carrier import Leg, LegEnd
 from gateway.spine.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
-from routing.placement import Placement
+from routing.placement import Placement, Usage
 from routing.receipt import Attempt
 from routing.refusal import Fault, Refused
 from routing.request import Request
@@ -45,6 +46,57 @@ class Journey(Struct):
     shell: Shell = HTTP
     climb: Climb | None = None
     """Its way up a ladder, where it was asked of one."""
+    begun_by: Placement | None = None
+    """Whose answer its client has begun to see."""
+    held_s: float = 0.0
+    """How long that was held back."""
+    cuts: int = 0
+    """Attempts that failed it after that."""
+    cut_s: float | None = None
+    """Since when nobody answers it any more, where its answer was cut; of use until it is gone on with."""
+    resumed: int = 0
+    """How often another pod has gone on with what a lost one had begun."""
+    wasted_tokens: int = 0
+    """Of its prompt and its answer, that were computed again for that."""
+
+    def ended(self, placement: Placement, leg: Leg, now_s: float) -> None:
+        """An attempt has ended. Where it was cut, what is asked for from now on is the rest."""
+        self.leg = leg
+        has_gone_on = placement.first_token_s is not None
+        if self.cuts and has_gone_on:
+            self.resumed += 1
+            if leg.usage is not None:
+                self.wasted_tokens += leg.usage.prompt_tokens - (leg.usage.cached_tokens or 0)
+        if leg.begun and self.begun_by is None:
+            self.begun_by, self.held_s = placement, leg.held_s
+        if leg.begun and leg.end is not LegEnd.ANSWERED:
+            self.cuts += 1
+            if has_gone_on or self.cut_s is None:
+                self.cut_s = now_s
+            self.request = leg.rest or self.request
+
+    @property
+    def usage(self) -> Usage | None:
+        """What its answer took, by its engines' word; over all of them that had a part in it."""
+        leg = self.leg
+        return None if leg is None else leg.told or leg.usage
+
+    @property
+    def _first_s(self) -> float | None:
+        """When its client's first token came from its engine."""
+        first = self.begun_by or self.last
+        return first.first_token_s if first else None
+
+    @property
+    def _held_s(self) -> float:
+        return self.held_s if self.begun_by else self.leg.held_s if self.leg else 0.0
+
+    @property
+    def _unresumed(self) -> Bar | None:
+        leg = self.leg
+        if self.refusal is None or leg is None:
+            return None
+        return leg.barred or (Bar.CUTS if leg.rest else None)
 
     @property
     def was_served(self) -> bool:
@@ -53,12 +105,12 @@ class Journey(Struct):
         if leg is not None and leg.end is LegEnd.ANSWERED:
             return leg.status < 400
         has_left = leg is None and self.refusal is None
-        return self.last is not None and (has_left or self.last.first_token_s is not None)
+        return self.last is not None and (has_left or self._first_s is not None)
 
     def outcome(self, now_s: float, at_s: float) -> Outcome:
         """The end of the journey, however it came."""
         leg, refusal = self.leg, self.refusal
-        first_s = self.last.first_token_s if self.last else None
+        first_s = self._first_s
         return Outcome(
             request=self.request,
             at_s=at_s,
@@ -68,9 +120,9 @@ class Journey(Struct):
             reason=refusal.reason if refusal else None,
             detail=refusal.message if refusal else leg.detail if leg else "client gone",
             finish_reason=leg.finish_reason if leg else None,
-            usage=leg.usage or leg.counted if leg else None,
+            usage=self.usage or leg.counted if leg else None,
             attempts=tuple(self.attempts),
-            ttft_s=None if first_s is None else first_s - self.started_s + (leg.held_s if leg else 0.0),
+            ttft_s=None if first_s is None else first_s - self.started_s + self._held_s,
             duration_s=now_s - self.started_s,
             decode_s=None if first_s is None else now_s - first_s,
             tier=self.promise.tier.name,
@@ -82,6 +134,9 @@ class Journey(Struct):
             shared=self.shared,
             shell=self.shell,
             climbed=self.climb.climbed() if self.climb else None,
+            resumed=self.resumed,
+            unresumed=self._unresumed,
+            wasted_tokens=self.wasted_tokens,
         )
 
     def _promise_met(self, now_s: float) -> bool | None:
@@ -93,10 +148,13 @@ class Journey(Struct):
             return None if SAYINGS[self.refusal.reason].fault is Fault.CLIENT else False
         if leg is None or last is None or leg.status >= 400:
             return None
-        first_s = None if last.first_token_s is None else last.first_token_s - self.started_s + leg.held_s
-        tokens = leg.usage.completion_tokens // self.request.sequences if leg.usage is not None else 0
+        first_s = None if self._first_s is None else self._first_s - self.started_s + self._held_s
+        tokens = self.usage.completion_tokens // self.request.sequences if self.usage is not None else 0
         return promise.is_kept(
-            own_s=last.predicted.own_s, first_token_s=first_s, took_s=now_s - self.started_s, tokens=tokens
+            own_s=(self.begun_by or last).predicted.own_s,
+            first_token_s=first_s,
+            took_s=now_s - self.started_s,
+            tokens=tokens,
         )
 
     def _status(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gateway.ladders.climbed import Climbed
+from gateway.spine.bar import Bar
 from routing.placement import Usage
 from routing.receipt import Attempt
 from routing.refusal import Reason
@@ -63,6 +64,12 @@ class Outcome(Struct, frozen=True, gc=False):
     shell: Shell = HTTP
     climbed: Climbed | None = None
     """Its way up a ladder, where it was asked of one."""
+    resumed: int = 0
+    """How often another pod has gone on with what a lost one had begun."""
+    unresumed: Bar | None = None
+    """Why nobody went on with it."""
+    wasted_tokens: int = 0
+    """Of prompt and answer, that were computed again for that."""
 
 
 Witness = Callable[[Outcome], None]

@@ -13,14 +13,17 @@ from gateway.ladders.climb import Climb
 from gateway.pairs.pairs import Pairs
 from gateway.quotas.tab import Tab
 from gateway.spine.carrier import Carrier, Leg, LegEnd
-from gateway.spine.carrying import REASON_OF_END, Carrying, Health, refusal_for
+from gateway.spine.carrying import Carrying, Health, refusal_for
+from gateway.spine.climbing import Climbing
+from gateway.spine.hedging import Hedging
 from gateway.spine.journey import Journey, Smaller
 from gateway.spine.outcome import HTTP, Shell, Witness
 from gateway.spine.patience import Patience
 from gateway.spine.placing import Placing
 from gateway.spine.room import Room
-from routing.refusal import Reason, Refused
+from routing.refusal import Refused
 from routing.request import Request
+from routing.retries import Budget
 from routing.router import Router
 from tenancy.promise import Promise, promise_of
 from tenancy.tenants import NOBODY, Caller
@@ -30,16 +33,6 @@ Look = Callable[[Request], Awaitable[Request]]
 
 Reserve = Callable[[Request, Caller], Awaitable[Tab]]
 """Asks the accounts of a caller for what a request is expected to take. Raises `Refused`."""
-
-
-ANOTHER_RUNG = frozenset(
-    {
-        *(Reason.NO_POD_READY, Reason.UNKNOWN_MODEL, Reason.REGION_NOT_ALLOWED),
-        *(Reason.OVERLOADED, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT),
-        *REASON_OF_END.values(),
-    }
-)
-"""Why a rung does not answer where another may."""
 
 
 class Passage:
@@ -63,9 +56,12 @@ class Passage:
         carries pairs of pods, by default such as need nothing asked of them beforehand.
         """
         room = room or Room(router, clock=clock, draw=draw)
-        self._placing = Placing(room, clock)
+        self._placing = Placing(room, clock, resume_s=patience.resume_s)
         pairs = pairs or Pairs(router.fleet, clock=clock)
-        self._carrying = Carrying(room, health=health, clock=clock, patience=patience, pairs=pairs)
+        self.budget = Budget(patience.retries, among=patience.among)
+        self._carrying = Carrying(room, health=health, clock=clock, patience=patience, pairs=pairs, budget=self.budget)
+        self._hedging = Hedging(self._placing, self._carrying, room, self.budget, patience.retries)
+        self._climbing = Climbing(self._placing, self._carrying)
         self._reserve = reserve
         self._witnesses = tuple(witnesses)
         self._clock = clock
@@ -93,15 +89,16 @@ class Passage:
         journey = Journey(request, caller, promise or promise_of(caller.tenant.tier), trace, self._clock(), smaller)
         journey.shell, journey.climb = shell, climb
         tab: Tab | None = None
+        self.budget.begin()
         try:
             if self._reserve is not None and caller.accounts:
                 tab = await self._reserve(request, caller)
                 carrier.open_tab(tab)
             if look is not None:
                 journey.request = await look(request)
-            await (self._try_pods if climb is None else self._climb)(journey, carrier, look)
+            await (self._try_pods if climb is None else self._climbing.climb)(journey, carrier, look)
             if tab is not None and journey.leg is not None:
-                tab.settle(journey.leg.usage, journey.request.model)
+                tab.settle(journey.usage, journey.request.model)
         except Refused as refusal:
             journey.refusal = refusal
             carrier.refuse(refusal)
@@ -110,6 +107,7 @@ class Passage:
             journey.refusal = next((why for why in cancel.args if isinstance(why, Refused)), None)
             raise
         finally:
+            self.budget.end()
             if tab is not None:
                 tab.close(was_carried=bool(journey.attempts), was_served=journey.was_served)
             if journey.request.sight is not None:
@@ -154,54 +152,8 @@ class Passage:
     async def _try_pods(self, journey: Journey, carrier: Carrier, _: Look | None = None) -> None:
         while True:
             placement = await self._placing.place(journey)
-            leg = await self._carrying.carry(journey, placement, carrier)
+            leg, carrier = await self._hedging.carry(journey, placement, carrier)
             if leg.end is LegEnd.ANSWERED:
                 return
             if not self._carrying.may_try_again(journey, leg):
                 raise refusal_for(leg)
-
-    async def _climb(self, journey: Journey, carrier: Carrier, look: Look | None) -> None:
-        """Ask one rung after the other, until one answers well enough or there is no other."""
-        climb = journey.climb
-        assert climb is not None  # noqa: S101 - what calls this has looked
-        while True:
-            try:
-                await self._ask_rung(journey, carrier, climb)
-            except Refused as refusal:
-                # What one rung cannot do another may, unless the client has seen some of its answer.
-                if refusal.reason not in ANOTHER_RUNG or _has_begun(journey) or not climb.fall_back():
-                    raise
-            else:
-                if journey.leg is None or journey.leg.end is LegEnd.ANSWERED:
-                    return
-                if not climb.rise():
-                    climb.fall_back()
-            await self._step(journey, climb, look)
-
-    async def _ask_rung(self, journey: Journey, carrier: Carrier, climb: Climb) -> None:
-        """Until it has answered, well enough or not. Raises `Refused` where it cannot."""
-        while True:
-            placement = await self._placing.place(journey)
-            carrier.judged_by(climb.judge)
-            leg: Leg | None = None
-            try:
-                leg = await self._carrying.carry(journey, placement, carrier)
-            finally:
-                climb.ended(leg, placement)
-            if leg.end is LegEnd.ANSWERED or leg.end is LegEnd.UNCONVINCING:
-                return
-            if not self._carrying.may_try_again(journey, leg):
-                raise refusal_for(leg)
-
-    async def _step(self, journey: Journey, climb: Climb, look: Look | None) -> None:
-        """Ask for the rung that it stands on now. Pods that failed another model have not failed this one."""
-        if journey.request.sight is not None:
-            journey.request.sight.watch.over()
-        journey.leg, journey.avoid = None, frozenset()
-        journey.request = climb.ask()
-        if look is not None:
-            journey.request = await look(journey.request)
-
-
-def _has_begun(journey: Journey) -> bool:
-    return journey.leg is not None and journey.leg.begun

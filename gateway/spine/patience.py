@@ -1,8 +1,10 @@
-"""How long and how often a request is tried, before the client has a byte of an answer."""
+"""How long and how often a request is tried, before its client has a byte of an answer and after a stream was cut."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from routing.retries import RetryTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +13,8 @@ class Patience:
 
     deadline_s: float = 600.0
     """From arrival to the first byte: after it no other pod is tried."""
-    attempts: int = 3
-    attempts_when_broken: int = 2
-    """A request that breaks a pod may be what breaks it: it gets one more pod, not the whole fleet."""
+    resume_s: float = 30.0
+    """From a cut to the first byte of what is left."""
+    retries: RetryTerms = field(default_factory=RetryTerms)
+    among: int = 1
+    """So many processes share what they allow."""

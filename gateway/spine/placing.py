@@ -1,10 +1,13 @@
 """Finds a place for a request on its way: where it waits for one, and asks for less where its tenant would rather.
 
+What is left of an answer that was cut does not queue again: it was admitted, and its client is in the middle of it.
+
 Knows who may wait and what may be asked for instead; not how a request is carried.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -12,10 +15,10 @@ from msgspec.structs import replace
 from gateway.ladders.climb import Climb
 from gateway.spine.carrying import refusal_for
 from gateway.spine.journey import Journey
-from gateway.spine.room import Room
+from gateway.spine.room import NO_POD_LOOK_S, Room
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
-from tenancy.promise import relaxed
+from tenancy.promise import NO_PROMISE, relaxed
 from tenancy.tier import Overload
 
 OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
@@ -24,12 +27,16 @@ OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
 class Placing:
     """Asks the room on behalf of journeys. Holds no request's state."""
 
-    def __init__(self, room: Room, clock: Callable[[], float]) -> None:
+    def __init__(self, room: Room, clock: Callable[[], float], *, resume_s: float) -> None:
+        """`resume_s`: how long after a cut somebody is looked for to go on."""
         self._room = room
         self._clock = clock
+        self._resume_s = resume_s
 
     async def place(self, journey: Journey) -> Placement:
         """Put a journey's request on an engine, now or when one may take it. Raises `Refused`."""
+        if journey.cut_s is not None:
+            return await self._place_rest(journey, journey.cut_s + self._resume_s)
         asked_s = self._clock()
         try:
             return await self._room.place(
@@ -44,6 +51,19 @@ class Placing:
         finally:
             journey.queued_s += self._clock() - asked_s
         return await self.place(journey)
+
+    async def _place_rest(self, journey: Journey, by_s: float) -> Placement:
+        """Where nobody else is left, a pod that has failed it may go on all the same: it may have come back."""
+        avoid = journey.avoid
+        while True:
+            now_s = self._clock()
+            try:
+                return await self._room.place(journey.request, journey.caller, NO_PROMISE, avoid, now_s)
+            except Refused as refusal:
+                if journey.leg is None or refusal.reason is not Reason.NO_POD_READY or now_s >= by_s:
+                    raise refusal_for(journey.leg) if journey.leg else refusal from None
+            avoid = frozenset()
+            await asyncio.sleep(NO_POD_LOOK_S)
 
 
 def _ask_for_less(journey: Journey) -> bool:

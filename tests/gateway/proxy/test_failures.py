@@ -9,6 +9,7 @@ import pytest
 from gateway.limits import Timeouts
 from gateway.spine.carrier import LegEnd
 from gateway.spine.patience import Patience
+from routing.retries import RetryTerms
 from tests.gateway.proxy.rig import CHAT_PATH, QUICK, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.proxy.scripted import Step, close, cut, until
 from tests.gateway.proxy.wire import (
@@ -127,7 +128,7 @@ async def test_our_wrong_key_is_never_told_as_the_clients() -> None:
 async def test_a_stream_lost_in_the_middle_ends_with_an_error_event(last_words: list[Step]) -> None:
     """What was generated, an error that the SDK raises, [DONE], and a body that ends as bodies do."""
     go_on = asyncio.Event()
-    async with a_rig(pods=2) as rig:
+    async with a_rig(pods=2, patience=Patience(retries=RetryTerms(cuts=0))) as rig:
         rig.pods[0].plays([STREAM_HEAD + chunk(chat_event("Hi")), go_on, *last_words])
         rig.pods[1].plays(GOOD_STREAM)
         client = await rig.client()
@@ -145,19 +146,73 @@ async def test_a_stream_lost_in_the_middle_ends_with_an_error_event(last_words: 
     assert rig.outcomes[0].status == 502
 
 
+async def test_a_whole_answer_lost_in_the_middle_is_asked_for_again() -> None:
+    """Nothing of one that is not long has gone to the client before all of it is there."""
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([GOOD[0][:-20], cut])
+        rig.pods[1].plays(GOOD)
+        answer = await rig.ask(CHAT_PATH, a_chat())
+        assert (answer.status, answer.json()) == (200, chat_answer())
+        assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]
+
+
+async def test_a_whole_answer_that_its_engine_gave_up_is_asked_for_again() -> None:
+    """An engine that shuts down ends what it has with a reason of its own, under a head that says 200."""
+    given_up = chat_answer("H")
+    given_up["choices"][0]["finish_reason"] = "abort"
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([answer_bytes(given_up)])
+        rig.pods[1].plays(GOOD)
+        assert (await rig.ask(CHAT_PATH, a_chat())).json() == chat_answer()
+        assert ends(rig) == [LegEnd.BROKEN, LegEnd.ANSWERED]
+
+
+async def test_who_leaves_with_the_last_words_has_been_answered() -> None:
+    """OpenAI's client closes at [DONE], before its pod has ended the body: nothing was lost, and usage is known."""
+    async with a_rig() as rig:
+        rig.pod.plays([STREAM_HEAD + b"".join(map(chunk, chat_stream("Hi", "."))), asyncio.Event()])
+        client = await rig.client()
+        await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
+        await client.head()
+        while not (await client.chunk()).endswith(DONE):
+            pass
+        client.leave()
+        await until(lambda: rig.outcomes)
+        assert ends(rig) == [LegEnd.ANSWERED]
+    (outcome,) = rig.outcomes
+    assert (outcome.status, outcome.finish_reason) == (200, "stop")
+    assert outcome.usage is not None
+    assert outcome.usage.completion_tokens == 3
+
+
+async def test_a_stream_that_lacks_its_last_chunk_only_is_whole() -> None:
+    """What is missing is nothing that a client reads: it gets its end from us."""
+    go_on = asyncio.Event()
+    async with a_rig() as rig:
+        rig.pod.plays([STREAM_HEAD + b"".join(map(chunk, chat_stream("Hi", "."))), go_on, cut])
+        client = await rig.client()
+        await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
+        await client.head()
+        while not (await client.chunk()).endswith(DONE):
+            pass
+        go_on.set()
+        assert await client.chunk() == b""
+        assert ends(rig) == [LegEnd.ANSWERED]
+
+
 async def test_a_body_lost_in_the_middle_ends_with_its_connection() -> None:
     """A promised length cannot be met: the client must see that, not a short answer."""
     go_on = asyncio.Event()
     async with a_rig() as rig:
-        whole = answer_bytes({"choices": "x" * 1000})
-        rig.pod.plays([whole[:500], go_on, cut])
+        whole = answer_bytes({"choices": "x" * 100_000})
+        rig.pod.plays([whole[:-500], go_on, cut])
         client = await rig.client()
         await client.send(request_bytes(CHAT_PATH, a_chat()))
         status, headers = await client.head()
         assert status == 200
         go_on.set()
         rest = await client.reader.read()
-        assert len(rest) < int(headers["content-length"])
+        assert 0 < len(rest) < int(headers["content-length"])
         assert ends(rig) == [LegEnd.LOST]
 
 
@@ -179,7 +234,7 @@ async def test_a_messages_stream_is_told_of_its_loss_in_its_own_dialect() -> Non
 
 async def test_a_pod_that_falls_silent_inside_a_stream_is_given_up() -> None:
     """A frozen stream does not hold its client for ever."""
-    async with a_rig(timeouts=QUICK) as rig:
+    async with a_rig(timeouts=QUICK, patience=Patience(retries=RetryTerms(cuts=0))) as rig:
         rig.pod.plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.is_whole

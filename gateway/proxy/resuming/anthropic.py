@@ -1,0 +1,139 @@
+"""A messages request as the chat request that vLLM itself makes of it, so that both have the same prompt.
+
+vLLM (0.32) has no way to go on with a message in Anthropic's API, but answers it through its chat API. Only what can be
+put over with certainty is: text, calls of tools and their results.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Body = dict[str, Any]
+
+BILLING = "x-anthropic-billing-header"
+"""A text of the system prompt that begins so is left out by vLLM."""
+
+SAME = (
+    "model",
+    "temperature",
+    "top_p",
+    "top_k",
+    "cache_salt",
+    "priority",
+    "chat_template_kwargs",
+)
+"""Fields that mean the same in both."""
+
+CHOICES = {"auto": "auto", "none": "none"}
+
+
+def as_chat(fields: Body) -> Body | None:
+    """The same as a chat request; None where something in it cannot be said there for certain."""
+    turns = _turns(fields)
+    if turns is None or fields.get("thinking") or fields.get("output_config"):
+        return None
+    chat: Body = {name: fields[name] for name in SAME if fields.get(name) is not None}
+    chat["messages"] = turns
+    chat["stream"] = True
+    chat["stream_options"] = {"include_usage": True}
+    if fields.get("max_tokens") is not None:
+        chat["max_completion_tokens"] = fields["max_tokens"]
+    if fields.get("stop_sequences"):
+        chat["stop"] = fields["stop_sequences"]
+    return None if fields.get("tools") and not _put_tools(fields, chat) else chat
+
+
+def _put_tools(fields: Body, chat: Body) -> bool:
+    tools = [_tool(tool) for tool in fields["tools"]]
+    choice = fields.get("tool_choice") or {"type": "auto"}
+    if None in tools or choice.get("type") not in CHOICES:
+        return False
+    chat["tools"], chat["tool_choice"] = tools, CHOICES[choice["type"]]
+    if fields.get("tool_choice"):
+        chat["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use")
+    return True
+
+
+def _tool(tool: Any) -> Body | None:
+    if not isinstance(tool, dict) or tool.get("type", "custom") != "custom" or "input_schema" not in tool:
+        return None
+    function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": tool["input_schema"]}
+    return {"type": "function", "function": function}
+
+
+def _turns(fields: Body) -> list[Body] | None:
+    turns: list[Body] = []
+    system = _system(fields.get("system"))
+    if system is None:
+        return None
+    if system:
+        turns.append({"role": "system", "content": system})
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return None
+    for message in messages:
+        made = _turn(message)
+        if made is None:
+            return None
+        turns += made
+    return turns
+
+
+def _system(system: Any) -> str | None:
+    if system is None or isinstance(system, str):
+        return system or ""
+    if not isinstance(system, list) or not all(_is_text(block) for block in system):
+        return None
+    return "".join([block["text"] for block in system if not block["text"].startswith(BILLING)])
+
+
+def _turn(message: Any) -> list[Body] | None:
+    """What one message is in chat: results of tools are turns of their own, before the rest of it."""
+    if not isinstance(message, dict) or message.get("role") not in {"user", "assistant"}:
+        return None
+    role, content = message["role"], message.get("content")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    results: list[Body] = []
+    texts: list[str] = []
+    calls: list[Body] = []
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        return None
+    for block in content:
+        kind = block.get("type")
+        if kind == "text" and _is_text(block):
+            texts += [block["text"]] if block["text"] else []
+        elif kind == "tool_use" and role == "assistant":
+            calls.append(_call(block))
+        elif kind == "tool_result" and role == "user" and (said := _result(block.get("content"))) is not None:
+            results.append({"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": said})
+        else:
+            return None
+    return [*results, *_own(role, texts, calls)]
+
+
+def _own(role: str, texts: list[str], calls: list[Body]) -> list[Body]:
+    turn: Body = {"role": role}
+    if calls:
+        turn["tool_calls"] = calls
+    if texts:
+        turn["content"] = texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+    return [turn] if texts or role == "assistant" else []
+
+
+def _call(block: Body) -> Body:
+    function = {"name": block.get("name") or "", "arguments": json.dumps(block.get("input") or {})}
+    return {"id": block.get("id"), "type": "function", "function": function}
+
+
+def _result(content: Any) -> str | None:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list) or not all(_is_text(item) for item in content):
+        return None
+    return "\n".join([item["text"] for item in content])
+
+
+def _is_text(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)

@@ -1,0 +1,210 @@
+"""How a pod is asked to go on: the client's body with what was said behind its prompt, for what is left of the answer.
+
+What cannot be asked for truthfully is named (`Bar`): a second engine knows neither where a grammar stands, nor how far
+the call of a tool has come, nor what only the first had stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.proxy.resuming.anthropic import as_chat
+from gateway.proxy.resuming.said import READ, UNREADABLE, Said
+from gateway.spine.bar import Bar
+from routing.reading.prefilling import LIMITS
+from routing.request import Api
+
+Body = dict[str, Any]
+
+GRAMMARS = (
+    *(
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "guided_decoding_backend",
+    ),
+)
+
+USUAL_COMPLETION = 16
+"""Tokens of a completion whose client says nothing of its length, as OpenAI and vLLM have it."""
+
+OPENS_MESSAGE = "assistant"
+
+
+class Asking(Struct, frozen=True):
+    """What a pod is sent. `api` is its dialect, which may not be the client's."""
+
+    api: Api
+    body: bytes
+    is_full: bool = False
+    """The answer has the length that its client allows: all that is missing is that it says so."""
+    again: str = ""
+    """What was said already, and will be said again."""
+
+
+def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
+    """The continuation of a stream that was cut. `body` is what the lost pod was sent."""
+    if sequences != 1:
+        return Bar.COPIES
+    try:
+        fields = READ.decode(body)
+    except UNREADABLE:
+        return Bar.PROMPT
+    bar = _barred(api, fields, said)
+    if bar is not None:
+        return bar
+    is_full = _lower(api, fields, said)
+    bar = WRITERS[api](fields, said)
+    if bar is not None:
+        return bar
+    dialect = Api.CHAT if api is Api.MESSAGES else api
+    return Asking(dialect, msgspec.json.encode(fields), is_full, again=_said_again(api, said))
+
+
+def _barred(api: Api, fields: Body, said: Said) -> Bar | None:
+    if said.has_call:
+        return Bar.CALL
+    if said.has_thought and (api is not Api.CHAT or not said.text.strip()):
+        return Bar.REASONING
+    if fields.get("echo"):
+        return Bar.ECHO
+    if fields.get("previous_response_id") or fields.get("conversation") or fields.get("background"):
+        return Bar.CONVERSATION
+    if fields.get("use_beam_search"):
+        return Bar.COPIES
+    if _has_grammar(fields):
+        return Bar.GRAMMAR
+    return Bar.STOP if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, said.text) else None
+
+
+def _has_grammar(fields: Body) -> bool:
+    if any(fields.get(name) is not None for name in GRAMMARS):
+        return True
+    wanted = [fields.get("response_format"), _at(fields, "text", "format"), _at(fields, "output_config", "format")]
+    if any(isinstance(form, dict) and form.get("type") != "text" for form in wanted):
+        return True
+    choice = fields.get("tool_choice")
+    return choice == "required" or (isinstance(choice, dict) and choice.get("type") not in {"auto", "none"})
+
+
+def _at(fields: Body, outer: str, inner: str) -> object:
+    held = fields.get(outer)
+    return held.get(inner) if isinstance(held, dict) else None
+
+
+def _may_be_stopping(fields: Body, text: str) -> bool:
+    """Whether the text ends with what a stop string begins with.
+
+    An engine that hides stop strings has kept such an end to itself; one that shows them has not.
+    """
+    stops = fields.get("stop") or ()
+    stops = [stops] if isinstance(stops, str) else stops
+    return any(text.endswith(stop[:count]) for stop in stops for count in range(1, len(stop)))
+
+
+def _lower(api: Api, fields: Body, said: Said) -> bool:
+    """Have limits say what is left of them; returns whether that is nothing.
+
+    No engine says nothing: what is only to tell why the answer ended, and its usage, is asked for one token.
+    """
+    spent = 0 if _said_again(api, said) else said.tokens
+    limits = [name for name in LIMITS[api] if type(fields.get(name)) is int]
+    if api is Api.COMPLETIONS and not limits:
+        fields["max_tokens"], limits = USUAL_COMPLETION, ["max_tokens"]
+    is_full = any(fields[name] <= spent for name in limits)
+    for name in limits:
+        fields[name] = max(1, fields[name] - spent)
+    if said.is_over:
+        fields |= dict.fromkeys(limits or LIMITS[api][:1], 1)
+    if type(fields.get("min_tokens")) is int:
+        fields["min_tokens"] = 0 if said.is_over else max(0, fields["min_tokens"] - spent)
+    return is_full
+
+
+def _said_again(api: Api, said: Said) -> str:
+    """Templates lose a message of nothing but blanks: its answer begins anew."""
+    return said.text if api is not Api.COMPLETIONS and not said.text.strip() else ""
+
+
+# -- in the words of each API ------------------------------------------------------------------------------------------
+
+
+def _chat(fields: Body, said: Said) -> Bar | None:
+    fields.pop("prompt_logprobs", None)
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return Bar.PROMPT
+    if not said.text.strip():
+        return None
+    if fields.get("continue_final_message"):
+        return _go_on_within(messages, said)
+    if fields.get("add_generation_prompt") is False:
+        return Bar.PROMPT
+    message: Body = {"role": OPENS_MESSAGE, "content": said.text}
+    if said.reasoning:
+        message |= {"reasoning": said.reasoning, "reasoning_content": said.reasoning}
+    fields["messages"] = [*messages, message]
+    fields |= {"continue_final_message": True, "add_generation_prompt": False}
+    return None
+
+
+def _go_on_within(messages: list[Any], said: Said) -> Bar | None:
+    """The client itself had an answer gone on with: the beginning is its own."""
+    last = messages[-1]
+    if not isinstance(last, dict) or not isinstance(last.get("content"), str):
+        return Bar.PROMPT
+    messages[-1] = {**last, "content": last["content"] + said.text}
+    return None
+
+
+def _completions(fields: Body, said: Said) -> Bar | None:
+    fields.pop("prompt_logprobs", None)
+    prompt = fields.get("prompt")
+    if fields.get("suffix"):
+        return Bar.PROMPT
+    if said.token_ids is not None and said.prompt_ids is not None and not fields.get("stop"):
+        fields["prompt"] = [*said.prompt_ids, *said.token_ids]
+        return None
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
+        prompt = prompt[0]
+    if not isinstance(prompt, str):
+        return Bar.PROMPT if said.text else None
+    fields["prompt"] = prompt + said.text
+    return None
+
+
+def _messages(fields: Body, said: Said) -> Bar | None:
+    chat = as_chat(fields)
+    if chat is None:
+        return Bar.PROMPT
+    fields.clear()
+    fields |= chat
+    if said.text.strip() and fields["messages"][-1]["role"] == OPENS_MESSAGE:
+        return Bar.PROMPT  # vLLM's Anthropic API ends a prefilled message before it answers: no other API can say so.
+    return _chat(fields, said)
+
+
+def _responses(fields: Body, said: Said) -> Bar | None:
+    given = fields.get("input")
+    items: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
+    begun = said.of("response.output_item.added")
+    if begun is None or not said.text.strip():
+        return None
+    part = {"type": "output_text", "text": said.text, "annotations": []}
+    item = {"id": begun["item"].get("id"), "type": "message", "role": OPENS_MESSAGE, "status": "in_progress"}
+    fields["input"] = [*items, item | {"content": [part]}]
+    return None
+
+
+WRITERS: dict[Api, Callable[[Body, Said], Bar | None]] = {
+    Api.CHAT: _chat,
+    Api.COMPLETIONS: _completions,
+    Api.MESSAGES: _messages,
+    Api.RESPONSES: _responses,
+}

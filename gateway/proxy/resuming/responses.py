@@ -1,0 +1,129 @@
+"""The rest of a responses stream: the same response and item, numbered on, whose text is told once more as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.proxy.resuming.said import Event, Said
+from gateway.proxy.resuming.stitch import Joint, named
+from routing.request import Api
+
+OPENING = frozenset({"response.created", "response.queued", "response.in_progress"})
+
+ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+OF_THE_FIRST = ("id", "created_at", "model", "instructions", "max_output_tokens", "previous_response_id")
+
+TEXT_DONE, PART_DONE, ITEM_DONE = (
+    "response.output_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+)
+
+
+class ResponsesStitch:
+    """Of one continuation. All text that is told as a whole is what was said before and what comes now."""
+
+    def __init__(self, said: Said, joint: Joint, *, is_full: bool) -> None:
+        self.api = Api.RESPONSES
+        self.joint = joint
+        self._is_full = is_full
+        self._is_over = said.is_over
+        self._text = said.text
+        self._number = max((event.get("sequence_number", 0) for event in said.events), default=-1)
+        self._response: Event = next((event["response"] for event in said.events if "response" in event), {})
+        added = said.of("response.output_item.added")
+        self._item: Event | None = None if added is None else added["item"]
+        self._index = 0 if added is None else added.get("output_index", 0)
+        self._has_part = said.of("response.content_part.added") is not None
+        self._done = {kind for kind in (TEXT_DONE, PART_DONE, ITEM_DONE) if said.of(kind) is not None}
+        self._their_id: str | None = None
+        self._more: list[Event] = []
+        """Items that come behind the one that was cut."""
+
+    def event(self, event: Event) -> Iterator[bytes]:
+        kind = event["type"]
+        if kind in OPENING:
+            return
+        if kind in ENDS:
+            yield from self._end(event)
+        elif kind == "response.output_item.added" and event["item"].get("type") == "message" and not self._their_id:
+            self._their_id = event["item"].get("id")
+            if self._item is None:
+                self._item = event["item"]
+                yield self._numbered(event)
+        elif self._is_theirs(event):
+            yield from self._of_item(kind, event)
+        elif not self.joint.is_silent:
+            yield from self._behind(kind, event)
+
+    def done(self) -> Iterator[bytes]:
+        return iter(())
+
+    def _is_theirs(self, event: Event) -> bool:
+        """Whether it is about the message that goes on with ours."""
+        item = event.get("item_id") or (event.get("item") or {}).get("id")
+        return item is not None and item == self._their_id
+
+    def _of_item(self, kind: str, event: Event) -> Iterator[bytes]:
+        if kind == "response.content_part.added":
+            if not self._has_part:
+                self._has_part = True
+                yield self._numbered({**event, **self._where})
+        elif kind == "response.output_text.delta":
+            if text := self.joint.text(event["delta"]):
+                self._text += text
+                yield self._numbered({**event, **self._where, "delta": text})
+        elif kind in {TEXT_DONE, PART_DONE, ITEM_DONE}:
+            yield from self._finish(kind)
+
+    def _behind(self, kind: str, event: Event) -> Iterator[bytes]:
+        """Another item, as a call of a function, stands behind all of ours."""
+        yield from self._finish(ITEM_DONE)
+        shift = self._index if self._their_id else self._index + 1
+        if kind == ITEM_DONE:
+            self._more.append(event["item"])
+        yield self._numbered({**event, "output_index": event["output_index"] + shift})
+
+    def _finish(self, last: str) -> Iterator[bytes]:
+        """Close what is open of our item, up to this."""
+        if self._item is None:
+            return
+        events: dict[str, Event] = {
+            TEXT_DONE: {**self._where, "content_index": 0, "text": self._text, "logprobs": []},
+            PART_DONE: {**self._where, "content_index": 0, "part": self._part},
+            ITEM_DONE: {"output_index": self._index, "item": self._whole_item("completed")},
+        }
+        for kind, event in events.items():
+            if kind not in self._done:
+                self._done.add(kind)
+                yield self._numbered({**event, "type": kind})
+            if kind == last:
+                return
+
+    def _end(self, event: Event) -> Iterator[bytes]:
+        yield from self._finish(ITEM_DONE)
+        theirs = event["response"]
+        output = [*([self._whole_item("completed")] if self._item is not None else []), *self._more]
+        whole = {**theirs, **{name: self._response[name] for name in OF_THE_FIRST if name in self._response}}
+        whole["output"] = output
+        if isinstance(theirs.get("usage"), dict):
+            whole["usage"] = self.joint.usage_told(theirs["usage"])
+        if self._is_over and not self._is_full:
+            whole |= {"status": "completed", "incomplete_details": None}
+        yield self._numbered({**event, "response": whole})
+
+    @property
+    def _where(self) -> Event:
+        return {"item_id": (self._item or {}).get("id"), "output_index": self._index}
+
+    @property
+    def _part(self) -> Event:
+        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": None}
+
+    def _whole_item(self, status: str) -> Event:
+        return {**(self._item or {}), "content": [self._part], "status": status}
+
+    def _numbered(self, event: Event) -> bytes:
+        self._number += 1
+        return named({**event, "sequence_number": self._number})

@@ -1,0 +1,45 @@
+"""What is left of an answer that was cut: how it is asked for, and how it is joined to what was said."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from gateway.proxy.resuming.asking import Asking, ask_on
+from gateway.proxy.resuming.choices import ChoicesStitch
+from gateway.proxy.resuming.messages import MessagesStitch
+from gateway.proxy.resuming.responses import ResponsesStitch
+from gateway.proxy.resuming.said import Said
+from gateway.proxy.resuming.stitch import Joint, Stitch
+from gateway.spine.bar import Bar
+from routing.request import Api
+
+PATHS = {Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions", Api.RESPONSES: "/v1/responses"}
+
+
+class Rest(Struct, frozen=True):
+    """Of one answer."""
+
+    said: Said
+    asking: Asking
+
+    @property
+    def path(self) -> str:
+        return PATHS[self.asking.api]
+
+    def stitch(self, *, withholds_usage: bool) -> Stitch:
+        """For the events of the pod that goes on; made anew for each that tries."""
+        said, asking = self.said, self.asking
+        joint = Joint(said, is_full=asking.is_full, again=asking.again)
+        match said.api:
+            case Api.MESSAGES:
+                return MessagesStitch(said, joint)
+            case Api.RESPONSES:
+                return ResponsesStitch(said, joint, is_full=asking.is_full)
+            case _:
+                return ChoicesStitch(said.api, said, joint, withholds_usage=withholds_usage)
+
+
+def rest_of(body: bytes, said: Said, *, sequences: int) -> Rest | Bar:
+    """What is to be asked for behind what was said; `body` is what the first pod was sent."""
+    asking = ask_on(said.api, body, said, sequences)
+    return asking if isinstance(asking, Bar) else Rest(said, asking)

@@ -1,0 +1,218 @@
+"""What a client has been told of one answer, read from the events that it was sent.
+
+Read once, when the stream was cut. Of the events of a run (`Kept`) only their texts are there, as one event: how many
+they were is known by how many events have gone to the client in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from routing.request import Api
+
+Event = dict[str, Any]
+
+END = b"\n\n"
+
+DONE = b"[DONE]"
+
+READ = msgspec.json.Decoder(dict[str, Any])
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+CALLS = frozenset({"tool_use", "server_tool_use", "function_call", "custom_tool_call", "mcp_call"})
+"""Blocks and items that call something, in Anthropic's and OpenAI's words."""
+
+THOUGHTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
+
+
+class Said(Struct, frozen=True):
+    """Of one answer. `told` are the events by which it was, without those whose tokens are to be generated again."""
+
+    api: Api
+    told: bytes
+    events: tuple[Event, ...]
+    passed: int
+    """How many events that was, before runs of them became one."""
+    text: str = ""
+    reasoning: str = ""
+    has_call: bool = False
+    has_thought: bool = False
+    tokens: int = 0
+    """Taken to be one for each event that has one, unless their ids were told."""
+    token_ids: tuple[int, ...] | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    is_over: bool = False
+    """All of the text was told, though not all that is told behind it."""
+
+    @property
+    def first(self) -> Event:
+        """The event that says whose answer it is."""
+        return self.events[0] if self.events else {}
+
+    def of(self, *types: str) -> Event | None:
+        """The last event of one of these types."""
+        return next((event for event in reversed(self.events) if event.get("type") in types), None)
+
+
+class Piece(Struct, frozen=True):
+    """What one event says of the answer itself."""
+
+    text: str = ""
+    reasoning: str = ""
+    is_call: bool = False
+    is_thought: bool = False
+    has_token: bool = False
+    ends: bool = False
+    token_ids: tuple[int, ...] | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its token has shown nothing yet: half a character, perhaps the beginning of a stop string."""
+        return self.has_token and not (self.text or self.reasoning or self.is_call or self.ends)
+
+
+def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> Said:
+    """What was said by the whole events among these bytes, of which `passed` went to the client."""
+    raws: list[bytes] = []
+    events: list[Event] = []
+    pieces: list[Piece] = []
+    idle = 0
+    for raw, event in _whole_events(kept):
+        if "error" in event or event.get("type") == "error":
+            break
+        if withholds_usage and is_usage_only(event):
+            continue
+        idle += not event
+        raws.append(raw)
+        events.append(event)
+        pieces.append(piece_of(api, event))
+    hidden = passed - len(raws)
+    while pieces and pieces[-1].is_silent:
+        raws.pop(), events.pop(), pieces.pop()
+    said = [event for event in events if event]
+    ids = _ids(pieces)
+    return Said(
+        api=api,
+        told=b"".join(raws),
+        events=tuple(said),
+        passed=len(raws) + hidden,
+        text="".join([piece.text for piece in pieces]),
+        reasoning="".join([piece.reasoning for piece in pieces]),
+        has_call=any(piece.is_call for piece in pieces),
+        has_thought=any(piece.is_thought or piece.reasoning for piece in pieces),
+        tokens=hidden + sum(piece.has_token for piece in pieces) if ids is None else len(ids),
+        token_ids=ids,
+        prompt_ids=_prompt_ids(said[0]) if said else None,
+        is_over=any(piece.ends for piece in pieces),
+    )
+
+
+def piece_of(api: Api, event: Event) -> Piece:
+    """What one event says, in the words of its API."""
+    match api:
+        case Api.MESSAGES:
+            return _of_message(event)
+        case Api.RESPONSES:
+            return _of_response(event)
+        case _:
+            return _of_choices(event)
+
+
+def is_usage_only(event: Event) -> bool:
+    return event.get("choices") == [] and event.get("usage") is not None
+
+
+def read_event(raw: bytes) -> Event | None:
+    """The value of one event; empty for a comment and for [DONE], None where it is no JSON object."""
+    lines = [line[5:].strip() for line in raw.splitlines() if line.startswith(b"data:")]
+    data = b"\n".join(lines)
+    if not data or data == DONE:
+        return {}
+    try:
+        return READ.decode(data)
+    except UNREADABLE:
+        return None
+
+
+def _whole_events(kept: bytes) -> Iterator[tuple[bytes, Event]]:
+    """What is whole; what comes behind an event that cannot be read means nothing."""
+    at = 0
+    while (end := kept.find(END, at)) >= 0:
+        raw = kept[at : end + len(END)]
+        event = read_event(raw)
+        if event is None:
+            return
+        yield raw, event
+        at = end + len(END)
+
+
+def _of_choices(event: Event) -> Piece:
+    choices = event.get("choices")
+    if not choices:
+        return Piece()
+    choice = choices[0]
+    delta = choice.get("delta") or {}
+    ends = choice.get("finish_reason") is not None
+    text = delta.get("content") or choice.get("text") or ""
+    opens = delta.get("role") is not None and not text and not ends
+    ids = choice.get("token_ids")
+    return Piece(
+        text=text,
+        reasoning=delta.get("reasoning") or delta.get("reasoning_content") or "",
+        is_call=bool(delta.get("tool_calls")),
+        has_token=not opens,
+        ends=ends,
+        token_ids=tuple(ids) if isinstance(ids, list) else None,
+    )
+
+
+def _of_message(event: Event) -> Piece:
+    match event.get("type"):
+        case "content_block_start":
+            kind = event.get("content_block", {}).get("type")
+            return Piece(is_call=kind in CALLS, is_thought=kind in THOUGHTS)
+        case "content_block_delta":
+            delta = event.get("delta", {})
+            return Piece(
+                text=delta.get("text") or "",
+                reasoning=delta.get("thinking") or "",
+                is_call="partial_json" in delta,
+                has_token="signature" not in delta,
+            )
+        case "content_block_stop" | "message_delta":
+            # Between two blocks nobody can tell whether another comes.
+            return Piece(ends=event["type"] == "message_delta")
+    return Piece()
+
+
+def _of_response(event: Event) -> Piece:
+    kind = str(event.get("type"))
+    if kind == "response.output_item.added":
+        item = event.get("item", {}).get("type")
+        return Piece(is_call=item in CALLS, is_thought=item in THOUGHTS)
+    if kind == "response.output_text.delta":
+        return Piece(event.get("delta") or "", has_token=True)
+    if kind.startswith("response.reasoning") and kind.endswith(".delta"):
+        return Piece(reasoning=str(event.get("delta") or ""), has_token=True)
+    if kind.endswith(".delta"):
+        return Piece(is_call=True, has_token=True)
+    return Piece(ends=kind == "response.output_text.done")
+
+
+def _ids(pieces: list[Piece]) -> tuple[int, ...] | None:
+    """The tokens of the answer, where each of its events has told its own."""
+    own = [piece.token_ids for piece in pieces if piece.has_token]
+    if not own or any(ids is None for ids in own):
+        return None
+    return tuple(one for ids in own for one in ids or ())
+
+
+def _prompt_ids(first: Event) -> tuple[int, ...] | None:
+    choices = first.get("choices") or [{}]
+    ids = first.get("prompt_token_ids") or choices[0].get("prompt_token_ids")
+    return tuple(ids) if isinstance(ids, list) else None
