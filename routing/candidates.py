@@ -69,6 +69,12 @@ class Candidates(Struct, gc=False):
     """Who prefills for each, where another engine does; empty where none of them is a pair. A pair stands here by its
     decode engine, with the prefill of the other: warm tokens, work, own and queued seconds, and the hand-over among the
     overhead."""
+    prefill_shares: Sequence[float] = ()
+    """The share of its time that prefill has lately been asked of each; empty where another engine could prefill for
+    none of them."""
+    usual_prefill_s: float = 0.0
+    usual_stream_s: float = 0.0
+    """How long prompts and undisturbed answers take here (`routing.usual`)."""
     burden_s: Sequence[float] = ()
     """Prefill on the very engine that decodes, where pairs make it another than own seconds."""
 

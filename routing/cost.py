@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from routing.growth import CONTEXT_SCALE_TOKENS, Growth
 from routing.ratio import OUTLIER, Ratio
+from routing.usual import Usual
 
 FLEET_MEMORY, ENGINE_MEMORY = 500.0, 40.0
 """How many observations of usual size the fleet's factor and an engine's remember."""
@@ -99,6 +100,7 @@ class CostBook:
         self.step_base_s = self._step.bases_s
         self.step_per_sequence_s = self._step.eaches_s
         self.growth = Growth()
+        self.usual = Usual(self.prior.step_base_s)
         self.residence_s: list[float] = []
         """How long a sequence holds its KV after its first token, on average."""
 
@@ -127,6 +129,7 @@ class CostBook:
     def observe_decode(self, slot: int, running: float, tokens: int, seconds: float) -> None:
         """After its first token a sequence made `tokens` more in `seconds`, with about `running` beside it."""
         self.residence_s[slot] += 0.05 * (seconds - self.residence_s[slot])
+        self.usual.answered(tokens)
         if tokens >= 1:
             self._step.observe(slot, running, seconds / tokens, 1.0)
 

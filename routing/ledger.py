@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import exp, inf
 from typing import Protocol
 
 from msgspec import Struct
@@ -79,6 +79,9 @@ NO_QUEUE = -1e15
 BEGUN_STEPS_KEPT = 8
 """Fewer are not worth sweeping."""
 
+SHARE_MEMORY_S = 5.0
+"""How fast it is forgotten that an engine was given prefill: bursts last as long, and so do streams."""
+
 FOREIGN_MEMORY_S = 60.0
 """Load of others counts as last seen for this long when scrapes stop: stale is uncertain, not gone."""
 
@@ -102,9 +105,9 @@ class Ledger:
         """Cold tokens of requests without a first token yet."""
         self.kv_tokens: list[float] = []
         self.running: list[int] = []
+        """Sequences placed, those still in prefill included."""
         self.asked_s: list[float] = []
         """Seconds of prefill ever put on each engine."""
-        """Sequences placed, those still in prefill included."""
         self.last_turn: list[int] = []
         """When each engine was last chosen, as a count of choices."""
         self.foreign: list[Foreign] = []
@@ -123,6 +126,9 @@ class Ledger:
         """Queued for prefill behind the request that is being worked on, the head of the queue."""
         self._head_until_s: list[float] = []
         """When the head should be done."""
+        self._shares: list[float] = []
+        """Of each engine's time that prefill lately took, as of when it was last given any."""
+        self._shares_at_s: list[float] = []
         self._turns = 0
         self._stale_from_s = inf
 
@@ -144,6 +150,8 @@ class Ledger:
             self._last_steps.append(LastStep())
             self._behind_s.append(0.0)
             self._head_until_s.append(-inf)
+            self._shares.append(0.0)
+            self._shares_at_s.append(0.0)
             self.queue_rank.append(NO_QUEUE)
 
     def is_empty(self) -> bool:
@@ -190,6 +198,9 @@ class Ledger:
         queue[charge.number] = charge
         self.prefill_tokens[slot] += prefill_tokens
         self.asked_s[slot] += prefill_s
+        faded = exp((self._shares_at_s[slot] - now_s) / SHARE_MEMORY_S)
+        self._shares[slot] = self._shares[slot] * faded + prefill_s / SHARE_MEMORY_S
+        self._shares_at_s[slot] = now_s
         self.queue_rank[slot] = self.prefill_tokens[slot]
 
     def prefill_done(self, charge: Charge, now_s: float) -> None:
@@ -238,6 +249,13 @@ class Ledger:
         return [
             behind_s + until_s - now_s if until_s > now_s else behind_s
             for behind_s, until_s in zip(pick(self._behind_s), pick(self._head_until_s), strict=True)
+        ]
+
+    def prefill_shares(self, pick: Pick, now_s: float) -> list[float]:
+        """The share of its time that prefill was lately asked of each engine; above 1 where more than it can do."""
+        return [
+            share * exp((at_s - now_s) / SHARE_MEMORY_S) if share else 0.0
+            for share, at_s in zip(pick(self._shares), pick(self._shares_at_s), strict=True)
         ]
 
     def queued(self, slot: int) -> int:

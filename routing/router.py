@@ -37,7 +37,7 @@ from routing.walked import prefix_of, warmth_of
 from routing.warmth import WarmIndex
 
 SECONDS_OF_LOAD = frozenset(
-    {"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start", "suited", "duty"}
+    {"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start", "suited", "duty", "stall"}
 )
 """The scorers that, between engines as warm as each other, speak for the shorter queue. With any other all engines of
 a fleet are scored, however many they are."""
@@ -150,6 +150,7 @@ class Router:
         at = choose(view.scored, candidates, draw, self.seat, gate)
         engine = candidates.engines[at]
         prefill = None if pairs is None or at < pairs.first else self._charge_prefill(request, pairs, at, now_s)
+        self.costs.usual.asked(candidates.own_s[at])
         held = candidates.warm_tokens[at if pairs is None or prefill is None else pairs.singles[at - pairs.first]]
         charge = self.ledger.charge(
             engine.slot,
@@ -185,9 +186,10 @@ class Router:
         if self.rollout is not None:
             avoid |= self._not_meant(self.rollout, request, avoid)
         roster = self._roster(request, avoid)
-        candidates = self._candidates(request, roster, now_s)
+        pairs = roster.has_prefillers and request.may_pair
+        candidates = self._candidates(request, roster, now_s, pairs=pairs)
         scored = self._score(request, candidates)
-        if not roster.has_prefillers or not request.may_pair:
+        if not pairs:
             return View(candidates, scored, None, roster.fallback)
         return self.pairing.widen(request, avoid, View(candidates, scored), self._weigh, self._score)
 
@@ -200,7 +202,7 @@ class Router:
         return frozenset(marks).difference(meant) if answers else frozenset()
 
     def _weigh(self, request: Request, roster: Roster, now_s: float) -> tuple[Candidates, Scored]:
-        candidates = self._candidates(request, roster, now_s)
+        candidates = self._candidates(request, roster, now_s, pairs=True)
         return candidates, self._score(request, candidates)
 
     def _charge_prefill(self, request: Request, pairs: Pairs, at: int, now_s: float) -> PrefillSide:
@@ -266,7 +268,7 @@ class Router:
             Reason.NO_POD_READY, f"No pod that serves `{request.model}` is ready.", param="model", retry_after_s=2.0
         )
 
-    def _candidates(self, request: Request, roster: Roster, now_s: float) -> Candidates:
+    def _candidates(self, request: Request, roster: Roster, now_s: float, *, pairs: bool) -> Candidates:
         ledger, costs = self.ledger, self.costs
         walked = self.index.walk(request.prompt, roster.mask)
         engines_in_all = len(roster.engines)
@@ -317,6 +319,9 @@ class Router:
             session_at=self._session_at(request, roster),
             holds_adapter=self._holds_adapter(request, roster),
             prompts=roster.prompts,
+            prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
+            usual_prefill_s=costs.usual.prefill_s,
+            usual_stream_s=costs.usual.stream_s,
         )
 
     def _may_shorten(self, request: Request, roster: Roster, now_s: float) -> bool:

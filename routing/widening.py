@@ -88,6 +88,7 @@ def _decode_sides(
         session_at=None if singles.session_at is None else at.get(singles.session_at),
         holds_adapter=here("holds_adapter") if singles.holds_adapter else (),
         prompts=here("prompts") if singles.prompts else (),
+        prefill_shares=here("prefill_shares"),
         waited_s=0.0,
     )
 
@@ -122,7 +123,9 @@ def _pair_columns(decode: Candidates, prefill: Candidates, matches: Sequence[Mat
     ours: dict[str, Sequence[object]] = {
         name: getattr(decode, name) for name in ("engines", "running", "kv_tokens", "kv_capacity", *COLUMNS)
     }
-    beside = {name: getattr(decode, name) for name in ("holds_adapter", "prompts") if getattr(decode, name)}
+    beside = {
+        name: getattr(decode, name) for name in ("holds_adapter", "prompts", "prefill_shares") if getattr(decode, name)
+    }
     return {**ours, **theirs, **beside, "prefill_overhead_s": took}
 
 

@@ -12,6 +12,7 @@ from scorers.lora import Lora
 from scorers.prefill import Prefill
 from scorers.session import Session
 from scorers.slow_start import SlowStart
+from scorers.stall import Stall
 from scorers.suited import Suited
 from scorers.turn import Turn
 
@@ -25,6 +26,7 @@ SCORERS: tuple[type[Scorer], ...] = (
     SlowStart,
     Suited,
     Duty,
+    Stall,
     Turn,
     LeastLoaded,
 )
@@ -33,7 +35,18 @@ SCORERS: tuple[type[Scorer], ...] = (
 def routings() -> dict[str, tuple[Scorer, ...]]:
     """What `--routing NAME` means: the scorers whose seconds are added up."""
     return {
-        "warm": (Prefill(), Interference(), Copies(), KvRoom(), Session(), Lora(), SlowStart(), Suited(), Duty()),
+        "warm": (
+            Prefill(),
+            Interference(),
+            Copies(),
+            KvRoom(),
+            Session(),
+            Lora(),
+            SlowStart(),
+            Suited(),
+            Duty(),
+            Stall(),
+        ),
         "round-robin": (Turn(),),
         "least-loaded": (LeastLoaded(),),
     }

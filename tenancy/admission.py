@@ -15,7 +15,7 @@ from math import inf
 
 from routing.candidates import Candidates
 from routing.cost import CostBook, prefill_work
-from routing.fleet import Roster
+from routing.fleet import Engine, Roster
 from routing.ledger import STEP_TOKENS, Charge, Pledge
 from routing.placement import Placement, Usage
 from routing.refusal import Reason, Refused
@@ -87,9 +87,14 @@ class Gate:
             return False
         if ahead_s + own_s > waiter.queue.tightest_s and self._is_claimed(candidates, ahead_s, ahead_s + own_s):
             return False
-        slot = candidates.engines[at].slot
+        prefill = candidates.prefillers[at] if candidates.prefillers else None
         burden_s = candidates.burden_s[at] if candidates.burden_s else own_s
-        return burden_s <= self._stalls.room_s.get(slot, inf) or burden_s <= self._stalls.room_now_s(slot, self._now_s)
+        return self._is_borne(candidates.engines[at], burden_s) and (prefill is None or self._is_borne(prefill, own_s))
+
+    def _is_borne(self, engine: Engine, prefill_s: float) -> bool:
+        """Whether those who decode on an engine can bear so much prefill: of a pair's two engines too."""
+        stalls, slot = self._stalls, engine.slot
+        return prefill_s <= stalls.room_s.get(slot, inf) or prefill_s <= stalls.room_now_s(slot, self._now_s)
 
     def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
         """Whether a higher tier wants to find an engine open that would no longer be. Whoever is owed of its floor need

@@ -17,8 +17,10 @@ ONE_NUMBER = {
     "waited_s",
     "prefix",
     "engines_in_all",
+    "usual_prefill_s",
+    "usual_stream_s",
 }
-OF_SOME = {"holds_adapter", "open_steps", "prompts", "prefillers", "burden_s"}
+OF_SOME = {"holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s"}
 
 
 class Watching:

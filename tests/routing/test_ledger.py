@@ -1,12 +1,23 @@
 """What was put on each engine: every charge comes back exactly once, whatever happens in between."""
 
 from collections.abc import Sequence
+from math import e
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.ledger import FOREIGN_MEMORY_S, NOTHING_FOREIGN, STEP_S, STEP_TOKENS, Charge, Foreign, Ledger
+from routing.ledger import (
+    FOREIGN_MEMORY_S,
+    NOTHING_FOREIGN,
+    SHARE_MEMORY_S,
+    STEP_S,
+    STEP_TOKENS,
+    Charge,
+    Foreign,
+    Ledger,
+)
 
 SLOTS = 3
 PACE = 0.01
@@ -226,3 +237,18 @@ def test_steps_of_other_engines_are_left_out_and_old_ones_swept(ledger: Ledger) 
     late_s = 2 * STEP_TOKENS * PACE
     assert open_steps(ledger, late_s) == []
     assert len(ledger._open_steps) == 0
+
+
+def test_how_much_of_an_engines_time_prefill_was_asked_for(ledger: Ledger) -> None:
+    """As a share that fades; what only has room reserved asks for none."""
+
+    def shares(now_s: float) -> list[float]:
+        return ledger.prefill_shares(itemgetter(0, 1), now_s)
+
+    charge(ledger, 0, prefill=200.0, now_s=10.0)
+    ledger.charge(1, prefill_tokens=0.0, prefill_s=2.0, kv_tokens=10.0, sequences=1, now_s=10.0, queues=False)
+    first = 200.0 * PACE / SHARE_MEMORY_S
+    assert shares(10.0) == pytest.approx([first, 0.0])
+    assert shares(10.0 + SHARE_MEMORY_S) == pytest.approx([first / e, 0.0])
+    charge(ledger, 0, prefill=200.0, now_s=10.0 + SHARE_MEMORY_S)
+    assert shares(10.0 + SHARE_MEMORY_S) == pytest.approx([first / e + first, 0.0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routing.blocks import cut_prompt
 from routing.candidates import Candidates, NotNow
@@ -239,6 +240,23 @@ class Look:
     def opens(self, candidates: Candidates, at: int) -> bool:
         self.candidates = candidates
         return False
+
+
+def test_a_pair_is_barred_where_its_prefill_would_stall_somebody() -> None:
+    """Gold decodes on one of two engines: the other may decode what that one prefills only when gold has earned it."""
+    stage = Stage(engines=2)
+    gold = stage.place(stage.arrive(GOLD, 400))
+    gold.first_token(0.1)
+    long, look = stage.arrive(BRONZE, 60_000, now_s=0.1), Look()
+    long.queue.lines["bronze"].credit_s = 1.0
+    with pytest.raises(NotNow):
+        stage.router.place(long.request, avoid=frozenset(), now_s=0.1, draw=0.5, gate=look)
+    engines = look.candidates.engines
+    pairs = replace(look.candidates, prefillers=list(reversed(engines)), burden_s=[0.0, 0.0])
+    by_gold = 1 - engines.index(gold.engine)
+    assert not Gate(stage.admission, long, 0.2).opens(pairs, by_gold)
+    assert Gate(stage.admission, long, 0.2).opens(pairs, 1 - by_gold)
+    assert Gate(stage.admission, long, 9.0).opens(pairs, by_gold)
 
 
 def plainly_open(stage: Stage, waiter: Waiter, seen: Candidates, now_s: float) -> list[bool]:

@@ -57,6 +57,7 @@ def full(folder: Path) -> dict[str, Any]:
                 "slow_start": {},
                 "suited": {},
                 "duty": {},
+                "stall": {},
             }
         },
         "kv_events": {"load_us_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
