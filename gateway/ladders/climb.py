@@ -6,7 +6,7 @@ Decides by what it was given; awaits nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -73,6 +73,14 @@ class Ending(Protocol):
     def caller(self) -> Caller: ...
 
 
+Choose = Callable[[Sequence[int], Shell], int]
+"""Which of these rungs is to be next, by what they would cost where they would be placed now."""
+
+
+def lowest(above: Sequence[int], _shell: Shell) -> int:
+    return above[0]
+
+
 def ignore(_climb: Climb, _ending: Ending) -> None:
     """Nobody wants to know."""
 
@@ -80,8 +88,16 @@ def ignore(_climb: Climb, _ending: Ending) -> None:
 class Climb:
     """From the first rung to the one that answers."""
 
-    def __init__(self, plan: Plan, shell: Shell, *, settled: Callable[[Climb, Ending], None] = ignore) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        shell: Shell,
+        *,
+        settled: Callable[[Climb, Ending], None] = ignore,
+        choose: Choose = lowest,
+    ) -> None:
         """`settled` is told of the end, whatever it is."""
+        self._choose = choose
         self.plan = plan
         self.at = plan.start
         self.judge: RungJudge | None = None
@@ -93,7 +109,10 @@ class Climb:
         self._is_final = False
         """Nobody above can answer: whoever does is not judged."""
         self._lost: set[int] = set()
+        self._begun_at: int | None = None
+        """The rung that was begun early, and perhaps given up."""
         self._hedged_at: int | None = None
+        """The rung whose answer under way was begun so."""
         self._shadow: Callable[[Ending], None] | None = None
         self.reserved: tuple[float, float] | None = None
         """Money and tokens set aside for its shadow."""
@@ -123,8 +142,9 @@ class Climb:
         if beside is None:
             return None
         shell, carrier = beside
-        request, judge = self._ask(above[0], shell)
-        return Ahead(above[0], request, judge, shell, carrier)
+        self._begun_at = at = self._choose(above, shell)
+        request, judge = self._ask(at, shell)
+        return Ahead(at, request, judge, shell, carrier)
 
     def adopt(self, ahead: Ahead) -> None:
         """What was begun early is this rung's attempt, and its shell asks from here on."""
@@ -154,7 +174,7 @@ class Climb:
         above = self._above(self.at)
         if not above or not self.plan.terms.climbs:
             return False
-        self.at = above[0]
+        self.at = self._next(above)
         return True
 
     def fall_back(self) -> bool:
@@ -163,7 +183,7 @@ class Climb:
         left = [at for at in self.plan.rungs if at not in self._lost]
         above = [at for at in left if at > self.at]
         if above and (self.plan.terms.climbs or not self._steps):
-            self.at = above[0]
+            self.at = self._next(above)
             return True
         if not left:
             return False
@@ -203,6 +223,10 @@ class Climb:
         self._settled(self, ending)
         if self._shadow is not None:
             self._shadow(ending)
+
+    def _next(self, above: Sequence[int]) -> int:
+        begun = self._begun_at
+        return begun if begun is not None and begun in above else self._choose(above, self._shell)
 
     def _above(self, at: int) -> list[int]:
         return [rung for rung in self.plan.rungs if rung > at and rung not in self._lost]

@@ -47,6 +47,7 @@ class Ladders:
     ) -> None:
         """`draw` gives uniform numbers in [0, 1)."""
         self._draw = draw
+        self._clock = clock
         self.shadowing = Shadowing(draw=draw, clock=clock)
         self._router = router
         self._served: dict[str, Served] = {}
@@ -85,7 +86,12 @@ class Ladders:
 
         `ask` asks a model once more, after the client has its answer.
         """
-        climb = Climb(self._plan(request, body, tenant, headers, shell, now_s), shell, settled=self._settled)
+        plan = self._plan(request, body, tenant, headers, shell, now_s)
+
+        def choose(above: Sequence[int], shell: Shell) -> int:
+            return self._choose(plan, above, request, shell)
+
+        climb = Climb(plan, shell, settled=self._settled, choose=choose)
         if ask is not None and self.shadowing.takes(climb):
             climb.wants_shadow(lambda ending: self._shadow(climb, ending, body, ask))
         return climb
@@ -201,11 +207,19 @@ class Ladders:
         is_known = before is not None and before in above
         if not above or (request.prompt.size < LOOKED_AHEAD_BYTES and not is_known):
             return start
-        climbs = 1.0 - (file.evidence.kept if file is not None else 0.0)
+        climbs = _climbing_share(file)
         views = {at: self._view(ladder, at, shell, now_s) for at in (start, *above)}
         if is_known and before is not None and stays(views[before], views[start], climbs):
             return before
         return cheaper_above(views[start], [views[at] for at in above], climbs)
+
+    def _choose(self, plan: Plan, above: Sequence[int], request: Request, shell: Shell) -> int:
+        """Of the rungs to climb to: a higher one at once, where its warm prefix makes it the cheaper one."""
+        if len(above) < 2 or request.prompt.size < LOOKED_AHEAD_BYTES:
+            return above[0]
+        now_s = self._clock()
+        first, *others = [self._view(plan.ladder, at, shell, now_s) for at in above]
+        return cheaper_above(first, others, _climbing_share(plan.file))
 
     def _view(self, ladder: Ladder, at: int, shell: Shell, now_s: float) -> View:
         rung = ladder.rungs[at]
@@ -222,3 +236,8 @@ class Ladders:
         )
         warm = foreseen.warm_tokens / foreseen.prompt_tokens if foreseen.prompt_tokens else 0.0
         return View(at, price, foreseen.ttft_s, warm)
+
+
+def _climbing_share(file: LadderFile | None) -> float:
+    """Of the answers of low rungs, about so many are thrown away."""
+    return 1.0 - (file.evidence.kept if file is not None else 0.0)
