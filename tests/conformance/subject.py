@@ -17,7 +17,8 @@ from prometheus_client.samples import Sample
 from tests.conformance.wire import Body, Exchange, cut, pieces, spell
 
 CONTRACTS = tuple(
-    f"tests.conformance.{name}" for name in ("answers", "busy", "measures", "refusals", "silence", "streams", "surface")
+    f"tests.conformance.{name}"
+    for name in ("answers", "busy", "continuing", "measures", "refusals", "silence", "streams", "surface")
 )
 """Modules that pytest must be told of, for their assertions to say what they compared."""
 

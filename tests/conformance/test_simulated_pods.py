@@ -9,6 +9,7 @@ from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from tests.conformance.answers import AnswersContract
 from tests.conformance.busy import BusyContract
+from tests.conformance.continuing import ContinuingContract
 from tests.conformance.measures import MeasuresContract
 from tests.conformance.refusals import RefusalsContract
 from tests.conformance.silence import SilenceContract
@@ -34,6 +35,9 @@ class TestAnswers(OfAPlainPod, AnswersContract): ...
 
 
 class TestStreams(OfAPlainPod, StreamsContract): ...
+
+
+class TestContinuing(OfAPlainPod, ContinuingContract): ...
 
 
 class TestRefusals(OfAPlainPod, RefusalsContract): ...

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.faults import NO_FAULT, Fault, FaultKind, Trouble, parse_fault
+from simulator.faults import NO_FAULT, Fault, FaultKind, Spot, Trouble, parse_fault
 
 
 def test_a_fault_is_read_from_its_json_form() -> None:
@@ -16,6 +16,7 @@ def test_a_fault_is_read_from_its_json_form() -> None:
     )
     assert parse_fault({"kind": "slow", "factor": 2.5}).factor == 2.5
     assert parse_fault({"kind": "refuse", "is_late": True}).is_late
+    assert parse_fault({"kind": "damage", "spot": "frame"}).spot is Spot.FRAME
     assert parse_fault({"kind": "none"}) == NO_FAULT
 
 
@@ -32,6 +33,7 @@ def test_a_fault_is_read_from_its_json_form() -> None:
         ({"kind": "slow", "factor": 0}, "factor"),
         ({"kind": "refuse", "requests": 0}, "requests"),
         ({"kind": "refuse", "is_late": 1}, "is_late"),
+        ({"kind": "cut", "spot": "somewhere"}, "spot"),
         ({"kind": "die", "requests": 1}, "requests"),
     ],
     ids=str,

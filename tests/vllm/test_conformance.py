@@ -4,6 +4,7 @@ import pytest
 
 from tests.conformance.answers import AnswersContract
 from tests.conformance.busy import BusyContract
+from tests.conformance.continuing import ContinuingContract
 from tests.conformance.measures import MeasuresContract
 from tests.conformance.refusals import RefusalsContract
 from tests.conformance.silence import SilenceContract
@@ -20,6 +21,9 @@ class TestAnswers(AnswersContract): ...
 
 
 class TestStreams(StreamsContract): ...
+
+
+class TestContinuing(ContinuingContract): ...
 
 
 class TestRefusals(RefusalsContract): ...
