@@ -179,7 +179,7 @@ class HttpCarrier:
             keeping=self._keeping.another(),
             body_needed_no_more=_nothing,
         )
-        beside.stands_beside(reply, f"{self._engine_id}-{self._besides}b", self._begun, self._watch)
+        beside.stands_beside(reply, f"{self._engine_id}-{self._besides}b", self._let_go, self._watch)
         return beside
 
     async def _ask(self, placement: Placed, first_byte_by_s: float, *, fresh: bool) -> Relay:
@@ -218,6 +218,9 @@ class HttpCarrier:
         relay = self._relay
         if relay is not None and relay.is_stream:
             self._keeping.keep(self._body)
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._body = b""
         self._body_needed_no_more()
 
@@ -318,7 +321,7 @@ class HttpBeside(HttpCarrier):
         self._watch = watch
         self._body_needed_no_more = self._drop_body
         if self._waiting.begun:
-            self._begun()
+            self._drop_body()
         return True
 
     @property
