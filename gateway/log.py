@@ -129,6 +129,10 @@ class RequestLine(msgspec.Struct):
     key_id: str | None
     queued_ms: float
     promise_met: bool | None
+    resumed: int = 0
+    """How often another pod went on with its stream."""
+    unresumed: str | None = None
+    """Why nobody did."""
 
 
 class UsageLine(msgspec.Struct):
@@ -186,6 +190,8 @@ def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
         key_id=outcome.key_id,
         queued_ms=round(outcome.queued_s * 1000, 3),
         promise_met=outcome.promise_met,
+        resumed=outcome.resumed,
+        unresumed=outcome.unresumed,
     )
     return _as_json(line) + b"\n"
 

@@ -56,6 +56,12 @@ class Receipt(msgspec.Struct, frozen=True):
     """How much of the answer Envoy shows us, where it came by Envoy."""
     climbed: Climbed | None = None
     """Its way up a ladder: the rungs that were asked, what was judged and what was wasted."""
+    resumed: int = 0
+    """How often another pod has gone on with what a lost one had begun."""
+    unresumed: str | None = None
+    """Why nobody did."""
+    wasted_tokens: int = 0
+    """Of prompt and answer, that were computed again for that."""
 
     @property
     def engine(self) -> str | None:
@@ -91,6 +97,9 @@ def make_receipt(outcome: Outcome) -> Receipt:
         downgraded_from=request.downgraded_from,
         shared=outcome.shared,
         climbed=outcome.climbed,
+        resumed=outcome.resumed,
+        unresumed=outcome.unresumed,
+        wasted_tokens=outcome.wasted_tokens,
         shell=outcome.shell.name,
         mode=outcome.shell.mode,
     )

@@ -59,6 +59,7 @@ class Exposition(Collector):
             value={"version": version("hearth-gateway"), "python": platform.python_version()},
         )
         yield from self._requests()
+        yield self._unresumed()
         yield from self._model_histograms()
         yield from self._model_counters()
         yield from self._tenants()
@@ -93,6 +94,15 @@ class Exposition(Collector):
             refused.add_metric((reason,), count)
         yield refused
 
+    def _unresumed(self) -> Family:
+        family = CounterMetricFamily(
+            "hearth_unresumed", "Streams that were cut and that nobody went on with.", labels=("model_name", "why")
+        )
+        for name, tally in self._tallies.models.items():
+            for why, count in tally.unresumed.items():
+                family.add_metric((name, why), count)
+        return family
+
     def _model_histograms(self) -> Iterator[Family]:
         shown: tuple[tuple[str, str, Callable[[ModelTally], Histogram]], ...] = (
             ("hearth_time_to_first_token_seconds", "From arrival to first token.", lambda tally: tally.ttft_s),
@@ -112,6 +122,8 @@ class Exposition(Collector):
             ("hearth_cached_tokens", "Prompt tokens that engines reused.", lambda tally: tally.cached_tokens),
             ("hearth_generation_tokens", "Tokens generated.", lambda tally: tally.output_tokens),
             ("hearth_shared_answers", "Requests given another's answer as well.", lambda tally: tally.shared_answers),
+            ("hearth_resumed", "Streams whose pod was lost, gone on with by another.", lambda tally: tally.resumed),
+            ("hearth_resume_wasted_tokens", "Computed again for that.", lambda tally: tally.wasted_tokens),
             (
                 "hearth_judged_requests",
                 "Requests whose prediction could be checked.",

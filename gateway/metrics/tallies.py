@@ -72,6 +72,12 @@ class ModelTally:
     output_tokens: int = 0
     shared_answers: int = 0
     """Requests that were given another's answer as well."""
+    resumed: int = 0
+    """How often a stream was gone on with by another pod."""
+    unresumed: Counter[str] = field(default_factory=Counter)
+    """Streams that were cut and not gone on with, by why."""
+    wasted_tokens: int = 0
+    """Computed again to go on with streams."""
     judged_requests: int = 0
     """Those whose engine told how much it reused: the next four are about these only."""
     predicted_warm_tokens: int = 0
@@ -149,6 +155,11 @@ class Tallies:
         tally.duration_s.observe(outcome.duration_s)
         if outcome.shared is not None:
             tally.shared_answers += 1
+        if outcome.resumed:
+            tally.resumed += outcome.resumed
+            tally.wasted_tokens += outcome.wasted_tokens
+        if outcome.unresumed is not None:
+            tally.unresumed[outcome.unresumed] += 1
         if outcome.ttft_s is not None:
             tally.ttft_s.observe(outcome.ttft_s)
         usage, attempts = outcome.usage, outcome.attempts

@@ -45,6 +45,8 @@ def test_a_request_is_one_line_of_known_fields() -> None:
         ("key_id", None),
         ("queued_ms", 0.0),
         ("promise_met", None),
+        ("resumed", 0),
+        ("unresumed", None),
     ]
 
 

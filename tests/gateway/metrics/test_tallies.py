@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics.tallies import COUNTED_AT_ONCE, OTHER, Histogram, Tallies
+from gateway.spine.bar import Bar
 from routing.placement import Usage
 from routing.refusal import Reason
 from tests.gateway.samples import a_request, an_attempt, an_outcome
@@ -35,6 +36,15 @@ def test_a_shared_answer_is_counted_as_one() -> None:
     counts.witness(an_outcome())
     tally = counts.models["tiny"]
     assert (tally.shared_answers, sum(tally.requests.values()), tally.output_tokens) == (1, 2, 11)
+
+
+def test_streams_that_were_cut_are_counted() -> None:
+    """Those that went on, with what that took again; and those that did not, by why."""
+    counts = tallies()
+    counts.witness(an_outcome(resumed=2, wasted_tokens=40))
+    counts.witness(an_outcome(status=502, reason=Reason.POD_LOST, unresumed=Bar.CALL))
+    tally = counts.models["tiny"]
+    assert (tally.resumed, tally.wasted_tokens, tally.unresumed) == (2, 40, {"call": 1})
 
 
 def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
