@@ -59,6 +59,7 @@ class Learner(Protocol):
     index: WarmIndex
     costs: CostBook
     responses: Whereabouts
+    sessions: Whereabouts
     voice: Voice | None
 
     def counter(self, model: str) -> TokenCounter | ExactCounter:
@@ -77,6 +78,7 @@ class Placement:
         "_ballot",
         "_charge",
         "_few",
+        "_is_moved",
         "_learner",
         "_trace",
         "candidates_in_all",
@@ -117,6 +119,7 @@ class Placement:
         self.candidates_in_all = candidates.engines_in_all or len(candidates.engines)
         self.placed_s = candidates.now_s
         self.first_token_s: float | None = None
+        self._is_moved = False
         ahead_s, own_s = candidates.ahead_s[at], candidates.own_s[at]
         work = candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at]
         self.predicted = Prediction(
@@ -149,6 +152,39 @@ class Placement:
             del self._ballot
         return self._few
 
+    def moved(self, engine: Engine, now_s: float) -> None:
+        """Whoever carries it had it served by another engine, which has begun to answer: charged there from now on.
+
+        What comes of it is learned for that engine; how long its prefill took is not known: some was lost on the way.
+        """
+        learner, left, old = self._learner, self.engine, self._charge
+        if old.released:
+            return
+        self.few()
+        learner.index.retract(self._trace)
+        learner.ledger.release(old, now_s)
+        self.engine, self._is_moved = engine, True
+        self._charge = learner.ledger.charge(
+            engine.slot,
+            prefill_tokens=0.0,
+            prefill_s=0.0,
+            kv_tokens=old.kv_tokens,
+            sequences=old.sequences,
+            now_s=now_s,
+            pledge=old.pledge,
+            queues=False,
+        )
+        self._trace = learner.index.put(engine.slot, self.request.prompt)
+        if self.request.session:
+            learner.sessions.put(self.request.session, engine.slot)
+        if learner.voice is not None:
+            learner.voice.ended(old)
+            learner.voice.placed(self._charge, engine.name, self.request)
+        if self.request.sight is not None:
+            self.request.sight.watch.left()
+            self.request.sight.watch.placed(engine.name)
+        learner.recycle(left.slot)
+
     def first_token(self, now_s: float) -> None:
         """The engine has begun to answer: its prefill is done."""
         if self.first_token_s is not None:
@@ -161,7 +197,7 @@ class Placement:
         work_tokens = 0.0
         if self.prefill is not None:
             self.prefill.handed_over(now_s)
-        else:
+        elif not self._is_moved:
             work_tokens = self._learn_prefill(took_s)
         if learner.voice is not None:
             learner.voice.first_token(self._charge, work_tokens, took_s)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from gateway.extproc import names
 from gateway.extproc.messages_pb2 import ProcessingRequest
-from routing.fleet import Pod
+from routing.fleet import Engine, Pod
 
 
 @lru_cache(maxsize=8192)
@@ -30,6 +30,12 @@ def subset_of(told: ProcessingRequest, pods: Iterable[Pod]) -> frozenset[str] | 
     wanted = {each.strip() for each in said if each.strip()}
     found = ((pod.url, endpoint_of(pod.url)) for pod in pods)
     return frozenset(url for url, endpoint in found if endpoint in wanted or endpoint.rpartition(":")[0] in wanted)
+
+
+def engine_at(pods: Iterable[Pod], endpoint: str, *, rank: int | None) -> Engine | None:
+    """The engine behind an endpoint: of several the one of this rank, else the first; None where it is no pod."""
+    engines = next((pod.engines for pod in pods if endpoint_of(pod.url) == endpoint), ())
+    return next((engine for engine in engines if engine.rank == rank), engines[0] if engines else None)
 
 
 def served_by(told: ProcessingRequest) -> str:

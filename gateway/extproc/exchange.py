@@ -13,7 +13,7 @@ from gateway.extproc import telling
 from gateway.extproc.access_log import Word
 from gateway.extproc.answer_side import AnswerSide, head_of
 from gateway.extproc.carrier import EnvoyCarrier, Pick
-from gateway.extproc.endpoints import endpoint_of, served_by, source_of, subset_of
+from gateway.extproc.endpoints import endpoint_of, engine_at, served_by, source_of, subset_of
 from gateway.extproc.http2.stream import Stream
 from gateway.extproc.large import LARGE_BYTES, REQUEST_BODY, large_body
 from gateway.extproc.messages_pb2 import HeaderMap, ProcessingRequest
@@ -25,6 +25,7 @@ from gateway.proxy.asked import Asked, body_too_large, too_many_bodies
 from gateway.proxy.endpoints import Endpoint
 from gateway.proxy.relay import Relay
 from gateway.spine.carrier import LegEnd
+from routing.placement import Placement
 from routing.refusal import Reason, Refused
 
 INVALID_ARGUMENT = 3
@@ -264,9 +265,18 @@ class Exchange:
     def _take_answer_head(self, told: ProcessingRequest) -> None:
         relay, endpoint = self._answer.relay, served_by(told)
         if relay is not None and endpoint and endpoint != endpoint_of(relay.placement.engine.pod):
-            relay.detail = f"Envoy had it served by {endpoint}."
-            self._office.note_passed_over(relay.placement.engine.pod)
+            self._note_served(relay, endpoint)
         self._answer.take_head(head_of(told.response_headers.headers), ends=told.response_headers.end_of_stream)
+
+    def _note_served(self, relay: Relay, endpoint: str) -> None:
+        """Another of the list than the first has served it: it is charged there, and the first has failed."""
+        office, placement = self._office, relay.placement
+        first = placement.engine
+        office.note_passed_over(first.pod)
+        relay.detail = f"{first.pod} failed, and Envoy had it served by {endpoint}."
+        engine = engine_at(office.fleet.pods, endpoint, rank=first.rank)
+        if engine is not None and isinstance(placement, Placement):
+            placement.moved(engine, office.clock())
 
     @property
     def answer(self) -> AnswerSide:

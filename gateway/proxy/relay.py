@@ -240,5 +240,5 @@ class Relay:
     def _end(self, end: LegEnd, detail: str) -> None:
         if self.ended.done():
             return
-        self.end, self.detail = end, detail
+        self.end, self.detail = end, detail or self.detail
         self.ended.set_result(None)

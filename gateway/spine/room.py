@@ -58,8 +58,8 @@ class Room:
         self._draw = draw
         self.admission: Admission | None = None
         self._seats: dict[int, Seat] = {}
-        self._granted: dict[int, Waiter] = {}
-        """By the charge of their placement, until they are settled."""
+        self._granted: dict[Placement, Waiter] = {}
+        """Until they are settled."""
         self._stirring: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         if admission is not None:
@@ -109,7 +109,7 @@ class Room:
 
     def settle(self, placement: Placement, usage: Usage | None) -> None:
         """A request that was placed here is about to be released; `usage` where it was answered in full."""
-        waiter = self._granted.pop(placement.charge.number, None)
+        waiter = self._granted.pop(placement, None)
         if waiter is not None and self.admission is not None:
             now_s = self._clock()
             self.admission.settle(waiter, placement, usage, now_s)
@@ -154,14 +154,14 @@ class Room:
 
     def _give_back(self, placement: Placement) -> None:
         """Give back a grant that nobody took up."""
-        waiter = self._granted.pop(placement.charge.number, None)
+        waiter = self._granted.pop(placement, None)
         if waiter is not None and self.admission is not None:
             self.admission.settle(waiter, placement, None, self._clock())
         placement.release(self._clock())
 
     def _grant(self, admission: Admission, waiter: Waiter, avoid: frozenset[str]) -> Placement:
         placement = admission.place(waiter, avoid, now_s=self._clock(), draw=self._draw())
-        self._granted[placement.charge.number] = waiter
+        self._granted[placement] = waiter
         return placement
 
     def _ring(self) -> None:

@@ -20,6 +20,7 @@ from tests.gateway.extproc.speaking import EXT_PROC, calling
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SUBSET = "x-test-subset"
+TALK = asking("It was the best of times, it was the worst of times. " * 60)
 DESTINATION = "x-gateway-destination-endpoint"
 
 
@@ -129,14 +130,38 @@ async def test_must_3_name_the_endpoint_by_header_and_metadata(scene: Scene) -> 
 async def test_must_3_envoy_falls_back_along_the_list() -> None:
     """The first is gone and nobody has noticed: the second serves, and the data plane says that it did."""
     async with a_scene(gie, extproc={"endpoints": 2}) as scene:
-        warm = asking("It was the best of times, it was the worst of times. " * 60)
-        async with scene.post(warm) as answer:
+        async with scene.post(TALK) as answer:
             assert answer.status == 200
         first = await scene.receipt(answer.headers["x-hearth-receipt"])
         gone = next(pod for pod in scene.pods if pod.url == first["attempts"][0]["engine"])
         await gone.stop()
-        async with scene.post(warm) as answer:
+        async with scene.post(TALK) as answer:
             assert answer.status == 200
+
+
+async def test_must_3_who_served_is_who_is_charged() -> None:
+    """The first of the list fails it, Envoy goes on to the second: receipt and warmth are the second's, and stay so."""
+    async with a_scene(gie, extproc={"endpoints": 2}) as scene:
+        async with scene.post(TALK) as answer:
+            first = await scene.receipt(answer.headers["x-hearth-receipt"])
+        failing = first["attempts"][0]["engine"]
+        (other,) = [pod.url for pod in scene.pods if pod.url != failing]
+        async with scene.session.post(f"{failing}/faults", json={"kind": "error"}) as told:
+            assert told.status == 200
+        for _ in range(2):
+            async with scene.post(TALK) as answer:
+                assert answer.status == 200
+            receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
+            (attempt,) = receipt["attempts"]
+            assert (attempt["engine"], attempt["ended"]) == (other, "answered")
+        async with scene.session.get(f"{other}/metrics") as told:
+            hits = [
+                line for line in (await told.text()).splitlines() if line.startswith("vllm:prefix_cache_hits_total")
+            ]
+        assert float(hits[0].rpartition(" ")[2]) > 0
+        details = [receipt["detail"] for receipt in await scene.receipts()]
+        assert any(detail.startswith(f"{failing} failed") for detail in details)
+        await scene.until_idle()
 
 
 async def test_must_4_say_503_where_no_endpoint_is_ready() -> None:

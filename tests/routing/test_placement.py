@@ -80,6 +80,12 @@ class AnyDay(RuleBasedStateMachine):
         if placement is not None and placement in self.open:
             placement.first_token(self.now_s)
 
+    @rule(placement=placements, at=st.integers(0, 5))
+    def move(self, placement: Placement | None, at: int) -> None:
+        engines = [engine for pod in self.router.fleet.pods for engine in pod.engines]
+        if placement is not None and engines:
+            placement.moved(engines[at % len(engines)], self.now_s)
+
     @rule(
         placement=consumes(placements),
         usage=st.none() | st.builds(Usage, st.integers(0, 5000), st.integers(0, 500), st.none() | st.integers(0, 5000)),
@@ -269,3 +275,21 @@ def test_a_long_stream_keeps_only_what_its_receipt_shows() -> None:
     assert list(placements[1].few()) == shown
     assert len(shown) == 8
     assert placements[1].candidates_in_all == 50
+
+
+def test_what_another_engine_served_is_charged_and_learned_there() -> None:
+    """The first holds nothing of it, is charged nothing, and nothing is learned of how fast either does prefill."""
+    router = router_of(2)
+    placed = place(router, ask(TALK, session="s"))
+    first, other = placed.engine, next(pod.engines[0] for pod in router.fleet.pods if pod.url != placed.engine.pod)
+    rates = list(router.costs.seconds_per_token)
+    placed.moved(other, 1.0)
+    assert (router.ledger.running[first.slot], router.ledger.running[other.slot]) == (0, 1)
+    placed.first_token(2.0)
+    placed.settle(Usage(200, 5, 0), 3.0)
+    placed.release(3.0)
+    assert router.ledger.is_empty()
+    assert list(router.costs.seconds_per_token) == rates
+    assert router.sessions.get("s") == other.slot
+    again = place(router, ask(TALK))
+    assert (again.engine, again.predicted.warm_tokens > 0) == (other, True)
