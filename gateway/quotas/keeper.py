@@ -126,7 +126,7 @@ class Keeper:
         try:
             grants = await self._lender.ask(book.path, self._who, asks)
         except LenderAway:
-            self._go_apart()
+            self.part()
             return True
         self._heard_s, self._has_heard = now_s, True
         caps = [meter.cap for meter in book.meters.values()]
@@ -147,12 +147,12 @@ class Keeper:
         now_s = self._clock()
         books = list(self._books())
         if self.is_apart and not await self._come_together(books):
-            self._go_apart()
+            self.part()
             return
         try:
             await self._call_roll()
         except LenderAway:
-            self._go_apart()
+            self.part()
             return
         await self._tell([book for book in books if self._is_due(book, now_s)])
         if len(self._told_s) > 2 * len(books):
@@ -216,7 +216,8 @@ class Keeper:
         """How long nothing was heard, or since the start: others may have used everything just before."""
         return self._clock() - self._heard_s
 
-    def _go_apart(self) -> None:
+    def part(self) -> None:
+        """The lender is away, or as good as away: go on without it until it is heard again."""
         self.is_apart = True
         for book in self._books():
             self._stand_alone(book)

@@ -85,7 +85,9 @@ class Quotas:
                         break
                     again = self._try(request, caller, books)
         except TimeoutError:
-            pass
+            # Whether the lender is late or we were stopped for a while: nobody has said that the limit is used up.
+            keeper.part()
+            again = self._try(request, caller, books)
         return again
 
     def _open(self, book: Book) -> None:

@@ -30,6 +30,7 @@ class FailingLender:
         self.slices: dict[str, Slices] = defaultdict(Slices)
         self.late = ""
         self.is_breaking = False
+        self.late_s = LATE_S
 
     @property
     def is_connected(self) -> bool:
@@ -37,7 +38,7 @@ class FailingLender:
 
     async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
         if self.is_breaking:
-            await asyncio.sleep(LATE_S if path == self.late else LOST_S)
+            await asyncio.sleep(self.late_s if path == self.late else LOST_S)
             if path != self.late:
                 raise LenderAway
         return self.slices[path].ask(who, asks, asyncio.get_running_loop().time())
@@ -94,7 +95,7 @@ async def an_ask_begins_after_the_parting() -> None:
     book = quotas.books.find("late")
     assert book is not None
     asked, asking = keeper.asked, asyncio.create_task(keeper._ask_once(book, {}))
-    keeper._go_apart()
+    keeper.part()
     cap = book.meters[Kind.REQUESTS].cap
     await asking
     assert (book.meters[Kind.REQUESTS].cap, keeper.asked) == (cap, asked)
@@ -103,3 +104,18 @@ async def an_ask_begins_after_the_parting() -> None:
 def test_who_stands_alone_asks_nobody() -> None:
     """An ask that was decided on before the parting gives nothing up, and is not made."""
     run_virtually(an_ask_begins_after_the_parting())
+
+
+async def a_request_has_waited_too_long() -> None:
+    await asyncio.sleep(100)
+    lender, quota = FailingLender(), Quota(requests_per_min=800)
+    quotas, keeper = a_gateway(lender)
+    await keeper._beat()
+    lender.late, lender.is_breaking, lender.late_s = "search", True, 3600.0
+    await uses(quotas, "search", quota)
+    assert keeper.is_apart
+
+
+def test_a_lender_that_says_nothing_is_no_limit_that_is_used_up() -> None:
+    """Whoever has waited as long as a request may is served by what its gateway may use alone."""
+    run_virtually(a_request_has_waited_too_long())
