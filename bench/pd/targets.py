@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from bench.pd.figures import Figures
-from bench.pd.ways import CHOICE, COLOCATED, KNOWING, SOFT
+from bench.pd.ways import ALWAYS, CHOICE, COLOCATED, KNOWING, SOFT
 from bench.pd.workloads import ENGINES, Workload
 from bench.target import Target
 
@@ -21,7 +21,7 @@ def targets_of(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Targ
 
 def fixed_splits(rows: Mapping[str, Figures]) -> dict[str, Figures]:
     """Those that split always, and always alike."""
-    return {name: row for name, row in rows.items() if name.endswith("D")}
+    return {name: row for name, row in rows.items() if name.endswith("D") or name == ALWAYS}
 
 
 def _shifting(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]:

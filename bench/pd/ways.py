@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from bench.pd.figures import Figures, figures_of
-from bench.pd.workloads import ENGINES, Workload
+from bench.pd.workloads import ENGINES, PATIENCE_S, Workload
 from routing.roles import RoleTerms
 from simulator.replay import Setting, play
 from simulator.split import Split
 
-COLOCATED, SOFT, CHOICE, KNOWING = "colocated", "soft roles", "choice", "clairvoyant"
+COLOCATED, ALWAYS, SOFT, CHOICE, KNOWING = "colocated", "always", "soft roles", "choice", "clairvoyant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,11 @@ def fixed_ways() -> list[Way]:
 def soft_way() -> Way:
     """Ours: roles follow the traffic, and engines keep to them while they have them."""
     return Way(SOFT, Split(ENGINES // 2, is_soft=True, is_forced=True))
+
+
+def always_way() -> Way:
+    """Each engine may do either, and no request has both done by one."""
+    return Way(ALWAYS, Split(is_forced=True))
 
 
 def choice_way() -> Way:
@@ -56,5 +61,5 @@ def play_way(way: Way, workload: Workload, seed: int) -> Figures:
     if split is not None:
         terms = RoleTerms(ttft_s=workload.ttft_s, tpot_s=workload.tpot_s)
         split = replace(split, link=workload.link, terms=terms)
-    setting = Setting("warm", ENGINES, workload.profile, seed, split=split)
+    setting = Setting("warm", ENGINES, workload.profile, seed, PATIENCE_S, split=split)
     return figures_of(workload, play(workload.trace, setting))

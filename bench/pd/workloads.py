@@ -1,19 +1,20 @@
-"""What is played: recorded traffic as it comes, and days that turn from long prompts to long answers and back."""
+"""What is played: recorded traffic as it comes, and days that turn from one kind of traffic to another and back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
+from bench.pd.traffic import ANSWERS, AZURE, BLOCK, CLAUDE, MOONCAKE, PROMPTS, Traffic, piece
 from simulator.link import Link
 from simulator.profile import Profile
-from simulator.trace_formats import load_trace
-from simulator.traces import Arrival, Trace, make_trace
-from simulator.workload import BLOCK_TOKENS, LogNormal
+from simulator.traces import Trace, make_trace
 
 ENGINES = 8
+
+PATIENCE_S = 60.0
+"""Who has no first token by then has gone, whatever the way: else one bad phase would burden all that follow."""
 
 LARGE = Profile(
     prefill_tokens_per_s=4_000.0,
@@ -27,24 +28,14 @@ LARGE = Profile(
 LARGE_LINK = Link(bytes_per_token=327_680)
 """Eighty layers of eight heads, over a 200 Gb/s card."""
 
-MIDDLE = Profile()
+MIDDLE = Profile(block_size=BLOCK)
+"""A mid-sized model on one GPU. Blocks as long as the recordings' own: shorter ones say nothing more."""
+
+WIDE = Profile(step_base_s=0.020, step_per_sequence_s=0.001_2, block_size=BLOCK)
+"""As quick at prefill, and soon slow where many decode: one of several GPUs that talk to each other at every step."""
 
 ALONE_S = 300.0
 """How long a kind of traffic is played by itself, to find out which fixed split is best for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of traffic. Lengths in tokens."""
-
-    name: str
-    requests_per_s: float
-    prompt: LogNormal
-    answer: LogNormal
-
-
-PROMPTS = Kind("long prompts", 2.5, LogNormal(6_000, 12_000), LogNormal(60, 120))
-ANSWERS = Kind("long answers", 5.0, LogNormal(400, 1_000), LogNormal(500, 1_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +49,8 @@ class Workload:
     profile: Profile = MIDDLE
     link: Link = field(default_factory=Link)
     phases: tuple[tuple[float, str], ...] = ()
+    kinds: tuple[Traffic, ...] = ()
+    """Of its phases, in turn."""
 
     @property
     def shifts(self) -> bool:
@@ -65,52 +58,64 @@ class Workload:
         return bool(self.phases)
 
 
-def turning(name: str, phase_s: float, phases: int, seed: int) -> Workload:
-    """A day that turns every `phase_s` seconds."""
-    random = Random(seed)
-    kinds = [(PROMPTS, ANSWERS)[number % 2] for number in range(phases)]
-    arrivals = [
-        arrival for number, kind in enumerate(kinds) for arrival in _arrivals(kind, number * phase_s, phase_s, random)
-    ]
-    marks = tuple((number * phase_s, kind.name) for number, kind in enumerate(kinds))
-    trace = make_trace(name, arrivals, BLOCK_TOKENS)
-    return Workload(name, trace, 8.0, 0.065, LARGE, LARGE_LINK, marks)
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day that turns every `phase_s` seconds, `phases` in all."""
+
+    name: str
+    kinds: tuple[Traffic, ...]
+    phase_s: float
+    phases: int
+    ttft_s: float
+    tpot_s: float
+    profile: Profile
+    link: Link = field(default_factory=Link)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether another seed makes it another day."""
+        return any(kind.is_drawn for kind in self.kinds)
+
+    def workload(self, seed: int) -> Workload:
+        """As it is with one seed, which draws what was not recorded."""
+        random, count = Random(seed), len(self.kinds)
+        turns = [(number * self.phase_s, self.kinds[number % count]) for number in range(self.phases)]
+        arrivals = [
+            arrival
+            for number, (at_s, kind) in enumerate(turns)
+            for arrival in kind.arrivals(at_s, self.phase_s, number // count * self.phase_s, random)
+        ]
+        marks = tuple((at_s, kind.name) for at_s, kind in turns)
+        trace = make_trace(self.name, arrivals, BLOCK)
+        return Workload(self.name, trace, self.ttft_s, self.tpot_s, self.profile, self.link, marks, self.kinds)
 
 
 def alone(kind: str, of: Workload, seed: int) -> Workload:
     """Five minutes of one kind of a workload's traffic, from an empty fleet."""
-    random = Random(seed)
-    chosen = PROMPTS if kind == PROMPTS.name else ANSWERS
-    trace = make_trace(kind, list(_arrivals(chosen, 0.0, ALONE_S, random)), BLOCK_TOKENS)
-    return Workload(kind, trace, of.ttft_s, of.tpot_s, of.profile, of.link, ((0.0, kind),))
-
-
-def _arrivals(kind: Kind, from_s: float, length_s: float, random: Random) -> Iterator[Arrival]:
-    """Requests that share nothing, by a Poisson clock."""
-    at_s = from_s
-    while (at_s := at_s + random.expovariate(kind.requests_per_s)) < from_s + length_s:
-        prompt = min(int(kind.prompt.draw(random)) + 1, 100_000)
-        answer = min(int(kind.answer.draw(random)) + 1, 4_096)
-        first = random.getrandbits(56)
-        yield Arrival(at_s, prompt, answer, None, ((first, prompt // BLOCK_TOKENS),) if prompt >= BLOCK_TOKENS else ())
-
-
-def recorded(name: str, file: str, *, requests: int, speed: float, ttft_s: float, tpot_s: float) -> Workload:
-    """The beginning of a recorded trace, so much faster. Raises `TraceFault` where it is missing."""
-    trace = load_trace(Path(file)).first(requests).faster(speed)
-    return Workload(name, trace, ttft_s, tpot_s)
+    chosen = next(one for one in of.kinds if one.name == kind)
+    trace = make_trace(kind, list(chosen.arrivals(0.0, ALONE_S, 0.0, Random(seed))), BLOCK)
+    return Workload(kind, trace, of.ttft_s, of.tpot_s, of.profile, of.link, ((0.0, kind),), of.kinds)
 
 
 def steady(requests: int) -> Iterator[Workload]:
-    """Recorded traffic, at rates that eight engines bear."""
-    yield recorded(
-        "mooncake", "mooncake_conversation_trace.jsonl.gz", requests=requests, speed=1.0, ttft_s=3.0, tpot_s=0.05
-    )
-    yield recorded("azure-code", "azure2023_code.csv.gz", requests=requests, speed=4.0, ttft_s=1.0, tpot_s=0.05)
-    yield recorded("claude-code", "claudecode_dev.jsonl.gz", requests=requests, speed=2.0, ttft_s=3.0, tpot_s=0.05)
+    """Recorded traffic at rates that eight engines bear: a piece that defaults were tuned on, and one not looked at."""
+    for name, begin in (("tuned on", 0), ("held out", 6_000)):
+        yield Workload(f"mooncake, {name}", piece("mooncake", begin, requests, speed=1.0), 3.0, 0.05)
+    for name, begin in (("tuned on", 0), ("held out", 5_000)):
+        yield Workload(f"azure-code, {name}", piece("azure-code", begin, requests, speed=4.0), 1.0, 0.05)
+    for name, begin in (("tuned on", 0), ("held out", 2_000)):
+        yield Workload(f"claude-code, {name}", piece("claude-code", begin, requests, speed=1.0), 3.0, 0.05)
 
 
-def shifting(seed: int, *, is_quick: bool) -> Iterator[Workload]:
-    """Every five minutes, and every twenty."""
-    yield turning("turns every 5 min", 300.0, 2 if is_quick else 4, seed)
-    yield turning("turns every 20 min", 1_200.0, 2, seed)
+def shifting(*, is_quick: bool) -> Sequence[Day]:
+    """Every five minutes, and every twenty; made up, and put together from recorded traffic."""
+    made = (PROMPTS, ANSWERS), 8.0, 0.065, LARGE, LARGE_LINK
+    recorded = (AZURE, CLAUDE, MOONCAKE), 5.0, 0.06, WIDE, Link()
+    return [
+        Day(f"{name}, turns every {minutes} min", kinds, minutes * 60.0, phases, ttft_s, tpot_s, profile, link)
+        for name, (kinds, ttft_s, tpot_s, profile, link), turns in (
+            ("made up", made, ((5, 2 if is_quick else 4), (20, 2))),
+            ("recorded", recorded, ((5, 3 if is_quick else 6), (20, 3))),
+        )
+        for minutes, phases in turns
+    ]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from gzip import compress
+from pathlib import Path
+
+import pytest
 
 from bench.pd.figures import Figures, middle
 from bench.pd.targets import targets_of
-from bench.pd.ways import COLOCATED, KNOWING, SOFT, Way, fixed_ways, knowing_ways, play_way, soft_way
-from bench.pd.workloads import ENGINES, Workload, alone, turning
+from bench.pd.traffic import ANSWERS, FILES, PROMPTS, Recorded, whole
+from bench.pd.ways import ALWAYS, CHOICE, COLOCATED, KNOWING, SOFT, Way, fixed_ways, knowing_ways, play_way, soft_way
+from bench.pd.workloads import ENGINES, LARGE, Day, Workload, alone
 from simulator.split import Split
 
-SMALL = turning("small", 6.0, 2, seed=3)
+SMALL = Day("small", (PROMPTS, ANSWERS), 6.0, 2, 8.0, 0.065, LARGE).workload(seed=3)
 
 GOOD = Figures(0.9, 0.1, 0.2, 0.3, 0.02, 0.03, 1.0)
 
@@ -51,3 +56,30 @@ def test_targets_fall_short_where_they_should() -> None:
     met = {**rows, SOFT: replace(GOOD, goodput=0.95)}
     assert all(target.is_met for target in targets_of(workload, met))
     assert middle([GOOD, replace(GOOD, goodput=0.7), replace(GOOD, goodput=0.8)]).goodput == 0.8
+
+
+def test_a_steady_load_is_held_to_both_extremes() -> None:
+    """The better of never and always, fixed splits in hindsight among the latter, at each point by itself."""
+    steady = replace(SMALL, phases=())
+    late = replace(GOOD, goodput=0.95, ttft_p90=0.4)
+    rows = {COLOCATED: GOOD, "7P:1D": late, ALWAYS: replace(GOOD, goodput=0.1), CHOICE: replace(GOOD, goodput=0.95)}
+    assert all(target.is_met for target in targets_of(steady, rows))
+    short = {**rows, CHOICE: replace(late, goodput=0.9)}
+    assert [target.is_met for target in targets_of(steady, short)] == [True, False, True, False]
+
+
+def test_each_phase_plays_what_follows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a recording, in its own time, its blocks apart from those of others."""
+    lines = [f"2023-11-16 18:00:{second:02}.0,100,10" for second in range(40)]
+    (tmp_path / FILES["azure-code"]).write_bytes(
+        compress("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]).encode())
+    )
+    monkeypatch.setenv("TRACES", str(tmp_path))
+    whole.cache_clear()
+    try:
+        day = Day("day", (Recorded("azure-code", 2.0), ANSWERS), 5.0, 4, 1.0, 0.05, LARGE)
+        alone_day = replace(day, kinds=(Recorded("azure-code", 2.0),), phases=3).workload(0)
+    finally:
+        whole.cache_clear()
+    assert day.is_drawn
+    assert [arrival.at_s for arrival in alone_day.trace.arrivals] == [number / 2 for number in range(30)]
