@@ -97,6 +97,10 @@ class Hedging:
                 return await first, carrier
             await _end(first)
             return await second.task, second.carrier
+        except asyncio.CancelledError:
+            # The client has gone, and with it the first one's connection: before that looks like the pod's doing.
+            first.cancel()
+            raise
         finally:
             await _end(second.task)
             _merge(journey, second.journey, placement, has_won=has_won)

@@ -20,6 +20,7 @@ from gateway.spine.patience import Patience
 from gateway.spine.room import Room
 from routing.fleet import EngineShape, ModelCard, Pod, Standing
 from routing.refusal import Refused
+from routing.retries import Budget
 from routing.router import Router
 from scorers.registry import routings
 from tenancy.tenants import NOBODY
@@ -157,11 +158,17 @@ class Rig:
     ends: list[tuple[str, LegEnd]]
     refusals: list[Refused]
     faults: list[dict[str, Any]]
+    passage: Passage
     clients: list[RawClient] = field(default_factory=list)
 
     @property
     def pod(self) -> ScriptedPod:
         return self.pods[0]
+
+    @property
+    def budget(self) -> Budget:
+        """Of second attempts."""
+        return self.passage.budget
 
     async def client(self) -> RawClient:
         host, port = self.server.sockets[0].getsockname()[:2]
@@ -249,7 +256,7 @@ async def a_rig(
         wall_clock=lambda: 1.8e9,
     )
     server = await loop.create_server(front.protocol, "127.0.0.1", 0)
-    rig = Rig(front, router, scripted, server, outcomes, ends, refusals, faults)
+    rig = Rig(front, router, scripted, server, outcomes, ends, refusals, faults, passage)
     try:
         yield rig
         await rig.is_quiet()
