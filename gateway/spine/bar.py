@@ -17,7 +17,7 @@ class Bar(StrEnum):
     CALL = "call"
     """A call of a tool was being written."""
     REASONING = "reasoning"
-    """It was still thinking: where thought ends only the first engine knew."""
+    """It has thought aloud: chat templates drop the thoughts of a message that is gone on with."""
     ECHO = "echo"
     """The answer repeats its prompt."""
     CONVERSATION = "conversation"

@@ -56,7 +56,7 @@ def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
         fields = READ.decode(body)
     except UNREADABLE:
         return Bar.PROMPT
-    bar = _barred(api, fields, said)
+    bar = _barred(fields, said)
     if bar is not None:
         return bar
     is_full = _lower(api, fields, said)
@@ -67,10 +67,10 @@ def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
     return Asking(dialect, msgspec.json.encode(fields), is_full, again=_said_again(api, said))
 
 
-def _barred(api: Api, fields: Body, said: Said) -> Bar | None:
+def _barred(fields: Body, said: Said) -> Bar | None:
     if said.has_call:
         return Bar.CALL
-    if said.has_thought and (api is not Api.CHAT or not said.text.strip()):
+    if said.has_thought:
         return Bar.REASONING
     if fields.get("echo"):
         return Bar.ECHO
@@ -147,8 +147,6 @@ def _chat(fields: Body, said: Said) -> Bar | None:
     if fields.get("add_generation_prompt") is False:
         return Bar.PROMPT
     message: Body = {"role": OPENS_MESSAGE, "content": said.text}
-    if said.reasoning:
-        message |= {"reasoning": said.reasoning, "reasoning_content": said.reasoning}
     fields["messages"] = [*messages, message]
     fields |= {"continue_final_message": True, "add_generation_prompt": False}
     return None

@@ -24,7 +24,7 @@ class ChoicesStitch:
         self._head = {name: said.first[name] for name in OF_THE_FIRST if name in said.first}
         self._has_ended = said.is_over
         self._offset = len(said.text)
-        self._withholds_usage = withholds_usage
+        self._withholds_usage = withholds_usage or any(map(is_usage_only, said.events))
 
     def event(self, event: Event) -> Iterator[bytes]:
         whole = {**{name: value for name, value in event.items() if name not in OF_THE_PROMPT}, **self._head}

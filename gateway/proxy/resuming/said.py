@@ -39,7 +39,6 @@ class Said(Struct, frozen=True):
     passed: int
     """How many events that was, before runs of them became one."""
     text: str = ""
-    reasoning: str = ""
     has_call: bool = False
     has_thought: bool = False
     tokens: int = 0
@@ -48,6 +47,8 @@ class Said(Struct, frozen=True):
     prompt_ids: tuple[int, ...] | None = None
     is_over: bool = False
     """All of the text was told, though not all that is told behind it."""
+    tells_end: bool = False
+    """The last of the tokens is the engine's own end, which has no text."""
 
     @property
     def first(self) -> Event:
@@ -63,7 +64,6 @@ class Piece(Struct, frozen=True):
     """What one event says of the answer itself."""
 
     text: str = ""
-    reasoning: str = ""
     is_call: bool = False
     is_thought: bool = False
     has_token: bool = False
@@ -73,7 +73,7 @@ class Piece(Struct, frozen=True):
     @property
     def is_silent(self) -> bool:
         """Whether its token has shown nothing yet: half a character, perhaps the beginning of a stop string."""
-        return self.has_token and not (self.text or self.reasoning or self.is_call or self.ends)
+        return self.has_token and not (self.text or self.is_thought or self.is_call or self.ends)
 
 
 def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> Said:
@@ -102,13 +102,13 @@ def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> S
         events=tuple(said),
         passed=len(raws) + hidden,
         text="".join([piece.text for piece in pieces]),
-        reasoning="".join([piece.reasoning for piece in pieces]),
         has_call=any(piece.is_call for piece in pieces),
-        has_thought=any(piece.is_thought or piece.reasoning for piece in pieces),
+        has_thought=any(piece.is_thought for piece in pieces),
         tokens=hidden + sum(piece.has_token for piece in pieces) if ids is None else len(ids),
         token_ids=ids,
         prompt_ids=_prompt_ids(said[0]) if said else None,
         is_over=any(piece.ends for piece in pieces),
+        tells_end=any(piece.ends and piece.has_token and not piece.text for piece in pieces),
     )
 
 
@@ -163,8 +163,8 @@ def _of_choices(event: Event) -> Piece:
     ids = choice.get("token_ids")
     return Piece(
         text=text,
-        reasoning=delta.get("reasoning") or delta.get("reasoning_content") or "",
         is_call=bool(delta.get("tool_calls")),
+        is_thought=bool(delta.get("reasoning") or delta.get("reasoning_content")),
         has_token=not opens,
         ends=ends,
         token_ids=tuple(ids) if isinstance(ids, list) else None,
@@ -180,8 +180,8 @@ def _of_message(event: Event) -> Piece:
             delta = event.get("delta", {})
             return Piece(
                 text=delta.get("text") or "",
-                reasoning=delta.get("thinking") or "",
                 is_call="partial_json" in delta,
+                is_thought="thinking" in delta,
                 has_token="signature" not in delta,
             )
         case "content_block_stop" | "message_delta":
@@ -198,7 +198,7 @@ def _of_response(event: Event) -> Piece:
     if kind == "response.output_text.delta":
         return Piece(event.get("delta") or "", has_token=True)
     if kind.startswith("response.reasoning") and kind.endswith(".delta"):
-        return Piece(reasoning=str(event.get("delta") or ""), has_token=True)
+        return Piece(is_thought=True, has_token=True)
     if kind.endswith(".delta"):
         return Piece(is_call=True, has_token=True)
     return Piece(ends=kind == "response.output_text.done")

@@ -38,9 +38,11 @@ class Joint:
 
     def __init__(self, said: Said, *, is_full: bool, again: str) -> None:
         """`is_full`: nothing that the pod says is to be heard; `again`: what it says first was heard before."""
-        self.tokens = 0 if again or not said.text else said.tokens
+        self.tokens = 0 if again or not said.text else said.tokens - said.tells_end
         """In the continuation's prompt, and of the answer."""
-        self._begun = 0 if again else said.tokens
+        has_ended_itself = said.is_over and not is_full and said.api is Api.RESPONSES
+        # In events of that API the end of the text shows, the token that it ends with does not.
+        self._begun = 0 if again else said.tokens + has_ended_itself
         self.is_silent = is_full or said.is_over
         self._again = again
         self.usage: Usage | None = None

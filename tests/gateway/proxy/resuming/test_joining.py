@@ -1,0 +1,216 @@
+"""Any cut of any stream, at any byte, again and again: the client reads what it would have read of one pod."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.proxy.kept import Kept
+from gateway.proxy.resuming.rest import Rest, rest_of
+from gateway.proxy.resuming.said import read_said
+from gateway.proxy.resuming.stitch import stitched
+from gateway.proxy.scanner import Scanner
+from routing.request import Api
+from tests.gateway.proxy.resuming.teller import STORIES, STORY, Event, Teller
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Tell."}], "stream": True}
+COMPLETION = {"model": "tiny", "prompt": "Tell: ", "stream": True}
+WITH_USAGE = {"stream_options": {"include_usage": True}}
+MESSAGE = {"model": "tiny", "messages": [{"role": "user", "content": "Tell."}], "stream": True}
+RESPONSE = {"model": "tiny", "input": "Tell.", "stream": True}
+
+ASKED: dict[str, tuple[Api, Event]] = {
+    "chat": (Api.CHAT, CHAT),
+    "chat with usage": (Api.CHAT, CHAT | WITH_USAGE),
+    "chat of some length": (Api.CHAT, CHAT | WITH_USAGE | {"max_tokens": 9, "max_completion_tokens": 9}),
+    "completion": (Api.COMPLETIONS, COMPLETION | WITH_USAGE | {"max_tokens": 99, "logprobs": 1}),
+    "completion of usual length": (Api.COMPLETIONS, COMPLETION),
+    "completion by ids": (Api.COMPLETIONS, COMPLETION | WITH_USAGE | {"max_tokens": 12, "return_token_ids": True}),
+    "message": (Api.MESSAGES, MESSAGE | {"max_tokens": 100}),
+    "message of some length": (Api.MESSAGES, MESSAGE | {"max_tokens": 7}),
+    "response": (Api.RESPONSES, RESPONSE),
+    "response of some length": (Api.RESPONSES, RESPONSE | {"max_output_tokens": 5}),
+}
+
+
+@dataclass
+class Read:
+    """What a client makes of a stream."""
+
+    text: str = ""
+    endings: list[object] = field(default_factory=list)
+    usage: list[Event] = field(default_factory=list)
+    ids: set[object] = field(default_factory=set)
+    opened: int = 0
+    """How often an answer began: a role, a message, a block, an item."""
+    closed: list[object] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+
+def read(api: Api, told: bytes) -> Read:
+    """Every event is well-formed, or this fails."""
+    made = Read()
+    assert told.endswith(b"\n\n")
+    numbers: list[int] = []
+    for raw in told[:-2].split(b"\n\n"):
+        data = raw.split(b"\n")[-1]
+        assert data.startswith(b"data: ")
+        if data == b"data: [DONE]":
+            made.closed.append("[DONE]")
+            continue
+        event = json.loads(data[6:])
+        if "type" in event:
+            assert raw.startswith(b"event: " + event["type"].encode() + b"\n")
+        if "sequence_number" in event:
+            numbers.append(event["sequence_number"])
+        _add(api, made, event)
+    assert numbers == [*range(len(numbers))]
+    return made
+
+
+def _add(api: Api, made: Read, event: Event) -> None:
+    match api:
+        case Api.MESSAGES:
+            _add_message(made, event)
+        case Api.RESPONSES:
+            _add_response(made, event)
+        case _:
+            _add_choice(made, event)
+
+
+def _add_choice(made: Read, event: Event) -> None:
+    made.ids.add((event["id"], event["created"], event["object"]))
+    made.usage += [event["usage"]] if event.get("usage") else []
+    for choice in event["choices"]:
+        delta = choice.get("delta", {})
+        made.opened += "role" in delta
+        made.opened += choice.get("prompt_token_ids") is not None
+        text = delta.get("content") or choice.get("text") or ""
+        made.text += text
+        if choice.get("logprobs") and text:
+            made.offsets += choice["logprobs"]["text_offset"]
+        if choice["finish_reason"] is not None:
+            made.endings.append(choice["finish_reason"])
+
+
+def _add_message(made: Read, event: Event) -> None:
+    kind = event["type"]
+    made.opened += kind in {"message_start", "content_block_start"}
+    if kind == "content_block_delta":
+        made.text += event["delta"]["text"]
+    elif kind == "message_delta":
+        made.endings.append(event["delta"])
+        made.usage.append(event["usage"])
+    elif kind in {"content_block_stop", "message_stop"}:
+        made.closed.append((kind, event.get("index")))
+
+
+def _add_response(made: Read, event: Event) -> None:
+    kind = event["type"]
+    if kind == "response.output_text.delta":
+        made.text += event["delta"]
+    made.opened += kind in {"response.created", "response.output_item.added", "response.content_part.added"}
+    if kind.endswith(".done"):
+        made.closed.append({name: value for name, value in event.items() if name != "sequence_number"})
+    made.ids |= {event[name] for name in ("item_id", "output_index") if name in event}
+    if kind == "response.completed":
+        response = event["response"]
+        made.ids.add(response["id"])
+        made.endings.append((response["status"], response["incomplete_details"], response["output"]))
+        made.usage.append(response["usage"])
+
+
+def undisturbed(api: Api, body: Event) -> bytes:
+    return b"".join(Teller(STORIES.get(api, STORY), "first").answer(api, json.dumps(body).encode()))
+
+
+def whole(events: bytes) -> bytes:
+    """What of it a client is sent: whole events."""
+    return events[: events.rfind(b"\n\n") + 2] if b"\n\n" in events else b""
+
+
+def cut_and_joined(api: Api, body: Event, cuts: Sequence[int], reads: int) -> bytes:
+    """What a client is sent where pods are lost after so many bytes, the next one each time by a later pod."""
+    told, asked = undisturbed(api, body), json.dumps(body).encode()
+    sent = whole(told[: cuts[0] % len(told)])
+    shown, passed = sent, sent.count(b"\n\n")
+    for number, cut in enumerate([*cuts[1:], None]):
+        said = read_said(api, shown, passed, withholds_usage=False)
+        shown, passed = said.told, said.passed
+        rest = rest_of(asked, said, sequences=1)
+        assert isinstance(rest, Rest), rest
+        stitch = rest.stitch(withholds_usage=False)
+        theirs = b"".join(Teller(STORIES.get(api, STORY), f"pod-{number}").answer(stitch.api, rest.asking.body))
+        scanner = Scanner(stitch.api, Kept(0), withholds_usage=False)
+        theirs = theirs if cut is None else theirs[: cut % len(theirs)]
+        joined = b""
+        for at in range(0, len(theirs), reads):
+            part = stitched(stitch, scanner.take(theirs[at : at + reads]))
+            assert part is not None
+            joined += part
+        sent, shown, passed = sent + joined, shown + joined, passed + joined.count(b"\n\n")
+    return sent
+
+
+def has_begun(api: Api, body: Event, cut: int) -> bool:
+    """Whether the client was sent anything: else there is nothing to go on with."""
+    told = undisturbed(api, body)
+    least = {Api.MESSAGES: 1, Api.RESPONSES: 3}.get(api, 1)
+    return told[: cut % len(told)].count(b"\n\n") >= least
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_cut_at_any_byte_is_not_seen(asked: str) -> None:
+    """Text, its end, usage and ids are those of one pod; nothing begins twice."""
+    api, body = ASKED[asked]
+    told = undisturbed(api, body)
+    seen = set()
+    for cut in range(1, len(told)):
+        if not has_begun(api, body, cut) or (reached := told[:cut].rfind(b"\n\n")) in seen:
+            continue
+        seen.add(reached)
+        assert read(api, cut_and_joined(api, body, [cut], 1000)) == read(api, told), told[:cut][-200:]
+    assert len(seen) > 5
+
+
+@given(
+    asked=st.sampled_from(sorted(ASKED)),
+    cuts=st.lists(st.integers(0, 1 << 16), min_size=1, max_size=4),
+    reads=st.integers(1, 400),
+)
+@example(asked="chat", cuts=[500, 0], reads=1)
+def test_any_cuts_in_any_reads_are_not_seen(asked: str, cuts: list[int], reads: int) -> None:
+    """However often, wherever, and however the bytes come."""
+    api, body = ASKED[asked]
+    if has_begun(api, body, cuts[0]):
+        assert read(api, cut_and_joined(api, body, cuts, reads)) == read(api, undisturbed(api, body))
+
+
+def test_usage_that_the_client_did_not_ask_for_is_withheld() -> None:
+    """It was asked of both pods on our behalf."""
+    told = undisturbed(Api.CHAT, CHAT)
+    asked: Any = json.dumps(CHAT | WITH_USAGE).encode()
+    said = read_said(Api.CHAT, told[:700], whole(told[:700]).count(b"\n\n"), withholds_usage=True)
+    rest = rest_of(asked, said, sequences=1)
+    assert isinstance(rest, Rest)
+    stitch = rest.stitch(withholds_usage=True)
+    joined = stitched(stitch, b"".join(Teller(STORY, "next").answer(Api.CHAT, rest.asking.body)))
+    assert joined is not None
+    assert b"prompt_tokens" not in joined
+    assert stitch.joint.usage is not None
+    assert read(Api.CHAT, said.told + joined).text == "".join(STORY)
+
+
+def test_what_is_no_event_of_the_api_is_not_passed_on() -> None:
+    """The pod's answer is damaged: another is to go on."""
+    told = undisturbed(Api.CHAT, CHAT)
+    rest = rest_of(json.dumps(CHAT).encode(), read_said(Api.CHAT, told[:700], 3, withholds_usage=False), sequences=1)
+    assert isinstance(rest, Rest)
+    for damaged in (b'data: {"choices": [{"del\n\n', b"data: []\n\n", b'data: {"x": 1}\n\n', b"data: \xff\n\n"):
+        assert stitched(rest.stitch(withholds_usage=False), damaged) is None
