@@ -23,17 +23,21 @@ DEAD_S = 15.0
 def asks_of(book: Book, now_s: float, *, replicas: int, is_gathering: bool, needs: Needs) -> list[Ask]:
     """What to ask for. From here on the book goes by the less where that is wanted.
 
-    `is_gathering`: others have not said yet what they hold, so nobody takes more than an even share.
+    `is_gathering`: others have not said yet what they hold, so nobody takes more than an even share. Who asks for what a
+    request needs gives nothing back with it: what it was granted of one limit it would lose by asking for another.
     """
     book.advance(now_s)
-    return [_ask(meter, now_s, replicas, needs.get(kind, 0.0), is_gathering) for kind, meter in book.meters.items()]
+    return [
+        _ask(meter, now_s, replicas, needs.get(kind, 0.0), is_gathering=is_gathering, keeps=bool(needs))
+        for kind, meter in book.meters.items()
+    ]
 
 
-def _ask(meter: Meter, now_s: float, replicas: int, need: float, is_gathering: bool) -> Ask:  # noqa: FBT001
+def _ask(meter: Meter, now_s: float, replicas: int, need: float, *, is_gathering: bool, keeps: bool) -> Ask:
     used, step = meter.memory.used, max(float_of(meter, replicas), need)
     coming = max(FORESIGHT * meter.demand, meter.unmet)
     slack = min(step, max(coming, LEAST_STEP * step)) if coming else 0.0
-    wanted = min(meter.limit, used + max(slack, need))
+    wanted = min(meter.limit, max(used + max(slack, need), meter.cap if keeps else 0.0))
     if is_gathering:
         wanted = min(wanted, meter.limit / replicas)
         need = 0.0

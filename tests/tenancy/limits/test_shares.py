@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenancy.limits.book import Book, Books
 from tenancy.limits.reservation import Reservation, reserve
 from tenancy.limits.shares import asks_of, farewell_of, take_grants
-from tenancy.limits.slices import Granted
+from tenancy.limits.slices import Granted, Slices
 from tenancy.limits.use import Kind, Rates, Use
 from tenancy.quota import Account, Quota
 
@@ -59,6 +59,15 @@ def test_a_request_that_waits_says_what_it_needs() -> None:
     assert (ask.held, ask.wanted, ask.least) == (0, 500, 500)
     [ask] = asks_of(book, NOW_S, replicas=4, is_gathering=True, needs={Kind.TOKENS: 1_500.0})
     assert (ask.wanted, ask.least) == (800, 0)
+
+
+def test_a_request_that_needs_of_two_limits_gets_both() -> None:
+    """What was granted of one stands while the other is asked for: chaos found requests refused of limits unused."""
+    book, lender = a_book(cap=0, quota=Quota(requests_per_min=600, output_tokens_per_min=3_200)), Slices()
+    for need in ({Kind.REQUESTS: 1.0}, {Kind.OUTPUT: 150.0}):
+        asks = asks_of(book, NOW_S, replicas=3, is_gathering=False, needs=need)
+        take_grants(book, asks, lender.ask("we", asks, NOW_S))
+    assert isinstance(reserve([book], Use(1, 0, 0, 150, Rates(1.0, 1.0, 1.0)), NOW_S), Reservation)
 
 
 def test_who_holds_more_than_is_fair_comes_down_to_it() -> None:
