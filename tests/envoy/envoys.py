@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -232,15 +232,20 @@ class Envoy:
         return {one["name"]: one["value"] for one in found if word in one.get("name", "")}
 
 
+def envoy(way: Way, *pickers: str) -> AbstractAsyncContextManager[Envoy]:
+    """An Envoy that takes clients, and asks pickers."""
+    return running(config_of(way, pickers))
+
+
 @asynccontextmanager
-async def envoy(way: Way, *pickers: str) -> AsyncIterator[Envoy]:
-    """An Envoy that takes clients."""
+async def running(configuration: Mapping[str, Any]) -> AsyncIterator[Envoy]:
+    """An Envoy of one listener that takes clients."""
     with TemporaryDirectory(prefix="hearth-envoy-") as kept:
         folder = Path(kept)
         config, admin = folder / "envoy.json", folder / "admin"
-        config.write_text(json.dumps(config_of(way, pickers)))
+        config.write_text(json.dumps(configuration))
         log = _open(folder / "log")
-        running = await asyncio.create_subprocess_exec(
+        program = await asyncio.create_subprocess_exec(
             binary(),
             *("-c", str(config), "--admin-address-path", str(admin), "--disable-hot-restart"),
             *("--concurrency", "1", "-l", "warning"),
@@ -248,18 +253,18 @@ async def envoy(way: Way, *pickers: str) -> AsyncIterator[Envoy]:
             stderr=log,
         )
         try:
-            started = Envoy(running, "")
+            started = Envoy(program, "")
             await _until_it_listens(started, admin, folder / "log")
             yield started
         finally:
-            if running.returncode is None:
-                running.terminate()
+            if program.returncode is None:
+                program.terminate()
                 try:
                     async with asyncio.timeout(30):
-                        await running.wait()
+                        await program.wait()
                 except TimeoutError:
-                    running.kill()
-                    await running.wait()
+                    program.kill()
+                    await program.wait()
             log.close()
 
 

@@ -1,0 +1,14 @@
+"""What all tests with real programs in front have in common: their mark, and how long they may take."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.fronts)
+            item.add_marker(pytest.mark.timeout(300))
