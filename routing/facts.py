@@ -63,6 +63,8 @@ class PodFacts:
     kv_dtype: str | None = None
     kv_layout: str | None = None
     """`HND` or `NHD`."""
+    kv_bytes_per_token: int | None = None
+    """That a token leaves in the caches of all ranks together (`routing.kv_bytes`)."""
     block_size: int | None = None
     """Tokens in a KV block."""
     tp: int | None = None
@@ -206,7 +208,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "kv_role": lambda value: _one_of(_KvRole)(value).value,
     **dict.fromkeys(("models", "nics"), _texts),
     **dict.fromkeys(("side_channel", "bootstrap"), _address),
-    **dict.fromkeys(("block_size", "tp", "pp", "dp"), _positive),
+    **dict.fromkeys(("block_size", "kv_bytes_per_token", "tp", "pp", "dp"), _positive),
     **dict.fromkeys(("gpus", "gpu_memory_bytes", "gpu_bandwidth_gb_s", "nvlink_gb_s", "nic_gbit_s"), _count),
 }
 """Every other word is a text."""

@@ -40,7 +40,7 @@ class Pairing:
         self.transfers = Transfers()
         self.connectors: tuple[Connector, ...] = CONNECTORS
         self.kv_bytes: dict[str, float] = {}
-        """By model, bytes of KV per token, where anybody has said so."""
+        """By model, bytes of KV per token, as configured: before what pods say of themselves."""
         self._fleet = fleet
         self._partners: dict[tuple[str, frozenset[str] | None], Partners] = {}
         self._version = -1
@@ -126,8 +126,10 @@ class Pairing:
         again_s: float,
     ) -> Transfer:
         connector = partners.connectors[prefill.slot]
-        each = self.kv_bytes.get(request.model, USUAL_KV_BYTES)
-        speed = bytes_per_s(link, partners.facts[prefill.slot], partners.facts[decode.slot])
+        own, other = partners.facts[prefill.slot], partners.facts[decode.slot]
+        told = own.kv_bytes_per_token or other.kv_bytes_per_token or USUAL_KV_BYTES
+        each = self.kv_bytes.get(request.model) or told
+        speed = bytes_per_s(link, own, other)
         prior_s = FIXED_S + tokens * each / speed
         name = connector.terms.names[0]
         seconds = self.transfers.seconds(link, name, prior_s)

@@ -32,6 +32,15 @@ def is_server(words: Sequence[str]) -> bool:
     return (runs_vllm and "serve" in words) or any("vllm.entrypoints" in word for word in words)
 
 
+def model_of(words: Sequence[str]) -> str:
+    """The model that a server was started with, a name or a folder; empty where that is not to be seen."""
+    said = dict(_options(words))
+    if named := said.get("model"):
+        return named
+    after = list(words)[words.index("serve") + 1 :] if "serve" in words else []
+    return after[0] if after and not after[0].startswith("-") else ""
+
+
 def told_by_command(
     words: Sequence[str], variables: Mapping[str, str], reached_at: str
 ) -> tuple[dict[str, object], bool]:

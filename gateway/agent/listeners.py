@@ -17,6 +17,9 @@ LISTENS = "0A"
 ANCESTORS = 4
 """A server with several front ends listens in children whose names say nothing; their parent was given the flags."""
 
+CACHES = frozenset(("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "HOME"))
+"""Variables that say where models lie; of others than vLLM's own none is kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -24,6 +27,8 @@ class Command:
 
     words: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
+    root: Path = Path("/")
+    """Its file system, as we reach it: in a container it has another than we."""
 
 
 def command_behind(port: int, proc: Path = Path("/proc")) -> Command:
@@ -67,7 +72,10 @@ def _line_of(pid: str, proc: Path) -> Iterator[str]:
 def _command(pid: str, proc: Path) -> Command:
     words = tuple(_text(proc / pid / "cmdline").split("\0"))
     pairs = (line.partition("=") for line in _text(proc / pid / "environ").split("\0"))
-    return Command(words, {name: value for name, equals, value in pairs if equals and name.startswith("VLLM_")})
+    variables = {
+        name: value for name, equals, value in pairs if equals and (name.startswith("VLLM_") or name in CACHES)
+    }
+    return Command(words, variables, proc / pid / "root")
 
 
 def _text(path: Path) -> str:

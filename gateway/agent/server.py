@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from gateway.agent.answers import (
 )
 from gateway.agent.command_line import told_by_command
 from gateway.agent.listeners import Command
+from gateway.agent.weights import told_by_weights
 
 LARGEST_ANSWER = 8 << 20
 """Bytes. A metrics page is 60 KB; a server must not be able to fill our memory."""
@@ -93,6 +95,8 @@ class Asker:
         command = self._command_behind(spot.port)
         if command.words:
             more, takes_priority = told_by_command(command.words, command.variables, spot.reached_at)
+            weights = command.words, command.variables, command.root, more.get("kv_dtype")
+            more |= await asyncio.to_thread(told_by_weights, *weights)
         else:
             # In development mode only; it takes the server a second, so it is asked where nobody else can tell.
             body = await self._body(f"{base}/server_info?config_format=json")

@@ -18,6 +18,7 @@ FULL = PodFacts(
     bootstrap="[fd00::7]:8998",
     kv_dtype="fp8_e4m3",
     kv_layout="HND",
+    kv_bytes_per_token=65_536,
     block_size=16,
     tp=8,
     pp=1,

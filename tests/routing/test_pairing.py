@@ -10,7 +10,8 @@ from routing.blocks import Prompt
 from routing.facts import PodFacts, Role
 from routing.fallback import Fallback
 from routing.fleet import EngineShape, Pod, Standing
-from routing.links import Link
+from routing.kv_bytes import USUAL_KV_BYTES
+from routing.links import BYTES_PER_S, FIXED_S, Link
 from routing.placement import Placement, Usage
 from routing.request import Api, Request
 from routing.router import Router
@@ -216,6 +217,22 @@ def test_what_transfers_take_is_learned() -> None:
         placement.release(100.0 * number + 5)
     assert len(foretold) > 2
     assert foretold[-1] > 2 * foretold[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "configured", "each"), [(None, None, USUAL_KV_BYTES), (4096, None, 4096), (4096, 8.0, 8)]
+)
+def test_what_is_moved_is_as_configured_or_as_pods_say(told: int | None, configured: float | None, each: float) -> None:
+    """Bytes of KV per token: the configuration's word first, then the pods', else a usual model's."""
+    router = split_fleet(facts=replace(NIXL, kv_bytes_per_token=told))
+    if configured is not None:
+        router.pairing.kv_bytes[MODEL] = configured
+    for url in ("http://d2", "http://d3"):
+        busy(router, url, 60)
+    placement = place(router, long())
+    assert placement.prefill is not None
+    moved_s = placement.prefill.transfer.prior_s - FIXED_S
+    assert moved_s == pytest.approx(16_000 * each / BYTES_PER_S[Link.FAR])
 
 
 def test_foresight_is_what_placing_does_and_charges_nothing() -> None:

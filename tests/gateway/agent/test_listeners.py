@@ -46,6 +46,7 @@ def test_a_child_is_known_by_its_parent(tmp_path: Path) -> None:
         (folder / "fd").mkdir(parents=True)
         (folder / "stat").write_text(f"{pid} (odd) name)) S {parent} 1 1")
         (folder / "cmdline").write_text(words)
-        (folder / "environ").write_text("VLLM_A=1\0B=2")
+        (folder / "environ").write_text("VLLM_A=1\0B=2\0HF_HOME=/models")
     (tmp_path / "20" / "fd" / "3").symlink_to("socket:[77]")
-    assert command_behind(8000, tmp_path) == Command(("python", "vllm", "serve", "m"), {"VLLM_A": "1"})
+    known = Command(("python", "vllm", "serve", "m"), {"VLLM_A": "1", "HF_HOME": "/models"}, tmp_path / "10" / "root")
+    assert command_behind(8000, tmp_path) == known
