@@ -37,6 +37,7 @@ from gateway.log import EventLog, OutcomeLog, request_line, usage_line
 from gateway.metrics.calibration import Calibration
 from gateway.metrics.discovery import SourcesExposition
 from gateway.metrics.exposition import Gauges, make_registry
+from gateway.metrics.retries import RetriesExposition
 from gateway.metrics.sharing import SharingExposition
 from gateway.metrics.tallies import Tallies
 from gateway.metrics.tiers import TierExposition, TierTallies, waiting_in
@@ -168,9 +169,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         clock=clock,
         wall_clock=time.time,
         draw=draw,
-        patience=Patience(
-            settings.timeouts.first_byte_s, settings.timeouts.resume_s, settings.retries, settings.processes
-        ),
+        patience=_patience(settings),
         reserve=quotas.reserve,
         room=room,
         pairs=pairs,
@@ -186,14 +185,13 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         trusted=settings.trusted_proxies,
         on_refused=lambda refused: tallies.count_early(refused.reason),
     )
-    front.pool.bear(settings.stalls)
     front.climb_with(ladders)
     shown: list[Collector] = [calibration, SourcesExposition(watcher.census, clock), LimitsExposition(quotas), paired]
     shown += [TierExposition(tiers, router.fleet, waiting_in(room)), CascadeExposition(climbs, ladders), canaries]
     registry = _make_registry(tallies, router, watcher, front, logs, others, *shown)
     parts = (tls, router, receipts, tallies, probes, static, pod_file, watcher, passage, room, quotas, ladders)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, registry, others)
-    watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
+    _heed_silence(gateway)
     put_policy(gateway, policy)
     gateway.background += [issuer.run, canaries.run]
     keep_roles(gateway)
@@ -201,6 +199,19 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
     return gateway
+
+
+def _patience(settings: Settings) -> Patience:
+    timeouts = settings.timeouts
+    return Patience(timeouts.first_byte_s, timeouts.resume_s, settings.retries, settings.processes)
+
+
+def _heed_silence(gateway: Gateway) -> None:
+    """What is done about pods that say nothing, and about whoever has to be asked again therefore."""
+    front = gateway.front
+    front.pool.bear(gateway.settings.stalls)
+    gateway.watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
+    gateway.registry.register(RetriesExposition(gateway.passage.budget, front.pool.lateness.found))
 
 
 def _serve_envoy(gateway: Gateway, host: Host) -> None:

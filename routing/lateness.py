@@ -9,6 +9,7 @@ connection and no clock; whoever looks tells the time.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
@@ -66,10 +67,12 @@ class Longest:
 class Peers:
     """The engines that serve one model: what keeps one of them silent keeps the others as well."""
 
-    __slots__ = ("pulses",)
+    __slots__ = ("found", "pulses")
 
-    def __init__(self) -> None:
+    def __init__(self, found: Counter[Late]) -> None:
+        """`found` counts what is given up."""
         self.pulses: dict[str, Pulse] = {}
+        self.found = found
 
     def usual_s(self) -> float:
         """The longest silence of late of the middle one among them."""
@@ -133,6 +136,12 @@ class Pulse:
         """Take it for silent for good. Perhaps it is not: next time it may be silent for twice as long as now."""
         self.given_up_s = now_s
         self.together.saw(2 * self.quiet_s / self._bounds.times)
+        self._peers.found[Late.ENGINE] += 1
+
+    def give_up_one(self, silent_s: float) -> None:
+        """The same for one stream among others."""
+        self.alone.saw(2 * silent_s / self._bounds.times)
+        self._peers.found[Late.STREAM] += 1
 
     def bound_s(self) -> float:
         """For how long it may say nothing to anybody."""
@@ -206,7 +215,7 @@ class Vigil:
             pulse.give_up(now_s)
             return Late.ENGINE
         if self._has_begun and self._silent_s >= pulse.bound_alone_s():
-            pulse.alone.saw(2 * self._silent_s / bounds.times)
+            pulse.give_up_one(self._silent_s)
             return Late.STREAM
         return None
 
@@ -223,10 +232,12 @@ class Lateness:
         self._bounds = bounds
         self._most_s = most_s
         self._models: dict[str, Peers] = {}
+        self.found: Counter[Late] = Counter()
+        """How often an engine was given up, and how often one stream of several."""
 
     def vigil(self, engine: str, model: str, expected_s: float, now_s: float, *, is_telling: bool = True) -> Vigil:
         """Somebody asks an engine, and will wait."""
-        peers = self._models.setdefault(model, Peers())
+        peers = self._models.setdefault(model, Peers(self.found))
         pulse = peers.pulses.get(engine)
         if pulse is None:
             peers.forget(now_s)
