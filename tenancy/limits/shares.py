@@ -23,8 +23,8 @@ DEAD_S = 15.0
 def asks_of(book: Book, now_s: float, *, replicas: int, is_gathering: bool, needs: Needs) -> list[Ask]:
     """What to ask for. From here on the book goes by the less where that is wanted.
 
-    `is_gathering`: others have not said yet what they hold, so nobody takes more than an even share. Who asks for what a
-    request needs gives nothing back with it: what it was granted of one limit it would lose by asking for another.
+    `is_gathering`: others have not said yet what they hold, so nobody takes more than an even share. Who asks for what
+    a request needs gives nothing back with it: what it was granted of one limit it would lose by asking for another.
     """
     book.advance(now_s)
     return [

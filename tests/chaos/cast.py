@@ -63,7 +63,7 @@ def key_of(tenant: Tenant) -> str:
 
 
 def a_pod(name: str, folder: Path, port: int) -> Program:
-    words = ("simulator.pod", "--listen", f"127.0.0.1:{port}", "--model", MODEL, "--step-base-s", "0.02")
+    words = ("simulator.pod", "--listen", f"127.0.0.1:{port}", "--model", MODEL, "--step-base-s", "0.02", "--accents")
     url = f"http://127.0.0.1:{port}"
     return Program(name, words, url, f"{url}/health", folder / f"{name}.log")
 
