@@ -36,6 +36,7 @@ class Load:
 
     url: str
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)
     served: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -48,9 +49,12 @@ class Load:
             except Exception as error:  # noqa: BLE001 - whatever a client sees is what is looked for
                 self.failures.append(repr(error))
                 return
-            if words != TOKENS:
-                self.failures.append(f"{words} tokens")
-            self.served += 1
+            else:
+                if words != TOKENS:
+                    self.failures.append(f"{words} tokens")
+                self.served += 1
+            finally:
+                self.stirred.set()
 
     async def ask(self, client: AsyncOpenAI, text: str, *, is_streamed: bool) -> int:
         """How many tokens are said to have come."""
@@ -69,12 +73,10 @@ class Load:
     async def goes_on(self) -> None:
         """Wait until some more have been served."""
         wanted = self.served + CLIENTS
-        await until(lambda: said(self.served >= wanted or bool(self.failures)))
-
-
-async def said(so: bool) -> bool:
-    await asyncio.sleep(0.01)
-    return so
+        async with asyncio.timeout(PATIENCE_S):
+            while self.served < wanted and not self.failures:
+                self.stirred.clear()
+                await self.stirred.wait()
 
 
 async def until(is_so: Callable[[], Any]) -> None:
