@@ -122,7 +122,9 @@ class Relay:
     def _open_body(self, head: PodHead) -> Answer:
         judge = self._judge
         if self._stitch is not None and self.is_stream:
-            return ResumedStream(self, head, self._stitch, self._trim)
+            resumed = ResumedStream(self, head, self._stitch, self._trim)
+            self._scanner = resumed.scanner
+            return resumed
         if not self.is_stream:
             return WholeBody(self, head) if judge is None else HeldBody(self, head, judge)
         scanner = self._scanner = Scanner(self.api, self.kept, withholds_usage=self.withholds_usage)

@@ -25,6 +25,11 @@ class ResumedStream(EventStream):
         self._stitch = stitch
         self._trim = trim
 
+    @property
+    def scanner(self) -> Scanner:
+        """Of the pod's own events."""
+        return self._scanner
+
     def flow(self, line: Parsing) -> None:
         """Nothing goes on as it came."""
 

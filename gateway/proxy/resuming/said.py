@@ -83,7 +83,7 @@ def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> S
     pieces: list[Piece] = []
     idle = 0
     for raw, event in _whole_events(kept):
-        if "error" in event or event.get("type") == "error":
+        if "error" in event or event.get("type") == "error" or _was_given_up(event):
             break
         if withholds_usage and is_usage_only(event):
             continue
@@ -149,6 +149,13 @@ def _whole_events(kept: bytes) -> Iterator[tuple[bytes, Event]]:
             return
         yield raw, event
         at = end + len(END)
+
+
+def _was_given_up(event: Event) -> bool:
+    """Whether an end is none: its engine was made to stop. Such an event has gone to nobody."""
+    if event.get("type") == "message_delta":
+        return not (event.get("delta") or {}).get("stop_reason")
+    return any(choice.get("finish_reason") == "abort" for choice in event.get("choices") or ())
 
 
 def _of_choices(event: Event) -> Piece:

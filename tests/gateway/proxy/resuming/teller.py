@@ -157,7 +157,7 @@ class Teller:
         }
         yield {"type": "response.output_item.added", "output_index": 0, "item": item}
         where = {"item_id": item["id"], "output_index": 0, "content_index": 0}
-        part = {"type": "output_text", "annotations": [], "logprobs": None}
+        part: Event = {"type": "output_text", "annotations": [], "logprobs": None}
         yield {"type": "response.content_part.added", **where, "part": part | {"text": ""}}
         for piece in tale.pieces:
             yield {"type": "response.output_text.delta", **where, "delta": piece, "logprobs": []}
