@@ -19,7 +19,7 @@ REAL ?=
 # Options for pytest, as in `make test ARGS="-k ledger -x"`.
 ARGS ?=
 
-.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long chaos wheel \
+.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long chaos soak wheel \
 	bench-overhead bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
 
@@ -103,8 +103,11 @@ fuzz-long: $(READY) ## Feed every parser for long (ARGS="body --inputs 1000000 -
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0 || true
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-chaos: $(READY) ## Kill, pause, cut and break pods, gateways and Redis while clients ask (ARGS="--seeds 1 --seconds 60").
+chaos: $(READY) ## Kill, pause, cut and break pods, gateways and Redis while clients ask (ARGS="--minutes 60", "--roll").
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10").
+	@$(BIN)/python -m tests.soak --keep tests/soak/last.txt $(ARGS)
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/.
 	@$(BIN)/python -m build --outdir dist .

@@ -194,7 +194,7 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
     _heed_silence(gateway)
     put_policy(gateway, policy)
     gateway.background += [issuer.run, canaries.run]
-    keep_roles(gateway)
+    keep_roles(gateway, host)
     _serve_envoy(gateway, host)
     if host.warmth is not None:
         _connect(gateway, WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=say, draw=draw))
@@ -340,6 +340,7 @@ def _make_registry(
         dropped_lines=lambda: {name: log.writer.dropped_lines for name, log in logs.items()},
         clock=asyncio.get_running_loop().time,
         theirs=others.load,
+        tasks=lambda: len(asyncio.all_tasks()),
     )
     registry = make_registry(tallies, gauges)
     for each in shown:

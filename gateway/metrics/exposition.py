@@ -32,6 +32,7 @@ class Gauges:
     clock: Callable[[], float]
     theirs: Callable[[], ByEngine] = dict
     """What others have on our engines."""
+    tasks: Callable[[], int] = int
 
 
 def make_registry(tallies: Tallies, gauges: Gauges) -> CollectorRegistry:
@@ -160,6 +161,9 @@ class Exposition(Collector):
         gauges = self._gauges
         yield GaugeMetricFamily("hearth_open_requests", "Requests in flight.", gauges.open_requests())
         yield GaugeMetricFamily("hearth_open_connections", "Client connections.", gauges.open_connections())
+        yield GaugeMetricFamily(
+            "hearth_tasks", "Tasks of the event loop: some for each request, and a few always.", gauges.tasks()
+        )
         yield GaugeMetricFamily("hearth_index_blocks", "Blocks in the warm index.", len(gauges.router.index))
         dropped = CounterMetricFamily("hearth_dropped_lines", "Log lines that nobody took in time.", labels=("log",))
         for name, count in gauges.dropped_lines().items():

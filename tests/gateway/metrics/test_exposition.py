@@ -122,7 +122,13 @@ def test_pods_are_counted_by_standing() -> None:
 def test_the_gateway_shows_itself() -> None:
     """Version, what is open, what was dropped, and its own CPU and memory."""
     names = {name for name, _ in Scraped().samples()}
-    assert {"hearth_build_info", "hearth_open_requests", "hearth_open_connections", "hearth_index_blocks"} <= names
+    assert {
+        "hearth_build_info",
+        "hearth_open_requests",
+        "hearth_open_connections",
+        "hearth_tasks",
+        "hearth_index_blocks",
+    } <= names
     assert {"process_cpu_seconds_total", "process_resident_memory_bytes"} <= names
     assert Scraped().value("hearth_dropped_lines_total", log="requests") == 5
 

@@ -1,0 +1,74 @@
+"""`python -m tests.soak`: three gateways at half load for an hour while pods and Redis come and go; exits 1 on growth.
+
+Gateways are left alone, so that what one of them holds on to can be seen. Prints wanted beside measured and keeps the
+table; requests that failed are told as `python -m tests.chaos` tells them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.chaos.__main__ import empty, say
+from tests.chaos.cast import on_stage
+from tests.chaos.deeds import Kind, Pace, Whom, draw_deeds
+from tests.chaos.doing import Doing
+from tests.chaos.play import Scene, play_with
+from tests.chaos.report import Tally
+from tests.soak.measuring import BOUNDS, Measuring, Row, judge
+from tests.soak.trend import SETTLING
+
+CHURN = Pace(apart_s=(5.0, 15.0))
+
+MEASUREMENTS = 360
+
+LEAST_APART_S = 2.0
+
+
+async def soak(seed: int, seconds: float, rate: float) -> tuple[Tally, list[Row]]:
+    """One run."""
+    async with on_stage(empty("soak")) as cast:
+        kinds = [kind for kind in Kind if kind.whom is not Whom.GATEWAY]
+        deeds = draw_deeds(seed, seconds, len(cast.pods), len(cast.gateways), kinds=kinds, pace=CHURN)
+        doing, measuring = Doing(cast, say), Measuring(cast, max(LEAST_APART_S, seconds / MEASUREMENTS))
+        measure = asyncio.create_task(measuring.measure())
+        try:
+            tally = await play_with(cast, Scene(seed, seconds, rate), doing, lambda: doing.all(deeds))
+        finally:
+            measure.cancel()
+        tally.name, tally.deeds = "soak", len(deeds)
+        return tally, judge(measuring)
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Wanted beside measured."""
+    yield f"{'who':10} {'what':18} {'level':>9} {'an hour':>9} {'growth':>9} {'wanted':>9}"
+    for row in rows:
+        figures = f"{row.trend.level:9.1f} {row.trend.an_hour:+9.1f} {row.trend.growth:+9.1f} {row.bound.most:>8g}<"
+        yield f"{row.who:10} {row.bound.name:18} {figures}{'' if row.is_kept else '  FELL SHORT'}"
+    yield f"growth: by least squares over the last {1 - SETTLING:.0%} of the run. Wanted less than:"
+    yield from (f"  {bound.name}: {bound.most:g} ({bound.why})" for bound in BOUNDS)
+
+
+def main() -> int:
+    """What the command line asks for."""
+    asked = argparse.ArgumentParser(
+        prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    asked.add_argument("--minutes", type=float, default=60.0)
+    asked.add_argument("--rate", type=float, default=4.0, help="requests a second (4)")
+    asked.add_argument("--seed", type=int, default=1)
+    asked.add_argument("--keep", type=Path, help="where the table goes as well")
+    options = asked.parse_args()
+    tally, rows = asyncio.run(soak(options.seed, options.minutes * 60, options.rate))
+    told = "\n".join((f"{options.minutes:g} minutes, {options.rate:g} requests a second", *tally.lines(), *table(rows)))
+    print(told)
+    if options.keep:
+        options.keep.write_text(f"{told}\n", encoding="utf-8")
+    return bool(tally.faults()) or not all(row.is_kept for row in rows)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
