@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import aiohttp
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -19,16 +19,35 @@ from routing.fleet import Engine
 from routing.roles import Change
 from routing.router import Router
 
-if TYPE_CHECKING:
-    from gateway.roles.shared import SharedRoles
-
 SWITCH_PATH = "/pd_role_switch"
 """SGLang's: `{"role": "prefill" | "decode"}`."""
 
 SWITCH_S = 30.0
 
+LEASE_S = 5.0
+"""For so long who decides roles goes on to, unheard."""
+
+MOST_BYTES = 1 << 20
+"""A longer word on roles is nobody's of ours."""
+
 Say = Callable[..., None]
 KeyOf = Callable[[str], str | None]
+
+
+class Shared(Protocol):
+    """How several gateways come to one word on roles (`shared.py`, `on_host.py`)."""
+
+    @property
+    def decides(self) -> bool:
+        """Whether it is ours to decide now."""
+        ...
+
+    async def exchange(self, roles: Mapping[str, str]) -> Mapping[str, str]:
+        """Say what we would have, and hear what is to be."""
+        ...
+
+
+Tell = Callable[[Engine, Change], None]
 
 
 class RoleSwitch:
@@ -65,13 +84,21 @@ class RolesAtWork(Collector):
     """One per gateway in whose configuration roles follow the traffic."""
 
     def __init__(
-        self, router: Router, keeper: RoleKeeper, shared: SharedRoles | None, say: Say, clock: Callable[[], float]
+        self,
+        router: Router,
+        keeper: RoleKeeper,
+        shared: Shared | None,
+        say: Say,
+        clock: Callable[[], float],
+        tell: Tell | None = None,
     ) -> None:
+        """`tell`: what tells an engine its new role, where it wants to be told."""
         self._router = router
         self._keeper = keeper
         self._shared = shared
         self._say = say
         self._clock = clock
+        self._tell = tell
         router.keeps_roles = True
 
     async def run(self) -> None:
@@ -81,19 +108,23 @@ class RolesAtWork(Collector):
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Once."""
-        if self._shared is None or self._shared.decides:
-            for change in self._keeper.look(self._clock()):
-                self._say(
-                    "info",
-                    "role changed",
-                    engine=change.engine,
-                    role=change.role.value,
-                    prefill_pressure=round(change.prefill_pressure, 2),
-                    decode_pressure=round(change.decode_pressure, 2),
-                )
+        """Once. What was decided counts when it has become everybody's word: who was stopped meanwhile, and has lost
+        the lease without knowing, tells no engine anything and follows.
+        """
+        changes = self._keeper.look(self._clock()) if self._shared is None or self._shared.decides else []
         if self._shared is not None:
             self._follow(await self._shared.exchange(self._roles()))
+            changes = changes if self._shared.decides else []
+        for change in changes:
+            self._announce(change)
+
+    def _announce(self, change: Change) -> None:
+        pressures = {"prefill": change.prefill_pressure, "decode": change.decode_pressure}
+        rounded = {f"{kind}_pressure": round(pressure, 2) for kind, pressure in pressures.items()}
+        self._say("info", "role changed", engine=change.engine, role=change.role.value, **rounded)
+        engine = self._router.fleet.engine(change.engine)
+        if engine is not None and self._tell is not None:
+            self._tell(engine, change)
 
     def _roles(self) -> dict[str, str]:
         return {engine.name: engine.role.value for pod in self._router.fleet.pods for engine in pod.engines}

@@ -1,12 +1,12 @@
 """Keeps the split between prefill and decode where the traffic wants it: one look, at most one change a pool.
 
-Reads fleet, ledger and costs of the router, asks `routing.roles`, and gives the chosen engine its role. Of the engines
-themselves it asks nothing: who must be told is told by `told`. Knows no clock; each look is given its time.
+Reads fleet, ledger and costs of the router, asks `routing.roles`, and gives the chosen engine its role. Asks and tells
+the engines themselves nothing. Knows no clock; each look is given its time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from routing.connectors.registry import connector_of
@@ -17,8 +17,6 @@ from routing.router import Router
 
 LOOK_S = 1.0
 """How often it looks."""
-
-Told = Callable[[Engine, Change], None]
 
 
 def may_be_both(facts: PodFacts) -> bool:
@@ -33,19 +31,20 @@ class _Pool:
 
     balance: Balance
     since_s: dict[str, float] = field(default_factory=dict)
+    roles: dict[str, Role] = field(default_factory=dict)
+    """As they were at the last look: others may have changed them since."""
     asked_s: dict[str, float] = field(default_factory=dict)
 
 
 class RoleKeeper:
     """One per gateway that decides."""
 
-    def __init__(self, router: Router, terms: RoleTerms | None = None, told: Told | None = None) -> None:
+    def __init__(self, router: Router, terms: RoleTerms | None = None) -> None:
         self.terms = terms or RoleTerms()
         self.pressures: dict[str, tuple[float, float]] = {}
         """By pool, how hard pressed those who prefill and those who decode were at the last look."""
         self.changes = 0
         self._router = router
-        self._told = told
         self._pools: dict[Hashable, _Pool] = {}
 
     def look(self, now_s: float) -> list[Change]:
@@ -85,6 +84,7 @@ class RoleKeeper:
         for name in [name for name in known if name not in names]:
             del known[name]
             pool.asked_s.pop(name, None)
+            pool.roles.pop(name, None)
         has_prefill = any(engine.role is Role.PREFILL for engine, _ in engines)
         for engine, facts in engines:
             if engine.name not in known:
@@ -92,6 +92,9 @@ class RoleKeeper:
             if engine.role is Role.EITHER and may_be_both(facts):
                 self._router.fleet.assume(engine.name, Role.DECODE if has_prefill else Role.PREFILL)
                 has_prefill = True
+            elif pool.roles.get(engine.name, engine.role) is not engine.role:
+                known[engine.name] = now_s  # Who decided meanwhile has changed it: it stays from now on.
+            pool.roles[engine.name] = self._role(engine)
 
     def _worker(self, pool: _Pool, engine: Engine, facts: PodFacts, now_s: float) -> Worker:
         router, slot = self._router, engine.slot
@@ -119,13 +122,15 @@ class RoleKeeper:
         return total
 
     def _carry_out(self, pool: _Pool, change: Change, now_s: float) -> None:
-        engine = self._router.fleet.engine(change.engine)
         self._router.fleet.assume(change.engine, change.role)
         pool.balance.moved(now_s)
         pool.since_s[change.engine] = now_s
+        pool.roles[change.engine] = change.role
         self.changes += 1
-        if engine is not None and self._told is not None:
-            self._told(engine, change)
+
+    def _role(self, engine: Engine) -> Role:
+        now = self._router.fleet.engine(engine.name)
+        return engine.role if now is None else now.role
 
 
 def _pool_of(pod: Pod) -> Hashable:

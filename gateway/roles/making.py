@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.canary.watch import CanaryWatch
 from gateway.config.redis_place import parse_redis_url
-from gateway.roles.at_work import RolesAtWork, RoleSwitch
+from gateway.host import Host
+from gateway.roles.at_work import RolesAtWork, RoleSwitch, Shared
 from gateway.roles.keeper import RoleKeeper
+from gateway.roles.on_host import RolesOnHost
 from routing.canary import CanaryTerms, Rollout
 from routing.router import Router
 
@@ -28,22 +31,21 @@ def make_canaries(
     return CanaryWatch(rollout, router.fleet, say, clock)
 
 
-def keep_roles(gateway: Gateway) -> None:
+def keep_roles(gateway: Gateway, host: Host) -> None:
     """Let roles follow the traffic, where that is wanted."""
     words, clock = gateway.settings.roles, asyncio.get_running_loop().time
     if words is None:
         return
-    if gateway.settings.processes > 1 and gateway.settings.redis is None:
-        gateway.say("warning", "roles want redis where there are several processes: engines keep those they have")
-        return
-    shared = None
+    shared: Shared | None = None
+    if host.folder is not None:
+        shared = RolesOnHost(host.folder, secrets.token_hex(8), time.monotonic)
     if gateway.settings.redis is not None:
         from gateway.roles.shared import SharedRoles  # noqa: PLC0415 - redis-py takes ten megabytes
 
         place = parse_redis_url(gateway.settings.redis.value)
-        shared = SharedRoles(place, secrets.token_hex(8), clock)
-        gateway.background.append(shared.run)
+        shared = in_redis = SharedRoles(place, secrets.token_hex(8), clock)
+        gateway.background.append(in_redis.run)
     switch = RoleSwitch(gateway.probes, gateway.pod_keys, gateway.say).tell if words.switch else None
-    at_work = RolesAtWork(gateway.router, RoleKeeper(gateway.router, words.terms, switch), shared, gateway.say, clock)
+    at_work = RolesAtWork(gateway.router, RoleKeeper(gateway.router, words.terms), shared, gateway.say, clock, switch)
     gateway.background.append(at_work.run)
     gateway.registry.register(at_work)

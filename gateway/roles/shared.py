@@ -14,19 +14,15 @@ import msgspec
 from msgspec import Struct
 
 from gateway.config.redis_place import RedisPlace
+from gateway.roles.at_work import LEASE_S, MOST_BYTES
 from gateway.warmth.redis_bridge import heed_cancel
 from gateway.warmth.redis_client import Client, connected
 
 KEY = "hearth:roles"
 
-LEASE_S = 5.0
-
 ANSWER_S = 1.0
 
 AGAIN_S = 1.0
-
-MOST_BYTES = 1 << 20
-"""A longer word is nobody's of ours."""
 
 SCRIPT = """
 local said = redis.call('GET', KEYS[1])
