@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.fuzz import clients, papers, peers
+from tests.fuzz import clients, neighbours, papers, peers, resuming
 from tests.fuzz.target import Target
 
 CORPUS = Path(__file__).parent / "corpus"
 
-TARGETS: dict[str, Target] = {target.name: target for target in (*clients.TARGETS, *peers.TARGETS, *papers.TARGETS)}
+TARGETS: dict[str, Target] = {
+    target.name: target for part in (clients, peers, papers, neighbours, resuming) for target in part.TARGETS
+}
 
 
 def seeds(name: str) -> list[bytes]:

@@ -15,6 +15,9 @@ from routing.request import Api
 
 PATHS = {Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions", Api.RESPONSES: "/v1/responses"}
 
+UNLIKE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""What is raised where events have another shape than they ought to."""
+
 
 class Rest(Struct, frozen=True):
     """Of one answer."""
@@ -41,5 +44,12 @@ class Rest(Struct, frozen=True):
 
 def rest_of(body: bytes, said: Said, *, sequences: int) -> Rest | Bar:
     """What is to be asked for behind what was said; `body` is what the first pod was sent."""
-    asking = ask_on(said.api, body, said, sequences)
-    return asking if isinstance(asking, Bar) else Rest(said, asking)
+    try:
+        asking = ask_on(said.api, body, said, sequences)
+        if isinstance(asking, Bar):
+            return asking
+        rest = Rest(said, asking)
+        rest.stitch(withholds_usage=False)
+    except UNLIKE:
+        return Bar.PROMPT  # What the lost pod said is in no shape that its API knows.
+    return rest

@@ -1,0 +1,191 @@
+"""Targets that what stands beside us reaches: Envoy, Kubernetes, agents and their servers, Redis, ladder files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import cache
+from typing import cast
+
+from google.protobuf.message import DecodeError
+from msgspec import Raw
+
+from cascade.ladder_json import BadLadderFile, read_ladder_file, write_ladder_file
+from gateway.agent import answers
+from gateway.agent.loads import Loads
+from gateway.discovery.kubernetes.pods import (
+    found_in_slices,
+    read_node,
+    read_pod,
+    read_pool,
+    read_slice,
+    selector_of,
+)
+from gateway.discovery.places import KubernetesPlace
+from gateway.discovery.record import BadRecord, read_record, write_record
+from gateway.extproc.http2.bounds import Bounds
+from gateway.extproc.http2.connection import Connection
+from gateway.extproc.http2.stream import Stream
+from gateway.extproc.large import large_body
+from gateway.extproc.messages_pb2 import ProcessingRequest
+from gateway.extproc.port import Crowd, Port
+from gateway.proxy.asked import Budget
+from tests.fuzz.target import Target, cut, split
+
+ROOM = 1 << 20
+
+
+class Deaf:
+    """A transport that takes whatever is written."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def write(self, raw: bytes) -> None:
+        assert raw
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        assert all(pieces)
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def close(self) -> None:
+        self.is_over = True
+
+    abort = close
+
+
+class Parrot:
+    """Says every message back, and ends when it is told to."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def take(self, message: bytes) -> None:
+        self.stream.send(message)
+
+    def ended(self) -> None:
+        self.stream.finish()
+
+    def lost(self) -> None:
+        """There is nobody to be told."""
+
+    def overfull(self) -> None:
+        self.stream.finish(8, "too much")
+
+    def check(self, now_s: float) -> None:
+        """It waits for nothing."""
+
+
+@cache
+def a_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+def feed_http2(raw: bytes) -> None:
+    """Frames and header blocks in any pieces: whatever they are, no room stays taken when the connection is gone."""
+    steer, raw = split(raw)
+
+    async def hear() -> None:
+        budget, deaf = Budget(ROOM), Deaf()
+        port = Port({b"/test.Echo/Echo": Parrot}, budget, Crowd(100), Bounds())
+        connection = cast("Connection", port.protocol())
+        connection.connection_made(cast("asyncio.Transport", deaf))
+        for piece in cut(raw, steer):
+            if not deaf.is_over:
+                connection.data_received(piece)
+        await asyncio.sleep(0)
+        connection.check(asyncio.get_running_loop().time() + 1e6)
+        connection.connection_lost(None)
+        assert budget.held == 0
+        port.close()
+
+    a_loop().run_until_complete(hear())
+
+
+def feed_extproc(raw: bytes) -> None:
+    """Envoy's messages: what is cut out of one lies within it, and is what protobuf finds where it finds anything."""
+    found = large_body(raw) if raw else None
+    if found is None:
+        return
+    with contextlib.suppress(DecodeError):
+        told = ProcessingRequest.FromString(raw)
+        bodies = {"request_body": told.request_body.body, "response_body": told.response_body.body}
+        assert found[1] in raw
+        # A field that stands twice means its last; Envoy writes none twice.
+        assert len(found[1]) <= max(map(len, bodies.values()), default=0) or told.WhichOneof("request") not in bodies
+
+
+def feed_record(raw: bytes) -> None:
+    """What an agent has written into Redis: read or refused, and what was read can be written again."""
+    with contextlib.suppress(BadRecord):
+        record = read_record(raw)
+        assert read_record(write_record(record)) == record
+
+
+def feed_kubernetes(raw: bytes) -> None:
+    """Objects of Kubernetes."""
+    place = KubernetesPlace()
+    written = Raw(raw)
+    with contextlib.suppress(ValueError):
+        read_pod(written, place)
+    with contextlib.suppress(ValueError):
+        read_node(written, place)
+    with contextlib.suppress(ValueError):
+        found_in_slices([read_slice(written)], place, {})
+    with contextlib.suppress(ValueError):
+        selector_of(read_pool(written))
+
+
+def feed_ladder(raw: bytes) -> None:
+    """A cascade's thresholds, from a file."""
+    with contextlib.suppress(BadLadderFile, UnicodeDecodeError):
+        file = read_ladder_file(raw)
+        assert read_ladder_file(write_ladder_file(file)) == file
+
+
+def feed_agent(raw: bytes) -> None:
+    """What servers of a node tell its agent."""
+    for told in (
+        answers.told_by_version(raw),
+        answers.told_by_models(raw),
+        answers.told_by_metrics(raw),
+        answers.told_by_event_sources(raw, "10.0.0.1"),
+        answers.told_by_bootstrap(raw),
+        answers.told_by_server(raw, "10.0.0.1")[0],
+    ):
+        assert isinstance(told, dict)
+    loads = Loads(lambda: 0.0, lambda: None)
+    loads.datagram_received(raw, None)
+    assert loads.strange in (0, 1)
+
+
+TARGETS = (
+    Target(
+        "http2",
+        feed_http2,
+        (
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"\x00\x00\x04\x08",
+            b"\x00\x00\x00\x04",
+            b"\x82\x84\x86",
+            b"\x3f\xe1\x1f",
+        ),
+    ),
+    Target("extproc", feed_extproc, (b"\x22", b"\x2a", b"\x0a", b"\x10\x01", b"\xff\xff\xff\xff\x0f")),
+    Target(
+        "record", feed_record, (b'"v":1', b'"pods":[', b'"facts":{', b'"ttl_s":', b'"url":"http://', b"null", b"1e9")
+    ),
+    Target(
+        "kubernetes", feed_kubernetes, (b'"metadata":{', b'"status":{', b'"podIP":"', b'"labels":{', b"null", b"[{")
+    ),
+    Target("ladder", feed_ladder, (b'"cuts": [', b'"threshold": ', b"NaN", b"1e999", b"null", b"[[")),
+    Target("agent", feed_agent, (b'"0":{', b'"data":[', b'"vllm_config":{', b"vllm:cache_config_info{", b'engine="')),
+)

@@ -1,0 +1,60 @@
+"""A target where pods meet: what one has said when it is lost, and what another says to go on with it."""
+
+from __future__ import annotations
+
+import json
+
+from gateway.proxy.resuming.rest import rest_of
+from gateway.proxy.resuming.said import read_said
+from gateway.proxy.resuming.stitch import stitched
+from gateway.spine.bar import Bar
+from routing.request import GENERATING
+from tests.fuzz.target import Target, split
+
+SPEAKING = tuple(sorted(GENERATING))
+
+BODY = json.dumps(
+    {
+        "model": "m",
+        "stream": True,
+        "messages": [{"role": "user", "content": "Tell."}],
+        "prompt": "Tell: ",
+        "input": "Tell.",
+        "max_tokens": 9,
+    }
+).encode()
+
+LOST = b"\x00"
+"""Stands between what the one has said and what the other says."""
+
+
+def feed_resuming(raw: bytes) -> None:
+    """Gone on with, or a word why not; what the other says is joined, or no event of its API."""
+    steer, raw = split(raw)
+    api, withholds = SPEAKING[steer % len(SPEAKING)], bool(steer & 4)
+    kept, _, more = raw.partition(LOST)
+    said = read_said(api, kept, kept.count(b"\n\n"), withholds_usage=withholds)
+    rest = rest_of(BODY, said, sequences=1)
+    if isinstance(rest, Bar):
+        return
+    json.loads(rest.asking.body)
+    joined = stitched(rest.stitch(withholds_usage=withholds), more)
+    assert joined is None or not joined or joined.endswith(b"\n\n")
+
+
+TARGETS = (
+    Target(
+        "resuming",
+        feed_resuming,
+        (
+            b"data: ",
+            b"\n\n",
+            LOST,
+            b'"delta":{"content":"',
+            b'"usage":{',
+            b"[DONE]",
+            b'"finish_reason":"stop"',
+            b"\\u00",
+        ),
+    ),
+)
