@@ -34,6 +34,9 @@ FLAGS = (
 POOLING = ("--runner", "pooling", "--convert", "embed")
 """Flags of a pod that makes vectors instead of text."""
 
+FINE = ("--dtype", "float32")
+"""Flags of pods whose answers are compared: in bfloat16 the same tokens lead elsewhere, read at once or one by one."""
+
 STORES_RESPONSES = {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
 
 ENVIRONMENT = {
@@ -73,8 +76,8 @@ class PodPlan:
 
 PLANS = (
     # Two alike, that tell what was warm and keep the responses they gave.
-    PodPlan("smollm2", environment=STORES_RESPONSES),
-    PodPlan("smollm2", environment=STORES_RESPONSES),
+    PodPlan("smollm2", flags=FINE, environment=STORES_RESPONSES),
+    PodPlan("smollm2", flags=FINE, environment=STORES_RESPONSES),
     # One that does not tell what was warm, and takes few requests at once.
     PodPlan("tinyqwen", flags=("--no-enable-prompt-tokens-details", "--max-num-queued-reqs", "4")),
     # One that makes vectors.
