@@ -51,7 +51,7 @@ class Loads(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: object) -> None:
         try:
             word = _DECODER.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self.strange += 1
             return
         engine = word.port, word.rank

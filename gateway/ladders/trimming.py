@@ -133,7 +133,7 @@ def with_logprobs(api: Api, body: bytes, top: int) -> tuple[bytes, Trim | None]:
     """
     try:
         fields, asked = FIELDS.decode(body), ASKED.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return body, None
     if api is Api.CHAT:
         wanted = (asked.top_logprobs or 0) if asked.logprobs is True else None

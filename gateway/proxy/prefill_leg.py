@@ -144,7 +144,7 @@ class PrefillLeg:
             return self._refused()
         try:
             told = _DECODER.decode(self._body)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return Prefilled(LegEnd.MALFORMED, self._status, detail="The pod's answer to a prefill is not JSON.")
         usage = told.usage.usage() if told.usage is not None else None
         return Prefilled(LegEnd.ANSWERED, self._status, told.kv_transfer_params, usage)

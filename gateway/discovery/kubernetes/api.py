@@ -87,7 +87,7 @@ class Api:
             body = await _whole(answer)
         try:
             return msgspec.json.decode(body, type=Page)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Refused(f"{path}: {error}") from None
 
     async def watch(self, path: str, query: Mapping[str, str], lasts_s: float) -> AsyncGenerator[bytes, None]:
@@ -151,7 +151,7 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
 def _refusal(path: str, status: int, body: bytes) -> Gone | Refused:
     try:
         said = msgspec.json.decode(body, type=Status)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         said = Status()
     if status == 410:
         return Gone(said.message)

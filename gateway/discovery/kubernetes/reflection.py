@@ -146,7 +146,7 @@ class Reflection(Generic[T]):
             if event.type == "ERROR":
                 raise _failure(msgspec.json.decode(event.object, type=Status))
             meta = msgspec.json.decode(event.object, type=Meta).metadata
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Refused(f"{self._kind.path}: {error}") from None
         if event.type == "DELETED":
             self.held.pop(meta.name, None)
@@ -160,7 +160,7 @@ class Reflection(Generic[T]):
         try:
             name = msgspec.json.decode(written, type=Meta).metadata.name
             value = self._kind.read(written)
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             self._say(
                 "warning", "an object of Kubernetes cannot be read", path=self._kind.path, name=name, error=str(error)
             )
