@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # They hold one of these.
@@ -14,9 +14,11 @@ class ExtProc:
     """Envoy may send us requests to place."""
 
     listen: Address
-    """Of the first worker; each further one listens one port higher."""
+    """Of the first worker; each further one listens one port higher, unless they share it."""
     health: Address | None = None
     """Health without TLS, for probes that speak none."""
+    shares_port: bool = False
+    """All workers listen on one port, and the kernel deals connections out: what stands behind a Service has one."""
     tls: TlsFiles | None = None
     endpoints: int = 1
     """How many pods are named for one request: more than one where Envoy's cluster falls back along the list."""
@@ -26,3 +28,12 @@ class ExtProc:
     """Of the answers that pass us by, so many are looked at (wants `allow_mode_override` in Envoy)."""
     trust_headers: bool = False
     """Who speaks for others is believed by Envoy's word alone: it strips such headers from clients."""
+
+    def addresses(self, workers: int) -> dict[str, list[str]]:
+        """Where so many workers listen, by name; without those that only the system knows."""
+        ports = {"extproc": self.listen, "extproc_health": self.health}
+        return {name: _spread(where, 1 if self.shares_port else workers) for name, where in ports.items() if where}
+
+
+def _spread(where: Address, count: int) -> list[str]:
+    return [str(replace(where, port=where.port + number)) for number in range(count)] if where.port else []

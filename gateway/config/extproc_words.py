@@ -25,6 +25,7 @@ def extproc(root: Table) -> ExtProc | None:
         settings = ExtProc(
             listen,
             health=found.get("health", address, None),
+            shares_port=found.get("shares_port", flag, default=usual.shares_port),
             tls=_tls(found.table("tls")),
             endpoints=found.get("endpoints", positive(whole), usual.endpoints),
             queue_s=found.get("queue_s", positive(number), usual.queue_s),
@@ -58,6 +59,7 @@ def extproc_schema() -> Schema:
         {
             "listen": described(where, "Where Envoy finds us; each further worker listens one port higher."),
             "health": described(where, "Health without TLS, for probes that speak none."),
+            "shares_port": described(FLAG.schema, "All workers of a host listen on one port: false by default."),
             "tls": described(files, "PEM files of this listener."),
             "endpoints": described(COUNT.schema, "Pods named for one request, the best first: 1 by default."),
             "queue_s": described(amount, "Longest wait for an engine, whatever the tier: 60 by default."),

@@ -50,9 +50,10 @@ class EnvoyShell:
         take_end: Callable[[str, LegEnd], None],
         number: int,
     ) -> None:
-        """`number` tells workers of one host apart: each listens on a port of its own."""
+        """`number` tells workers of one host apart, 0 where there is but one: each has its port, or they share."""
         self._words = words
         self._number = max(0, number - 1)
+        self._is_one_of_several = number > 0
         self._backlog = settings.limits.max_connections
         loop = asyncio.get_running_loop()
         trusted: tuple[IPv4Network | IPv6Network, ...] = settings.trusted_proxies
@@ -100,10 +101,11 @@ class EnvoyShell:
     async def _listen(
         self, stack: AsyncExitStack, name: str, where: Address, port: Port, tls: ssl.SSLContext | None
     ) -> list[str]:
-        number = where.port + self._number if where.port else 0
+        shares = self._words.shares_port
+        number = where.port + self._number if where.port and not shares else where.port
         try:
             server = await asyncio.get_running_loop().create_server(
-                port.protocol, where.host, number, backlog=1024, ssl=tls
+                port.protocol, where.host, number, backlog=1024, ssl=tls, reuse_port=shares and self._is_one_of_several
             )
         except OSError as error:
             raise cannot_listen(name, where, error) from None

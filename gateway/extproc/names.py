@@ -24,7 +24,7 @@ SOURCE_ADDRESS = "source.address"
 NOT_THE_CLIENTS = (
     *(DESTINATION, SERVED, SUBSET, "x-gateway-destination-endpoint-scores"),
     *(PREFILLER, "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port"),
-    *(RANK, PRIORITY),
+    *(RANK, PRIORITY, "x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"),
     *("authorization", "x-api-key", "accept-encoding"),
 )
 """Never passed on as a client sent them: they choose a destination, steer an engine, or are keys that we check.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -14,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gateway.config.extproc import ExtProc
 from gateway.config.values import Settings
 from gateway.identity.load import load_policy
 from gateway.lines import STDOUT, LineWriter
@@ -42,14 +44,17 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
         stack.callback(writer.close)
         say = EventLog(writer, settings.log_level)
         stack.enter_context(bridged(say))
-        reserved = await reserve_port("listen", settings.listen)
+        traffic = await reserve_port("listen", settings.listen)
+        reserved = [*traffic, *await _reserved_for_envoys(settings.extproc)]
         for held in reserved:
             stack.callback(held.close)
         counts = Counts()
-        team = Team(fresh, folder, bindings_of(reserved), say=say, began=counts.join, ended=counts.leave)
+        team = Team(fresh, folder, bindings_of(traffic), say=say, began=counts.join, ended=counts.leave)
         reloader = TeamReloader(team, reread, variables, say)
         signals = stack.enter_context(taking_signals(reloader.reload))
-        listening = {"traffic": addresses_of(reserved)}
+        listening = {"traffic": addresses_of(traffic)}
+        if settings.extproc is not None:
+            listening |= settings.extproc.addresses(settings.processes)
         apps = (
             ("metrics", settings.metrics, team_metrics_app(team, counts, signals.stop.is_set)),
             ("admin", settings.admin, TeamAdmin(team, reloader.reload).app(settings.admin_token)),
@@ -70,6 +75,14 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
         say("info", "draining", grace_s=times.drain_s, lame_duck_s=times.lame_duck_s)
         await team.leave(signals.cut, times.lame_duck_s + times.drain_s)
         say("info", "stopped")
+
+
+async def _reserved_for_envoys(words: ExtProc | None) -> list[socket.socket]:
+    """The ports that workers share, so that nobody else does."""
+    if words is None or not words.shares_port:
+        return []
+    ports = [("extproc", words.listen), *([("extproc.health", words.health)] if words.health else [])]
+    return [held for name, where in ports for held in await reserve_port(name, where)]
 
 
 class TeamReloader:

@@ -11,7 +11,7 @@ from itertools import chain
 
 from gateway.limits import Limits
 from gateway.proxy.endpoints import Endpoint
-from gateway.proxy.spoken import DEADLINES, RETRIES, SPEAKING
+from gateway.proxy.spoken import DEADLINES, MODEL_HEADERS, RETRIES, SPEAKING
 from routing.refusal import Reason, Refused
 from tenancy.tenants import NOBODY, Caller
 
@@ -25,6 +25,7 @@ KEPT_HEADERS = frozenset(
         b"x-hearth-supersedes",
         RETRIES,
         *DEADLINES,
+        *MODEL_HEADERS,
         *SPEAKING,
     )
 )
@@ -72,6 +73,7 @@ class Asked:
         "keep_alive",
         "may_add_usage",
         "method",
+        "model",
         "pods",
         "refusal",
         "target",
@@ -99,6 +101,8 @@ class Asked:
         """What is asked for and by whom, once the head was looked at."""
         self.pods: frozenset[str] | None = None
         """Who may serve it, None for all: a hint of Envoy's."""
+        self.model: str | None = None
+        """Which model is to answer, by the word of whoever may speak for others; None: the one that is asked for."""
         self.may_add_usage = True
         """Whether we can withhold from its client what it did not ask for."""
         self._parts: list[bytes] = []

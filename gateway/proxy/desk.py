@@ -28,7 +28,7 @@ from gateway.proxy.models import model_page, models_page, unknown_model
 from gateway.proxy.pool import Pool
 from gateway.proxy.reply import Reply
 from gateway.proxy.rungs import Rungs
-from gateway.proxy.spoken import DEADLINES, promised, retries
+from gateway.proxy.spoken import DEADLINES, decided_model, promised, retries
 from gateway.spine.carrier import Leg, LegEnd
 from gateway.spine.carrying import REASON_OF_END
 from gateway.spine.passage import Passage
@@ -118,6 +118,7 @@ class Desk:
             raise Refused(Reason.WRONG_METHOD, f"{endpoint.path} takes {endpoint.allow}.")
         if endpoint.needs_key:
             asked.caller = self._identify(_key(asked), asked.headers if is_trusted else None)
+            asked.model = decided_model(asked.headers) if is_trusted else None
         if endpoint.api is not None:
             _check_media_type(asked)
 
@@ -161,7 +162,7 @@ class Desk:
 
     def _lead(self, endpoint: Endpoint, api: Api, asked: Asked, reply: Reply) -> None:
         tenant, newest = asked.caller.tenant, newest_of(asked)
-        reading = self.read(api, asked, asked.body(), reply.request_id)
+        reading = self.read(api, asked, asked.body(), reply.request_id, model=asked.model)
         self.check(reading.request, tenant)
         promise = promised(tenant.tier, asked.headers)
 

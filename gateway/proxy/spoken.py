@@ -26,6 +26,11 @@ SPEAKING = frozenset(
 )
 """Said by a proxy of the request it passes on. A policy may name others."""
 
+MODEL_HEADERS = (b"x-llm-d-model-name-rewrite", b"x-gateway-model-name-rewrite")
+"""Said by whoever has already decided which model is to answer: llm-d's, its old name."""
+
+LONGEST_MODEL = 256
+
 TTFT_HEADERS = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms", b"x-hearth-ttft-ms")
 TPOT_HEADERS = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms", b"x-hearth-tpot-ms")
 """The first that is there counts: llm-d's, its old name, ours."""
@@ -71,6 +76,17 @@ def promised(tier: Tier, headers: Mapping[bytes, bytes]) -> Promise | None:
     if DEADLINES.isdisjoint(headers):
         return None
     return promise_of(tier, ttft_s=_seconds(headers, TTFT_HEADERS), tpot_s=_seconds(headers, TPOT_HEADERS))
+
+
+def decided_model(headers: Mapping[bytes, bytes]) -> str | None:
+    """The model that is to answer instead of the one asked for; None where nobody has decided. Raises `Refused`."""
+    for name in MODEL_HEADERS:
+        if (value := headers.get(name)) is not None:
+            if not 0 < len(value) <= LONGEST_MODEL or not value.isascii():
+                word = name.decode()
+                raise Refused(Reason.BAD_REQUEST, f"`{word}` must be the name of a model.", param=word)
+            return value.decode("ascii")
+    return None
 
 
 def retries(headers: Mapping[bytes, bytes]) -> int:

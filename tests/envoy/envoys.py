@@ -190,6 +190,7 @@ def config_of(way: Way, pickers: Sequence[str]) -> dict[str, Any]:
     if way.checks:
         service = "envoy.service.ext_proc.v3.ExternalProcessor"
         times = {"timeout": "5s", "interval": "0.2s", "unhealthy_threshold": 1, "healthy_threshold": 1}
+        times |= {"no_traffic_interval": "0.2s"}
         picker["health_checks"] = [times | {"grpc_health_check": {"service_name": service}}]
         picker["common_lb_config"] = {"healthy_panic_threshold": {"value": 0}}
     if way.tls:

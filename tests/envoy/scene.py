@@ -34,6 +34,11 @@ class Scene:
     session: aiohttp.ClientSession
     envoy: Envoy | None = None
 
+    @staticmethod
+    def usual() -> Options:
+        """The pods where nobody says otherwise."""
+        return Options(models=("big", "small"), profile=FAST, keeps_responses=True, longest_answer=40)
+
     @property
     def url(self) -> str:
         return self.envoy.url if self.envoy is not None else self.gateway.at("traffic")
@@ -106,8 +111,7 @@ async def a_scene(
     """`way`: how Envoy works, or how that follows from the pods; None: no Envoy."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="hearth-scene-")))
-        usual = options or Options(models=("big",), profile=FAST, keeps_responses=True, longest_answer=40)
-        pods = [await stack.enter_async_context(SimulatedPod(usual)) for _ in range(count)]
+        pods = [await stack.enter_async_context(SimulatedPod(options or Scene.usual())) for _ in range(count)]
         told: dict[str, Any] = {
             "discovery": {"static": {"pods": [pod.url for pod in pods]}},
             "extproc": {"listen": "127.0.0.1:0", **(extproc or {})},

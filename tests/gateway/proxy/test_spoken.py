@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.proxy.spoken import Trusted, promised, retries
+from gateway.proxy.spoken import Trusted, decided_model, promised, retries
 from routing.refusal import Reason, Refused
 from tenancy.tenants import Caller, Tenant
 from tenancy.tier import Tier
@@ -134,3 +134,15 @@ async def test_a_policy_may_give_other_headers_a_meaning() -> None:
         rig.front.heed_headers(["X-Team"])
         await client.ask(CHAT_PATH, a_chat(), x_team="search")
     assert seen == [None, b"search"]
+
+
+def test_the_model_that_was_decided_on_is_read() -> None:
+    """llm-d's name before its old one; nothing where nobody says so; no name is the speaker's fault."""
+    both = {b"x-gateway-model-name-rewrite": b"old", b"x-llm-d-model-name-rewrite": b"new"}
+    assert decided_model(both) == "new"
+    assert decided_model({b"x-gateway-model-name-rewrite": b"old"}) == "old"
+    assert decided_model({}) is None
+    for value in (b"", b"x" * 257, b"\xff"):
+        with pytest.raises(Refused) as refused:
+            decided_model({b"x-llm-d-model-name-rewrite": value})
+        assert refused.value.param == "x-llm-d-model-name-rewrite"
