@@ -19,7 +19,7 @@ REAL ?=
 # Options for pytest, as in `make test ARGS="-k ledger -x"`.
 ARGS ?=
 
-.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long chaos soak wheel \
+.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long chaos soak attacks wheel \
 	bench-overhead bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
 
@@ -108,6 +108,9 @@ chaos: $(READY) ## Kill, pause, cut and break pods, gateways and Redis while cli
 
 soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10").
 	@$(BIN)/python -m tests.soak --keep tests/soak/last.txt $(ARGS)
+
+attacks: $(READY) ## What ten thousand attackers of each kind get of a gateway's memory (ARGS="--count 1000 --only slow").
+	@$(BIN)/python -m tests.attacks $(ARGS)
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/.
 	@$(BIN)/python -m build --outdir dist .

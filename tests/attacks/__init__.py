@@ -1,0 +1,1 @@
+"""What clients can do on purpose to a gateway's memory, and how much of it they get, by docs/bounds.md."""
