@@ -1,6 +1,7 @@
 """A pod that costs nothing and says how sure it is: chunks as vLLM writes them, with log-probabilities where asked.
 
-`max_tokens` is the length of an answer, `seed` the milliseconds between tokens.
+`max_tokens` is the length of an answer, `seed` the milliseconds between tokens; `user` names a stream in the pod's book
+of when its first token was written and how many were. The larger model takes a while until its first token.
 """
 
 from __future__ import annotations
@@ -8,9 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import dataclass
+from time import perf_counter
 from typing import cast
 
 NUMBERS = {name: re.compile(rb'"%b"\s*:\s*(\d+)' % name) for name in (b"max_tokens", b"seed")}
+USER = re.compile(rb'"user"\s*:\s*"([^"]*)"')
+BIG = re.compile(rb'"model"\s*:\s*"big"')
+BIG_BEGINS_S = 0.08
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
@@ -31,10 +37,19 @@ def token(number: int, *, sure: bool) -> bytes:
     return framed({**COMMON, "choices": [choice]})
 
 
+@dataclass
+class Written:
+    """Of one stream of the small model, as its pod has it."""
+
+    first_s: float = 0.0
+    tokens: int = 0
+
+
 class SurePod:
     """What it says, prepared."""
 
     def __init__(self) -> None:
+        self.book: dict[str, Written] = {}
         self.tokens = {sure: [token(number, sure=sure) for number in range(1000)] for sure in (True, False)}
         opening = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
         self.opening = framed({**COMMON, "choices": [opening]})
@@ -80,14 +95,22 @@ class Connection(asyncio.Protocol):
         found = {name: pattern.search(body) for name, pattern in NUMBERS.items()}
         count, pace = (int(match[1]) if match else 0 for match in found.values())
         tokens = self._pod.tokens[b'"logprobs":true' in body.replace(b" ", b"")]
+        user, is_big = USER.search(body), BIG.search(body) is not None
+        written = Written()
+        if user is not None and not is_big:
+            self._pod.book[user[1].decode()] = written
         self._transport.write(HEAD + self._pod.opening)
-        self._next(tokens[:count], 0, pace / 1000)
+        begins_s = BIG_BEGINS_S if is_big else 0.0
+        asyncio.get_running_loop().call_later(begins_s, self._next, tokens[:count], 0, pace / 1000, written)
 
-    def _next(self, tokens: list[bytes], at: int, pace_s: float) -> None:
+    def _next(self, tokens: list[bytes], at: int, pace_s: float, written: Written) -> None:
         if self._transport.is_closing():
             return
         if at == len(tokens):
             self._transport.write(self._pod.ending)
             return
+        if not at:
+            written.first_s = perf_counter()
+        written.tokens += 1
         self._transport.write(tokens[at])
-        asyncio.get_running_loop().call_later(pace_s, self._next, tokens, at + 1, pace_s)
+        asyncio.get_running_loop().call_later(pace_s, self._next, tokens, at + 1, pace_s, written)

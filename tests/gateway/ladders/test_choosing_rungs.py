@@ -64,7 +64,9 @@ def ladders(router: Router) -> Ladders:
     )
     prices = (Price(1e-7, None, 1e-7), Price(1e-6, 1e-7, 1e-6), Price(3e-6, 5e-7, 3e-6))
     rungs = tuple(Rung(model, price) for model, price in zip(MODELS, prices, strict=True))
-    return Ladders(router, {"auto": Served(Ladder("auto", rungs, window=Window(), file=file), HoldBack())}, clock=lambda: 2.0)
+    return Ladders(
+        router, {"auto": Served(Ladder("auto", rungs, window=Window(), file=file), HoldBack())}, clock=lambda: 2.0
+    )
 
 
 @pytest.mark.parametrize(("is_warm", "climbs_to"), [([], "middle"), (["big"], "big"), (["big", "middle"], "middle")])

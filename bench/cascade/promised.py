@@ -1,0 +1,34 @@
+"""What ladders promise of every stream and every configuration, tried: no byte is taken back, and nobody judges what
+passes by.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from bench.cascade.running import LADDERS, settings
+from gateway.config.sources import check_file
+from tenancy.document import Invalid
+from tests.gateway.ladders.fuzzed import play
+from tests.gateway.proxy.scene import staged
+
+
+def fuzzed(streams: int) -> int:
+    """Streams of any API, in any reads, with any verdict, perhaps cut short: how many showed a client a wrong byte."""
+
+    def run() -> int:
+        return sum(not play(seed) for seed in range(streams))
+
+    return int(staged(run))
+
+
+def refused_behind_envoy() -> int:
+    """Of ladders that judge, beside `extproc`: how many the configuration lets through."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = settings(Path(folder), ["http://127.0.0.1:1"], {"extproc": "127.0.0.1:9002"})
+        try:
+            check_file(config, {})
+        except Invalid as invalid:
+            return len(LADDERS) - sum("judges answers, and Envoy" in str(fault) for fault in invalid.faults)
+    return len(LADDERS)

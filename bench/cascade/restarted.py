@@ -1,0 +1,76 @@
+"""The other way to be rid of log-probabilities after the window: the stream is given up there and begun anew without
+them, on the same warm engine. What its reader would wait for that, on a simulated engine at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from time import perf_counter
+
+from bench.cascade.running import WINDOW
+from simulator.options import Options
+from simulator.pod import SimulatedPod
+from simulator.profile import Profile
+
+PROMPT_WORDS = 2_000
+OTHERS = 16
+"""Streams that the engine has beside it."""
+TRIES = 15
+STEP_S = 0.02
+ANSWER = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    gap_s: float
+    """From the last token of the window to the first one of the stream that goes on."""
+    between_s: float
+    """Between two tokens of a stream."""
+    tokens: int
+    """Of the prompt, about."""
+
+
+async def restart_gap() -> Gap:
+    """Median of some tries."""
+    async with SimulatedPod(Options(models=("small",), profile=Profile(step_base_s=STEP_S))) as pod:
+        others = [asyncio.create_task(_stream(pod, f"other {number}", 4_000)) for number in range(OTHERS)]
+        gaps, between = list[float](), list[float]()
+        for number in range(TRIES):
+            text = f"Story {number}: " + "once upon a time there was " * (PROMPT_WORDS // 6)
+            times, said = await _stream(pod, text, WINDOW)
+            between += [later - sooner for sooner, later in pairwise(times)]
+            anew, _ = await _stream(pod, text, 1, said)
+            gaps.append(anew[0] - times[-1])
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others)
+    return Gap(median(gaps), median(between), round(PROMPT_WORDS * 27 / 6 / 4))
+
+
+async def _stream(pod: SimulatedPod, text: str, tokens: int, begun: str = "") -> tuple[list[float], str]:
+    """When each token came, and the text so far. Leaves after so many."""
+    messages = [{"role": "user", "content": text}]
+    body: dict[str, object] = {"model": "small", "stream": True, "max_tokens": 5_000, "min_tokens": 4_900}
+    if begun:
+        messages.append({"role": "assistant", "content": begun})
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+    raw = json.dumps(body | {"messages": messages}).encode()
+    host, _, port = pod.url.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    writer.write(f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw)
+    times, said = list[float](), ""
+    try:
+        while len(times) < tokens and (line := await reader.readline()):
+            if line.startswith(b"data: {"):
+                for choice in json.loads(line[6:])["choices"]:
+                    if word := choice["delta"].get("content"):
+                        times.append(perf_counter())
+                        said += word
+    finally:
+        writer.transport.abort()
+    return times, said

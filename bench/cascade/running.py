@@ -1,0 +1,90 @@
+"""A real gateway in a process of its own, with ladders that differ in what becomes of an answer, before one pod."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.ladder_json import write_ladder_file
+
+WINDOW, BOUND_MS = 16, 150.0
+NEVER_LATE_MS = 60_000
+
+KEEPS, NEVER, DOUBTED = 0.0, 0.9, 2.0
+"""Thresholds of a margin; the pod's is 0.57. How far above one counts as in doubt."""
+
+PLAIN, RELEASED, AT_ONCE, GIVEN_UP, HEDGED = "small", "auto", "open", "strict", "hedged"
+
+LADDERS: dict[str, tuple[float, float, dict[str, object]]] = {
+    RELEASED: (KEEPS, 0.0, {"tokens": WINDOW, "max_added_ttft_ms": BOUND_MS}),
+    AT_ONCE: (KEEPS, 0.0, {"tokens": 1, "max_added_ttft_ms": BOUND_MS}),
+    GIVEN_UP: (NEVER, 0.0, {"tokens": 4, "max_added_ttft_ms": NEVER_LATE_MS}),
+    HEDGED: (NEVER, DOUBTED, {"tokens": 4, "max_added_ttft_ms": NEVER_LATE_MS, "hedge": True}),
+}
+"""By name: threshold, width of the doubt, how answers are held. `open` releases with the first token: a judge that
+takes no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    port: int
+    pid: int
+
+
+def settings(folder: Path, pods: list[str], extra: dict[str, object] | None = None) -> Path:
+    models = [_ladder(folder, name) for name in LADDERS]
+    path = folder / "hearth.yaml"
+    told: dict[str, object] = {"discovery": {"static": {"pods": pods}}, "model_list": models}
+    path.write_text(json.dumps(told | (extra or {})))
+    return path
+
+
+def _ladder(folder: Path, name: str) -> dict[str, object]:
+    threshold, grey, hold_back = LADDERS[name]
+    promise, evidence = Promise(0.01, 0.95), Evidence(1000, "sha256:0", kept=1.0)
+    cuts = (Cut(0, ANY_BUCKET, threshold, grey),)
+    file = LadderFile(("small", "big"), "margin", Stage.WINDOW, promise, evidence, cuts, is_promised=True)
+    (folder / f"{name}.json").write_bytes(write_ladder_file(file))
+    calibration = str(folder / f"{name}.json")
+    return {"model_name": name, "ladder": ["small", "big"], "calibration": calibration, "hold_back": hold_back}
+
+
+@asynccontextmanager
+async def running(config: Path) -> AsyncIterator[Gateway]:
+    listen = ("--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off")
+    command = (sys.executable, "-m", "gateway", "serve", "--config", str(config), *listen, "--log-level", "info")
+    gateway = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert gateway.stdout is not None
+    drain: asyncio.Task[None] | None = None
+    try:
+        port = await _port(gateway.stdout)
+        drain = asyncio.create_task(_drain(gateway.stdout))
+        yield Gateway(port, gateway.pid)
+    finally:
+        gateway.terminate()
+        await gateway.wait()
+        if drain is not None:
+            await drain
+
+
+async def _port(stdout: asyncio.StreamReader) -> int:
+    """Where it listens; it has found its pod by then."""
+    port = ready = 0
+    async with asyncio.timeout(60):
+        while not (port and ready):
+            line = json.loads(await stdout.readline())
+            if line["message"] == "listening":
+                port = int(line["traffic"][0].rpartition(":")[2])
+            ready = ready or line["message"] == "pod ready"
+    return port
+
+
+async def _drain(stdout: asyncio.StreamReader) -> None:
+    while await stdout.readline():
+        pass

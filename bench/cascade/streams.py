@@ -1,0 +1,82 @@
+"""Clients of a ladder, many at once, and what they see of their streams. Spread over the time between two tokens, so
+that chunks do not come in heaps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+
+from bench.cascade.running import Gateway
+from bench.overhead.accounts import CpuBook
+
+NAMES = count()
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What one client asks for."""
+
+    model: str
+    tokens: int
+    pace_s: float
+    wants_logprobs: bool = False
+    user: str = ""
+
+    def body(self) -> bytes:
+        said: dict[str, object] = {"model": self.model, "max_tokens": self.tokens, "seed": round(self.pace_s * 1000)}
+        said |= {"stream": True, "user": self.user}
+        said |= {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+        said |= {"logprobs": True, "top_logprobs": 5} if self.wants_logprobs else {}
+        return json.dumps(said).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a client saw: when its first content came, on the bench's clock, and of how many events."""
+
+    asking: Asking
+    asked_s: float
+    first_s: float
+    events: int
+    sure: int
+    """Events with log-probabilities."""
+
+
+def some(streams: int, model: str, tokens: int, pace_s: float, *, wants_logprobs: bool = False) -> list[Asking]:
+    return [Asking(model, tokens, pace_s, wants_logprobs, f"s{next(NAMES)}") for _ in range(streams)]
+
+
+async def play(gateway: Gateway, asked: Sequence[Asking]) -> tuple[list[Seen], float]:
+    """All of them, and the CPU seconds that the gateway took."""
+    book = CpuBook(gateway.pid)
+    before_s = book.used_s()
+    tasks = [
+        asyncio.create_task(_later(at * each.pace_s / len(asked), gateway.port, each)) for at, each in enumerate(asked)
+    ]
+    seen = [await task for task in tasks]
+    return seen, book.used_s() - before_s
+
+
+async def _later(wait_s: float, port: int, asking: Asking) -> Seen:
+    await asyncio.sleep(wait_s)
+    return await _stream(port, asking)
+
+
+async def _stream(port: int, asking: Asking) -> Seen:
+    raw = asking.body()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    asked_s, first_s, events, sure = perf_counter(), 0.0, 0, 0
+    writer.write(f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw)
+    while piece := await reader.read(1 << 16):
+        events += piece.count(b"\n\ndata: ") + piece.count(b"\r\ndata: ")
+        sure += piece.count(b'"logprobs":{')
+        if not first_s and b'"content":" ' in piece:
+            first_s = perf_counter()
+    writer.close()
+    return Seen(asking, asked_s, first_s, events, sure)
