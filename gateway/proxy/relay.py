@@ -117,6 +117,9 @@ class Relay:
             return None
         if head.content_type.startswith(EVENT_STREAM):
             self.is_stream = True
+        elif self._stitch is not None:
+            self.fail(LegEnd.MALFORMED, "The pod does not stream what it was to go on with.")
+            return None
         return self._open_body(head)
 
     def _open_body(self, head: PodHead) -> Answer:
@@ -214,7 +217,7 @@ class Relay:
             self.status,
             begun=True,
             usage=facts.usage if joint is None else joint.usage,
-            told=facts.usage if joint is not None else None,
+            told=joint.whole if joint is not None else None,
             finish_reason=facts.finish_reason if self.counted is None else "length",
             response_id=facts.response_id if self.api is Api.RESPONSES and joint is None else None,
             answer=answer,

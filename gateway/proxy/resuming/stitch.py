@@ -47,6 +47,8 @@ class Joint:
         self._again = again
         self.usage: Usage | None = None
         """By the word of the pod that goes on, of what it was asked."""
+        self.whole: Usage | None = None
+        """Of the answer as its client is told it."""
 
     def text(self, text: str) -> str:
         """What of this text is new."""
@@ -74,6 +76,7 @@ class Joint:
             details = told.get(name)
             if isinstance(details, dict) and details.get("cached_tokens") is not None:
                 whole[name] = {**details, "cached_tokens": min(details["cached_tokens"], whole[asked])}
+        self.whole = read_told(whole) or self.whole
         return whole
 
 

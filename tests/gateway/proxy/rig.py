@@ -190,7 +190,7 @@ class Rig:
             client.leave()
         await until(lambda: not self.front.open_connections and not self.front.open_requests)
         assert self.router.ledger.is_empty()
-        assert self.front.budget.held == 0
+        assert self.front.budget.held == self.front.desk.kept_bodies.held == 0
         await until(lambda: self.front.pool.open_count == self.front.pool.idle_count)
 
 

@@ -1,0 +1,198 @@
+"""A stream that is cut, byte by byte: who is asked for the rest and how, who is not, and what is left over of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gateway.limits import Limits
+from gateway.spine.bar import Bar
+from gateway.spine.carrier import LegEnd
+from routing.reading import read_usage
+from routing.request import Api
+from tenancy.limits.use import Kind
+from tenancy.quota import Quota
+from tenancy.tenants import Caller, Tenant
+from tests.gateway.proxy.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
+from tests.gateway.proxy.scripted import Step, close, cut, until
+from tests.gateway.proxy.test_limited import Kit
+from tests.gateway.proxy.wire import (
+    DONE,
+    STREAM_HEAD,
+    answer_bytes,
+    chat_answer,
+    chat_event,
+    chunk,
+    chunked,
+    error_answer,
+    event,
+)
+
+BEGUN = b"".join(map(chunk, (chat_event("Once"), chat_event(" upon"))))
+
+ROLE = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+
+
+def continuation(*words: str, prompt_tokens: int = 9) -> list[Step]:
+    """What another pod says, under an id of its own."""
+    head = {"id": "chatcmpl-y", "object": "chat.completion.chunk", "created": 2, "model": "tiny"}
+    made = len(words)
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": made, "total_tokens": prompt_tokens + made}
+    ends = [*([None] * (made - 1)), "stop"]
+    said = [chat_event(word, end, id="chatcmpl-y") for word, end in zip(words, ends, strict=True)]
+    events = [event(head | {"choices": [ROLE]}), *said, event(head | {"choices": [], "usage": usage}), DONE]
+    return [STREAM_HEAD + chunked(events)]
+
+
+def text_of(body: bytes) -> str:
+    told = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+    assert {each["id"] for each in told} == {"chatcmpl-x"}, "one answer has one id"
+    return "".join(choice["delta"].get("content", "") for each in told for choice in each["choices"])
+
+
+def ends(rig: Rig) -> list[LegEnd]:
+    return [end for _, end in rig.ends]
+
+
+@pytest.mark.parametrize("loss", [cut, close])
+async def test_another_pod_goes_on(loss: Any) -> None:
+    """With what was said as its last message and what is left of the limit; its own beginning is not told."""
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([STREAM_HEAD + BEGUN, loss])
+        rig.pods[1].plays(continuation(" a", " time"))
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True, max_tokens=10))
+        assert answer.is_whole
+        assert text_of(answer.body) == "Once upon a time"
+        assert (answer.body.count(DONE), answer.body.count(b'"role"'), answer.body.count(b'"usage"')) == (1, 0, 0)
+        asked = rig.pods[1].questions[0].json()
+        assert asked["messages"][-1] == {"role": "assistant", "content": "Once upon"}
+        assert asked["max_tokens"] == 8
+        assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]
+    (outcome,) = rig.outcomes
+    assert (outcome.status, outcome.resumed, outcome.unresumed, outcome.wasted_tokens) == (200, 1, None, 9)
+    assert outcome.usage is not None
+    assert (outcome.usage.prompt_tokens, outcome.usage.completion_tokens) == (7, 4)
+    assert outcome.finish_reason == "stop"
+
+
+async def test_events_that_went_the_short_way_are_counted() -> None:
+    """Of most only the text is kept; the limit is lowered by all of them."""
+    words = [f" w{number}" for number in range(40)]
+    go_on = [asyncio.Event() for _ in words]
+    steps: list[Step] = [STREAM_HEAD]
+    for word, event_ in zip(words, go_on, strict=True):
+        steps += [chunk(chat_event(word)), event_]
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([*steps, cut])
+        rig.pods[1].plays(continuation(" end"))
+        client = await rig.client()
+        await client.send(request_bytes(CHAT_PATH, a_chat(stream=True, max_tokens=100)))
+        await client.head()
+        for event_ in go_on:
+            await client.chunk()
+            event_.set()
+        while await client.chunk():
+            pass
+        asked = rig.pods[1].questions[0].json()
+        assert asked["messages"][-1]["content"] == "".join(words)
+        assert asked["max_tokens"] == 60
+
+
+async def test_who_cannot_be_reached_is_not_the_last() -> None:
+    """The rest is asked for until somebody gives it; it stays what it is."""
+    async with a_rig(pods=3) as rig:
+        rig.pods[0].plays([STREAM_HEAD + BEGUN, cut])
+        rig.pods[1].close_listener()
+        rig.pods[2].plays(continuation(" a", " time"))
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
+        assert text_of(answer.body) == "Once upon a time"
+        assert ends(rig) == [LegEnd.LOST, LegEnd.UNREACHABLE, LegEnd.ANSWERED]
+    assert (rig.outcomes[0].resumed, len(rig.outcomes[0].attempts)) == (1, 3)
+
+
+async def test_where_nobody_else_is_left_the_same_pod_goes_on() -> None:
+    """A connection can break while its pod lives."""
+    async with a_rig() as rig:
+        rig.pod.plays([STREAM_HEAD + BEGUN, cut], continuation(" a", " time"))
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
+        assert text_of(answer.body) == "Once upon a time"
+
+
+async def test_a_pod_that_calls_the_rest_wrong_ends_it() -> None:
+    """Others would say the same; the client hears of its loss, and no pod is thought ill of for its no."""
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([STREAM_HEAD + BEGUN, cut])
+        rig.pods[1].plays([error_answer("The context is full.", 400)])
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
+        assert answer.is_whole
+        assert b'"pod_lost"' in answer.body
+        assert answer.body.endswith(DONE)
+        assert ends(rig) == [LegEnd.LOST, LegEnd.UNWILLING]
+        assert not LegEnd.UNWILLING.is_pods_fault
+    assert rig.outcomes[0].unresumed is Bar.REFUSED
+
+
+async def test_a_tenant_may_want_none_of_it() -> None:
+    """Then its stream ends with the error, and nothing of its request is kept."""
+    async with a_rig(pods=2, identify=lambda *_: Caller(Tenant("plain", resumes=False))) as rig:
+        rig.pods[0].plays([STREAM_HEAD + BEGUN, cut])
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
+        assert b'"pod_lost"' in answer.body
+        assert not rig.pods[1].questions
+    assert rig.outcomes[0].unresumed is Bar.OFF
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(kept_body_bytes=20), Limits(kept_bodies_bytes=20), Limits(kept_answer_bytes=20)]
+)
+async def test_what_is_too_large_to_be_kept_is_not_gone_on_with(limits: Limits) -> None:
+    """Memory is bounded, for each and for all; the stream itself flows as any."""
+    async with a_rig(pods=2, limits=limits) as rig:
+        rig.pods[0].plays([STREAM_HEAD + BEGUN, cut])
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
+        assert b'"pod_lost"' in answer.body
+        assert not rig.pods[1].questions
+    assert rig.outcomes[0].unresumed is Bar.TOO_LONG
+
+
+async def test_limits_count_on_over_the_cut_and_once() -> None:
+    """What is charged is what the client was told."""
+    kit = Kit(Quota(output_tokens_per_min=1000))
+    async with a_rig(pods=2, identify=kit.identify, make_quotas=kit.make) as rig:
+        rig.pods[0].plays([STREAM_HEAD + BEGUN, cut])
+        rig.pods[1].plays(continuation(" a", " time"))
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True, stream_options={"include_usage": True}))
+        assert text_of(answer.body) == "Once upon a time"
+        (told,) = [line for line in answer.body.splitlines() if b'"usage"' in line]
+        usage = read_usage(Api.CHAT, told.removeprefix(b"data: "))
+        assert usage is not None
+        assert usage.completion_tokens == kit.used(Kind.OUTPUT) == 4
+
+
+async def test_a_client_that_leaves_while_another_pod_goes_on_leaves_nothing() -> None:
+    """The pod is told at once, and the ledger is empty."""
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([STREAM_HEAD + BEGUN, cut])
+        rig.pods[1].plays([STREAM_HEAD, asyncio.Event()])
+        client = await rig.client()
+        await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
+        await until(lambda: rig.pods[1].questions)
+        client.leave()
+        await until(lambda: not rig.pods[1].writers)
+        await until(lambda: rig.outcomes)
+        assert rig.router.ledger.is_empty()
+    assert rig.outcomes[0].status == 499
+
+
+async def test_a_pod_that_answers_a_stream_in_one_piece_does_not_go_on() -> None:
+    """Its answer cannot be joined to events; the next pod is asked."""
+    async with a_rig(pods=3) as rig:
+        rig.pods[0].plays([STREAM_HEAD + BEGUN, cut])
+        rig.pods[1].plays([answer_bytes(chat_answer())])
+        rig.pods[2].plays(continuation(" a", " time"))
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
+        assert text_of(answer.body) == "Once upon a time"
+        assert ends(rig) == [LegEnd.LOST, LegEnd.MALFORMED, LegEnd.ANSWERED]
