@@ -78,7 +78,7 @@ class _Reader:
         if len(models) < 2 or len(set(models)) < len(models):
             self.fault("models", "must name two rungs or more, none twice")
         evidence = self.mapping(told.get("evidence"), "evidence", WORDS["evidence"])
-        return LadderFile(
+        found = LadderFile(
             models=models,
             signal=self.text(told.get("signal"), "signal"),
             stage=self.stage(told.get("stage")),
@@ -87,6 +87,16 @@ class _Reader:
             cuts=tuple(self.cuts(told, len(models) - 1)),
             is_promised=self.truth(told.get("is_promised", False), "is_promised"),
         )
+        if found.is_promised:
+            self._bear_out(found)
+        return found
+
+    def _bear_out(self, file: LadderFile) -> None:
+        """A promise that its own evidence contradicts was not written by us."""
+        if file.evidence.needs is not None:
+            self.fault("is_promised", f"is true, and evidence.needs says that {file.evidence.needs} examples would do")
+        if file.evidence.loss > file.promise.max_loss:
+            self.fault("is_promised", "is true, and evidence.loss is above promise.max_loss")
 
     def promise(self, told: Mapping[str, object]) -> Promise:
         max_loss = self.number(told.get("max_loss"), "promise.max_loss")
@@ -102,6 +112,8 @@ class _Reader:
             for name in sorted(WORDS["evidence"] - {"examples", "needs", "fingerprint"})
             if name in told
         }
+        if not 0.0 <= numbers.get("kept", 0.0) <= 1.0:
+            self.fault("evidence.kept", "must be from 0 to 1")
         needs = told.get("needs")
         return Evidence(
             examples=self.count(told.get("examples"), "evidence.examples"),

@@ -15,7 +15,10 @@ from bench.cascade.truth import NOTHING, Effect, Truth
 from bench.target import Target
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.examples import Example
-from cascade.ladder_file import Promise
+from cascade.ladder import Ladder, Rung
+from cascade.ladder_file import LadderFile, Promise
+from cascade.starting import start_rung
+from cascade.tasks.features import Features
 
 SIZES = (100, 300, 500, 1_000, 2_000)
 LOSSES = (0.01, 0.03)
@@ -61,6 +64,8 @@ class Cell:
     """Examples that would do, by the middle draw without a promise; None where most have one, or none would do."""
     enough: float | None
     """Share of draws of that size in which the promise is made; None where nobody asked."""
+    unpromised: int = 0
+    """Files without a promise under which some request would not begin, and so end, at the top rung."""
 
     def __str__(self) -> str:
         needs = f"{self.needs:,}" if self.needs else "-"
@@ -84,7 +89,7 @@ def judge_cell(population: Population, max_loss: float, size: int, draws: int) -
     best = truth.best(max_loss).saved
     random = Random(f"{population.name} {max_loss} {size}")
     ours, plain, needs = list[Effect](), list[Effect](), list[float]()
-    made = 0
+    made = unpromised = 0
     for _ in range(draws):
         drawn = random.choices(population.examples, k=size)
         found = calibrate(drawn, population.subject, promise)
@@ -92,6 +97,7 @@ def judge_cell(population: Population, max_loss: float, size: int, draws: int) -
         ours.append(truth.of(found.file))
         plain.append(_plain(drawn, truth, max_loss))
         if not found.file.is_promised:
+            unpromised += _begins_below(found.file, population)
             needs.append(float(found.file.evidence.needs or "inf"))
     told = median(needs) if len(needs) * 2 >= draws else float("inf")
     wanted = None if told == float("inf") else int(told)
@@ -110,7 +116,15 @@ def judge_cell(population: Population, max_loss: float, size: int, draws: int) -
         enough=None
         if wanted is None or wanted > LARGEST
         else _enough(population, promise, wanted, draws // TENTH, random),
+        unpromised=unpromised,
     )
+
+
+def _begins_below(file: LadderFile, population: Population) -> bool:
+    """Whether anything that it is asked begins below the top rung."""
+    ladder = Ladder("auto", tuple(map(Rung, file.models)), file=file)
+    rungs, buckets = tuple(range(len(file.models))), {one.bucket for one in population.examples}
+    return any(start_rung(ladder, rungs, bucket, Features()) != rungs[-1] for bucket in buckets)
 
 
 def _enough(population: Population, promise: Promise, size: int, draws: int, random: Random) -> float:
@@ -143,6 +157,8 @@ def targets(cells: Sequence[Cell]) -> Iterator[Target]:
             worst = max(own, key=lambda cell: cell.broken / cell.draws)
             words = f"{name}, {loss * 100:g} points: broken of {worst.draws}, worst size {worst.size:,}"
             yield Target(words, MOST_BROKEN * worst.draws / DRAWS, worst.broken)
+    below = sum(cell.unpromised for cell in cells)
+    yield Target("files without a promise under which anything begins below the top rung", 0, below)
     for cell in cells:
         if cell.enough is not None and cell.size >= SIZE_OF_NEEDS:
             words = f"{cell.population}, {cell.max_loss * 100:g} points, {cell.needs:,} examples as {cell.size:,} say"

@@ -123,13 +123,24 @@ def _short(cell: object) -> str:
 def _unpacked(raw: bytes) -> str:
     try:
         if raw[:2] == GZIP:
-            opened = zlib.decompressobj(wbits=31)
-            raw = opened.decompress(raw, LARGEST + 1)
+            raw = b"".join(_members(raw))
         if len(raw) > LARGEST:
             raise BadLabels([f"it has more than {LARGEST:,} bytes"])
         return raw.decode("utf-8-sig")
     except (zlib.error, UnicodeDecodeError) as fault:
         raise BadLabels([f"neither text in UTF-8 nor gzip of it: {fault}"]) from None
+
+
+def _members(raw: bytes) -> Iterator[bytes]:
+    """Gzip may be several, one behind the other. One that is cut short is no smaller file: it is a broken one."""
+    room = LARGEST + 1
+    while raw and room > 0:
+        opened = zlib.decompressobj(wbits=31)
+        yield (told := opened.decompress(raw, room))
+        room -= len(told)
+        if room > 0 and not opened.eof:
+            raise BadLabels(["cut short: the gzip has no end"])
+        raw = opened.unused_data
 
 
 def _json_lines(text: str) -> Iterator[Cells]:

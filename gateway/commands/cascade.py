@@ -71,8 +71,10 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
         return _refuse(fault.faults)
     except Invalid as invalid:
         return _refuse(map(str, invalid.faults))
-    except (Wrong, OSError) as trouble:
-        return _refuse([str(trouble)])
+    except OSError as trouble:
+        return _refuse([f"{trouble.filename}: {trouble.strerror}" if trouble.filename else str(trouble)])
+    except Wrong as wrong:
+        return _refuse([str(wrong)])
 
 
 def _refuse(faults: Iterable[str]) -> int:

@@ -13,7 +13,7 @@ FILE = LadderFile(
     signal="margin",
     stage=Stage.WINDOW,
     promise=Promise(0.01, 0.95),
-    evidence=Evidence(1000, "sha256:00", loss=0.002, kept=0.4, cost=0.6, cost_always_top=1.0, needs=2000),
+    evidence=Evidence(1000, "sha256:00", loss=0.002, kept=0.4, cost=0.6, cost_always_top=1.0),
     cuts=(
         Cut(0, ANY_BUCKET, 0.75, 0.05, Map((0.1, 0.9), (0.5, -0.1))),
         Cut(0, "code", inf, edge=0.9, edge_share=0.25),
@@ -71,3 +71,13 @@ def test_a_map_that_rises_is_a_fault() -> None:
     """A surer answer cannot be more in need of help; such a file was not written by us."""
     rising = [{"rung": 0, "bucket": "*", "threshold": 1, "map": {"signals": [0, 1], "benefits": [0, 1]}}]
     assert any("benefits" in fault for fault in faults_of(changed(cuts=rising)))
+
+
+def test_a_promise_that_its_evidence_contradicts_is_a_fault() -> None:
+    """Somebody has set it by hand: more examples are needed, more is lost than may be, more is kept than there is."""
+    evidence = json.loads(write_ladder_file(FILE))["evidence"]
+    assert any("would do" in fault for fault in faults_of(changed(evidence=evidence | {"needs": 3400})))
+    assert any("evidence.loss" in fault for fault in faults_of(changed(evidence=evidence | {"loss": 0.5})))
+    assert any("evidence.kept" in fault for fault in faults_of(changed(evidence=evidence | {"kept": 1.5})))
+    unpromised = read_ladder_file(changed(is_promised=False, evidence=evidence | {"needs": 3400}))
+    assert unpromised.evidence.needs == 3400
