@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._waiting: dict[int, Stream] = {}
         self._has_preface = False
         self._leaving_since_s: float | None = None
+        self._takes_no_more = False
         self._is_closed = False
         self._since_s: float | None = None
         """When what is unfinished was first seen so; None where all is whole."""
@@ -226,7 +227,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, number: int, fields: Fields) -> None:
         host = self._host
-        if self._is_closed or len(self.streams) >= host.bounds.max_streams or not host.has_room():
+        is_full = len(self.streams) >= host.bounds.max_streams or not host.has_room()
+        if self._is_closed or self._takes_no_more or is_full:
             self.write(f.reset_frame(number, Fault.REFUSED))
             return
         stream = Stream(self, number, self._peer_window)
@@ -368,14 +370,22 @@ class Connection(asyncio.Protocol):
         for stream in tuple(self.streams.values()):
             if not stream.is_finished:
                 stream.taker.check(now_s)
-        if self._leaving_since_s is not None and not self.streams and now_s - self._leaving_since_s > LEAVING_S:
-            self.close()
+        if self._leaving_since_s is not None and now_s - self._leaving_since_s > LEAVING_S:
+            self._name_last()
+            if not self.streams:
+                self.close()
 
     def say_goodbye(self) -> None:
         """Ask for no more streams. Those that were on their way when this was said are served like all others."""
         if self._leaving_since_s is None:
             self._leaving_since_s = asyncio.get_running_loop().time()
             self.write(f.goaway_frame(f.LARGEST_WINDOW, Fault.NONE))
+
+    def _name_last(self) -> None:
+        """Say which stream is the last that is served: those beyond it may be sent elsewhere without fear."""
+        if not self._takes_no_more:
+            self._takes_no_more = True
+            self.write(f.goaway_frame(self._last, Fault.NONE))
 
     def close(self, fault: Fault = Fault.NONE, words: str = "") -> None:
         """End at once, and say why."""

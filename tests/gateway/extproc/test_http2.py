@@ -220,6 +220,27 @@ async def test_leaving_is_said_before_it_is_done() -> None:
         draining.cancel()
 
 
+async def test_the_last_stream_is_named_and_none_beyond_it_begun() -> None:
+    """First any are welcome that were on their way; then the last is named, and a later one is refused, not lost."""
+    async with echoing(Bounds(preface_s=0.4)) as port, calling(port.where) as caller:
+        call = await caller.call(ECHO)
+        await call.say(b"before")
+        await call.message()
+        draining = asyncio.create_task(port.port.drain(60))
+        heard = b""
+        async with asyncio.timeout(60):
+            while len(goodbyes(heard)) < 2:
+                heard += await caller.reader.read(1 << 16)
+            caller.writer.write(f.frame(f.HEADERS, f.END_HEADERS, 3, b"\x83"))
+            refused = f.reset_frame(3, f.Fault.REFUSED)
+            while refused not in heard:
+                heard += await caller.reader.read(1 << 16)
+        assert f.goaway_frame(f.LARGEST_WINDOW, f.Fault.NONE) in heard
+        assert f.goaway_frame(1, f.Fault.NONE) in heard
+        assert not draining.done()
+        draining.cancel()
+
+
 @pytest.mark.parametrize(
     ("written", "fault"),
     [
