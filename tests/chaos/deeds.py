@@ -32,7 +32,7 @@ class Kind(StrEnum):
     CUT_POD = "cut streams of pod"
     SEVER_POD = "sever characters of pod"
     MUTE_POD = "mute streams of pod"
-    GARBLE_POD = "garble events of pod"
+    GARBLE_POD = "garble frames of pod"
     ABORT_POD = "abort streams of pod"
     DROP_POD = "drop requests of pod"
     BREAK_POD = "break requests of pod"

@@ -17,7 +17,7 @@ FAULTS: dict[Kind, dict[str, object]] = {
     Kind.CUT_POD: {"kind": "cut", "after_chunks": 7},
     Kind.SEVER_POD: {"kind": "reset", "after_chunks": 5, "spot": "character"},
     Kind.MUTE_POD: {"kind": "mute", "after_chunks": 9},
-    Kind.GARBLE_POD: {"kind": "damage", "after_chunks": 3},
+    Kind.GARBLE_POD: {"kind": "damage", "after_chunks": 9, "spot": "frame"},
     Kind.ABORT_POD: {"kind": "abort", "after_chunks": 11},
     Kind.DROP_POD: {"kind": "drop"},
     Kind.BREAK_POD: {"kind": "error"},

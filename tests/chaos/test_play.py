@@ -1,0 +1,67 @@
+"""A short piece of chaos in which every deed waits for its moment and none for the clock: nobody may notice."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.asked import Api, Asked, Heard, Tenant
+from tests.chaos.cast import Cast, key_of, on_stage
+from tests.chaos.deeds import Deed, Kind
+from tests.chaos.dialects import listen
+from tests.chaos.doing import Doing
+from tests.chaos.programs import pause
+from tests.chaos.rest import await_rest
+from tests.chaos.sdks import Sdks
+from tests.chaos.told import read_told
+
+pytestmark = pytest.mark.timeout(600)
+
+PLAY: tuple[tuple[Api, dict[str, object], Kind], ...] = (
+    (Api.CHAT, {"kind": "cut", "after_chunks": 6}, Kind.REPLACE_REDIS),
+    (Api.COMPLETIONS, {"kind": "reset", "after_chunks": 5, "spot": "character"}, Kind.STOP_GATEWAY),
+    (Api.RESPONSES, {"kind": "damage", "after_chunks": 9, "spot": "frame"}, Kind.FLUSH_REDIS),
+    (Api.MESSAGES, {"kind": "abort", "after_chunks": 9}, Kind.KILL_POD),
+)
+"""What befalls each pod once in the middle of a stream, so that it loses both; and what is done when it has ended."""
+
+TOLD_S = 120.0
+
+
+async def test_streams_lose_both_their_pods_and_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    """In each API: text, finish reason and tokens as undisturbed; at the end nothing is left anywhere."""
+    async with on_stage(tmp_path, pods=2, gateways=1) as cast:
+        front, undisturbed = Sdks(cast.front.url, key_of(Tenant.WIDE)), Sdks(cast.undisturbed.url, "k")
+        doing = Doing(cast, lambda _: None)
+        for number, (api, fault, deed) in enumerate(PLAY):
+            await _befall(cast, {**fault, "requests": 1})
+            asked = Asked(
+                number, api, Tenant.WIDE, f"story {number}", is_streamed=True, most_tokens=60, leaves_after=None
+            )
+            heard, wanted = Heard(), Heard()
+            await listen(front, asked, heard, lambda _: None)
+            await listen(undisturbed, asked, wanted, lambda _: None)
+            assert heard.answer == wanted.answer
+            await _befall(cast, {"kind": "none"})
+            await doing.do(Deed(0.0, deed, 0, 0.0))
+        await front.close()
+        await undisturbed.close()
+        assert not doing.faults
+        assert not await await_rest(cast)
+        await _await_told(cast, cuts=2 * len(PLAY))
+
+
+async def _befall(cast: Cast, fault: dict[str, object]) -> None:
+    for pod in cast.pods:
+        async with cast.session.post(f"{pod.url}/faults", json=fault) as answer:
+            assert answer.status == 200, await answer.text()
+
+
+async def _await_told(cast: Cast, *, cuts: int) -> None:
+    """The logs are written a moment after; each stream lost its pod twice, and none was given up."""
+    async with asyncio.timeout(TOLD_S):
+        while (told := read_told(gateway.program.log for gateway in cast.gateways)).cuts < cuts:
+            await pause(0.05)
+    assert (told.resumed, told.cuts, told.not_resumed.total()) == (len(PLAY), cuts, 0)
