@@ -40,8 +40,12 @@ class Heard:
     pieces: list[str] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
-    usage: list[tuple[int, int]] = field(default_factory=list)
-    """Tokens of the prompt, however warm, and of the answer."""
+    usage: list[tuple[int, ...]] = field(default_factory=list)
+    """Tokens of the prompt, however warm, and of the answer; in APIs that tell no ids, of both together.
+
+    A busy engine puts several tokens into one event, and only their ids say how many: what was said before a cut and
+    what came after it is told apart by them, and their sum without them.
+    """
     ids: set[str] = field(default_factory=set)
     receipt: str = ""
     has_begun: asyncio.Event = field(default_factory=asyncio.Event)
@@ -89,6 +93,7 @@ async def say_chat(clients: Clients, model: str, heard: Heard) -> None:
         temperature=0,
         stream=True,
         stream_options={"include_usage": True},
+        extra_body={"return_token_ids": True},
     )
     heard.receipt = stream.response.headers.get("x-hearth-receipt", "")
     async for chunk in stream:
@@ -110,6 +115,7 @@ async def say_completion(clients: Clients, model: str, heard: Heard) -> None:
         temperature=0,
         stream=True,
         stream_options={"include_usage": True},
+        extra_body={"return_token_ids": True},
     )
     heard.receipt = stream.response.headers.get("x-hearth-receipt", "")
     async for chunk in stream:
@@ -145,7 +151,7 @@ async def say_message(clients: Clients, model: str, heard: Heard) -> None:
                 heard.ended.append(str(event.delta.stop_reason))
                 told = event.usage
                 warm = (told.cache_read_input_tokens or 0) + (told.cache_creation_input_tokens or 0)
-                heard.usage.append(((told.input_tokens or 0) + warm, told.output_tokens))
+                heard.usage.append(((told.input_tokens or 0) + warm + told.output_tokens,))
 
 
 async def say_response(clients: Clients, model: str, heard: Heard) -> None:
@@ -164,7 +170,7 @@ async def say_response(clients: Clients, model: str, heard: Heard) -> None:
                 heard.ids.add(event.response.id)
                 heard.ended.append(str(event.response.status))
                 assert event.response.usage is not None
-                heard.usage.append((event.response.usage.input_tokens, event.response.usage.output_tokens))
+                heard.usage.append((event.response.usage.total_tokens,))
                 assert event.response.output_text == "".join(heard.pieces)
 
 
