@@ -27,6 +27,7 @@ class Line(msgspec.Struct):
 class Told:
     """Over all gateways of a run."""
 
+    requests: int = 0
     resumed: int = 0
     """Streams and answers that lost a pod, some of them more than once, and went on."""
     cuts: int = 0
@@ -37,6 +38,7 @@ class Told:
     """By limits, which were told with 429."""
 
     def add(self, line: Line) -> None:
+        self.requests += 1
         if line.resumed:
             self.resumed += 1
             self.cuts += line.resumed
