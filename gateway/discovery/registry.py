@@ -36,6 +36,9 @@ class Pace:
     longest_wait_s: float = 5.0
 
 
+MOST_KEYS = 4 * MOST_AGENTS
+"""That are looked through for those of agents."""
+
 AT_ONCE = 256
 """Keys read with one round trip."""
 
@@ -129,11 +132,17 @@ class Registry:
     async def _read_all(self, client: Client) -> None:
         """Every agent's record. Raises where Redis does not answer in time."""
         async with asyncio.timeout(self._pace.answer_s):
-            keys = [key async for key in client.scan_iter(match=keys_pattern(self._place.prefix), count=1000)]
+            found = client.scan_iter(match=keys_pattern(self._place.prefix), count=1000)
+            keys: list[Any] = []
+            async for key in found:
+                keys.append(key)
+                if len(keys) >= MOST_KEYS:
+                    break
         heed_cancel()
         if len(keys) > MOST_AGENTS:
             self._say("error", "more agents in Redis than we follow", agents=len(keys), followed=MOST_AGENTS)
-        keys = sorted(keys)[:MOST_AGENTS]
+        # A flood of new names must not displace who is known.
+        keys = sorted(keys, key=lambda key: (not self._roll.knows(_agent_of(key)), key))[:MOST_AGENTS]
         for at in range(0, len(keys), AT_ONCE):
             await self._read(client, keys[at : at + AT_ONCE])
 

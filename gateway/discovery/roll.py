@@ -16,6 +16,9 @@ from routing.fleet import Standing
 MOST_AGENTS = 4096
 """Who writes into Redis must not be able to fill our memory."""
 
+MOST_PODS = 8192
+"""Of all agents together: each pod is looked at every second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Word:
@@ -32,23 +35,28 @@ class Word:
 class Roll:
     """Mutable. Time is an argument."""
 
-    def __init__(self, *, most: int = MOST_AGENTS) -> None:
+    def __init__(self, *, most: int = MOST_AGENTS, most_pods: int = MOST_PODS) -> None:
         self._words: dict[str, Word] = {}
         self._most = most
+        self._most_pods = most_pods
+        self._pods = 0
 
     def knows(self, agent: str) -> bool:
         return agent in self._words
 
     def take(self, record: Record, now_s: float, *, left_s: float | None = None) -> bool:
-        """Take an agent's word, unless a later one is known. True where its pods are others than before.
+        """Take an agent's word, unless a later one is known or there is no room: who was there first stays. True where
+        its pods are others than before.
 
         `left_s`: how long the word still counts, where it may be old.
         """
         known = self._words.get(record.agent)
         if known is not None and known.life == record.life and known.beat >= record.beat:
             return False
-        if known is None and len(self._words) >= self._most:
+        more = len(record.pods) - (len(known.found) if known is not None else 0)
+        if (known is None and len(self._words) >= self._most) or (more > 0 and self._pods + more > self._most_pods):
             return False
+        self._pods += more
         counts_s = record.ttl_s if left_s is None else min(left_s, record.ttl_s)
         found = tuple(map(_found, record.pods))
         self._words[record.agent] = Word(record.life, record.beat, record.ttl_s, found, now_s + counts_s)
@@ -58,6 +66,7 @@ class Roll:
         """Forget whose word counts no more. True where there was any."""
         kept = {agent: word for agent, word in self._words.items() if word.until_s > now_s}
         is_less, self._words = len(kept) < len(self._words), kept
+        self._pods = sum(len(word.found) for word in kept.values())
         return is_less
 
     def wait_on(self, now_s: float) -> None:

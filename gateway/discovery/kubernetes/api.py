@@ -121,6 +121,8 @@ class Api:
                 if answer.status != 200:
                     raise _refusal(path, answer.status, await _whole(answer))
                 yield answer
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise Lost(f"{path}: the server's certificate is not trusted ({error.certificate_error})") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Lost(f"{path}: {type(error).__name__}") from None
 

@@ -1,15 +1,20 @@
 """Whatever becomes of the API server, what is told in the end is what it holds."""
 
 import random
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
 
+from gateway.discovery.kubernetes.api import Account, Api, Lost
 from tests.gateway.discovery.api_server import ApiServer, api_server
 from tests.gateway.discovery.cluster import PODS, QUICK, a_pod, followed
 from tests.gateway.discovery.following import Heard
+from tests.gateway.test_tls import make_certificate
 
 A, B, C = (f"http://10.0.0.{number}:8000" for number in (1, 2, 3))
 
@@ -137,6 +142,33 @@ async def test_what_may_not_be_read_is_said(server: ApiServer, tmp_path: Path) -
         server.forbidden.clear()
         await heard.hears(A)
     assert server.token not in str(heard.said)
+
+
+@pytest.mark.parametrize("trusted", ["localhost", "another"])
+async def test_a_server_that_is_not_trusted_is_told_nothing(tmp_path: Path, trusted: str) -> None:
+    """Its certificate is for another name, or from nobody we trust: the token is not sent, and the fault is named."""
+    asked = list[str]()
+
+    async def page(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({})
+
+    shown, ours = make_certificate(tmp_path / "shown", "localhost"), make_certificate(tmp_path / "ours", trusted)
+    runner = web.ServerRunner(web.Server(page))  # type: ignore[arg-type]
+    await runner.setup()
+    secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    secure.load_cert_chain(shown.cert, shown.key)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=secure).start()
+    ca_file = shown.cert if trusted == "localhost" else ours.cert
+    (tmp_path / "token").write_text("secret")
+    account = Account(f"https://127.0.0.1:{runner.addresses[0][1]}", "default", tmp_path / "token", ca_file)
+    try:
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(Lost, match="certificate is not trusted"):
+                await Api(account, session).page("/api/v1/pods", {})
+    finally:
+        await runner.cleanup()
+    assert asked == []
 
 
 async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(server: ApiServer, tmp_path: Path) -> None:

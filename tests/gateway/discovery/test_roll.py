@@ -93,3 +93,15 @@ def test_there_is_room_for_so_many() -> None:
     assert not roll.take(said(B, agent="n2"), 0.0)
     assert roll.take(said(B, beat=2), 1.0)
     assert urls(roll) == [B.url]
+
+
+def test_there_is_room_for_so_many_pods() -> None:
+    """Of all agents together; who was there first stays, and what is forgotten makes room."""
+    roll = Roll(most_pods=2)
+    assert roll.take(said(A), 0.0)
+    assert not roll.take(said(B, Registered("http://c:1"), agent="n2"), 0.0)
+    assert urls(roll) == [A.url]
+    assert roll.take(said(B, agent="n2"), 10.0)
+    assert not roll.take(said(B, Registered("http://c:1"), agent="n2", beat=2), 11.0)
+    assert roll.expire(16.0)
+    assert roll.take(said(B, Registered("http://c:1"), agent="n2", beat=3), 17.0)

@@ -14,7 +14,7 @@ from aiohttp import web
 from gateway.config.redis_place import parse_redis_url
 from gateway.roles.at_work import SWITCH_PATH, RolesAtWork, RoleSwitch
 from gateway.roles.keeper import RoleKeeper
-from gateway.roles.shared import SharedRoles
+from gateway.roles.shared import KEY, SharedRoles
 from routing.facts import Role
 from routing.fleet import Engine
 from routing.roles import Change
@@ -65,6 +65,24 @@ async def test_one_decides_and_the_other_follows(tmp_path: Path) -> None:
         await one.at_work.look()
         await two.at_work.look()
         assert roles_of(two.router) == roles_of(one.router)
+
+
+async def test_a_decider_that_was_stopped_follows_when_it_goes_on(tmp_path: Path) -> None:
+    """Its clock stood still and it takes the lease for its own; by then the key had run out, and another has it."""
+    async with redis_server(tmp_path) as redis, gateways(redis.url) as (one, two):
+        for _ in range(3):
+            await one.at_work.look()
+        assert await redis.say("DEL", KEY) == 1
+        await two.at_work.look()
+        assert two.shared.decides
+        two.router.fleet.assume("http://2", Role.PREFILL)
+        await two.at_work.look()
+        assert await redis.say("PERSIST", KEY) == 1  # However slow this machine is: the other's lease holds.
+        one.router.fleet.assume("http://1", Role.PREFILL)
+        believed = one.shared.decides
+        await one.at_work.look()
+        assert (believed, one.shared.decides) == (True, False)
+        assert roles_of(one.router) == roles_of(two.router)
 
 
 def shown(router: Router, url: str) -> float:
