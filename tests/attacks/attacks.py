@@ -122,10 +122,10 @@ def _strange(number: int) -> bytes:
 
 
 ATTACKS = (
-    Attack("slow heads", slow_heads, 1.0, lambda count: 16 * KB * count),
-    Attack("slow bodies", slow_bodies, 1.0, lambda count: 16 * KB * count),
-    Attack("idle streams", idle_streams, 1.0, lambda count: 64 * KB * count),
-    Attack("streams that are not read", slow_readers, 0.1, lambda count: 512 * KB * count),
+    Attack("slow heads", slow_heads, 1.0, lambda count: 8 * KB * count),
+    Attack("slow bodies", slow_bodies, 1.0, lambda count: 8 * KB * count),
+    Attack("idle streams", idle_streams, 1.0, lambda count: 32 * KB * count),
+    Attack("streams that are not read", slow_readers, 0.1, lambda count: 128 * KB * count),
     Attack("huge bodies", huge_bodies, 0.005, lambda count: min(30 * MB * count, 1024 * MB) * 5 // 4),
     Attack("distinct prefixes", flood(lambda number: asking(f"{number} " * 1000)), 2.0, lambda count: 4 * KB * count),
     Attack("distinct users, sessions, models, paths, headers", flood(_strange), 5.0, lambda count: 4 * KB * count),
