@@ -166,7 +166,7 @@ class Climb:
         ended, hedged = _ended(leg, judge), self._hedged_at == self.at
         self._steps.append(self._told(self.at, ended, usage, judge, held_s=leg.held_s if leg else 0.0, hedged=hedged))
         self._hedged_at = None
-        if judge is not None and judge.verdict is not None:
+        if judge is not None and judge.verdict is not None and ended != FAILED:
             self.plan.share.take(is_escalated=ended == ESCALATED)
 
     def rise(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from simulator.faults import Fault, FaultKind
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from tests.scenarios.rungs import ESCALATES, KEEPS, Rungs, asking, ladder_file, some_rungs
@@ -132,3 +133,23 @@ async def test_a_rung_that_dies_early_is_asked_anew(tmp_path: Path) -> None:
         receipt = await outcome(rungs, head["x-hearth-receipt"])
         assert receipt["model"] == "small"
         await empty(rungs)
+
+
+@pytest.mark.parametrize(("threshold", "rung"), [(NEVER, "big"), (KEEPS, "small")])
+async def test_a_cut_stream_goes_on_with_its_rung(tmp_path: Path, threshold: float, rung: str) -> None:
+    """Whichever of the two was the client's, and whatever was begun beside it: the same model says the same text."""
+    file = ladder_file(threshold, grey=DOUBTED)
+    async with some_rungs(tmp_path, file=file, profile=SLOW, **HEDGED) as rungs:
+        _, whole, _ = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
+        pod = rungs.big if rung == "big" else rungs.small
+        pod.set_fault(Fault(FaultKind.ABORT, after_chunks=16, requests=1))
+        status, body, head = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
+        assert (status, head["x-hearth-rung"], texts(body)[0]) == (200, rung, {rung})
+        assert said(body) == said(whole)
+        await outcome(rungs, head["x-hearth-receipt"])
+        await empty(rungs)
+
+
+def said(body: bytes) -> str:
+    events = [json.loads(line[6:]) for line in body.split(b"\n\n") if line.startswith(b"data: {")]
+    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
