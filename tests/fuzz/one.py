@@ -1,4 +1,7 @@
-"""One target fed for long, in this process: `python -m tests.fuzz.one NAME INPUTS SECONDS`. Ends with what was fed."""
+"""One target fed for long, in this process: `python -m tests.fuzz.one NAME INPUTS SECONDS [LEAD]`.
+
+LEAD is `coverage` or `chance`. Ends with what was fed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ def main() -> None:
     name, inputs, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     target = TARGETS[name]
     (OUT / name).mkdir(parents=True, exist_ok=True)
-    lead = led_by_coverage if find_spec("atheris") else led_by_chance
+    is_led = find_spec("atheris") is not None and sys.argv[4:] != ["chance"]
+    lead = led_by_coverage if is_led else led_by_chance
     lead(target, inputs, seconds)
 
 
