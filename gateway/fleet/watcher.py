@@ -124,9 +124,11 @@ class Watcher:
             self._move_breaker(pod, pod.breaker.failed(self._clock()))
         pod.wake.set()
 
-    def keep_drained(self, urls: Iterable[str]) -> None:
-        """Give these pods no requests when they are found: they were drained before we began."""
-        self._drained.update(urls)
+    def keep_drained(self, urls: Iterable[str], *, drained: bool = True) -> None:
+        """Give these pods no requests, or again, also where they are found later: others were told so before us."""
+        for url in urls:
+            if not self.drain(url, drained=drained):
+                (self._drained.add if drained else self._drained.discard)(url)
 
     def drain(self, url: str, *, drained: bool) -> bool:
         """Give a pod no more requests, or again. False where there is no such pod."""

@@ -83,6 +83,8 @@ class TeamAdmin:
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)
         done = [_json(answer) for answer in answers.values() if answer.status == 200]
+        for told in done[:1]:
+            self._team.take_drained(told["pod"], is_drained=request.path == "/pods/drain")
         return answer_json(merge_drained(done)) if done else _refusal(answers) or _nobody()
 
     async def _take_reload(self, _: web.Request) -> web.Response:

@@ -17,7 +17,7 @@ from typing import Self
 import aiohttp
 
 from gateway.processes.channel import Channel
-from gateway.processes.orders import Failed, Orders, Ping, Renew, Renewed, Reopen, Started
+from gateway.processes.orders import Drained, Failed, Orders, Ping, Renew, Renewed, Reopen, Started
 from gateway.reload import Fresh
 
 ANSWER_S = 5.0
@@ -127,6 +127,10 @@ class Child:
                 return await asyncio.shield(self._renewals[-1])
         except TimeoutError:
             return (f"no answer within {ANSWER_S:g} s; it will follow when it can",)
+
+    def take_drained(self, pod: str, *, is_drained: bool) -> None:
+        """Have it give a pod no requests, or again."""
+        self._channel.send(Drained(pod, is_drained))
 
     def reopen_logs(self) -> None:
         """Have it go on in new log files."""

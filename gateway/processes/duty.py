@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 from gateway.log import EventLog
 from gateway.processes.channel import Channel
-from gateway.processes.orders import Orders, Ping, Renew, Renewed, Reopen
+from gateway.processes.orders import Drained, Orders, Ping, Renew, Renewed, Reopen
 from gateway.reload import Fresh
 from gateway.serving import Signals
 from tenancy.document import Invalid
@@ -24,13 +24,14 @@ async def obeying(
     *,
     renew: Callable[[Fresh], None],
     reopen_logs: Callable[[], None] = lambda: None,
+    keep_drained: Callable[[Drained], None] = lambda _: None,
 ) -> AsyncIterator[None]:
     """Do inside the block what the supervisor says. `renew` puts something in force, or raises `Invalid`.
 
     A supervisor that has gone, however that came, leaves its children to finish what runs; the run folder is theirs to
     clear away then.
     """
-    task = asyncio.create_task(_obey(channel, renew, reopen_logs), name="obey")
+    task = asyncio.create_task(_obey(channel, renew, reopen_logs, keep_drained), name="obey")
     is_orphan = False
 
     def take_end(_: object) -> None:
@@ -51,7 +52,12 @@ async def obeying(
             shutil.rmtree(orders.host.folder, ignore_errors=True)
 
 
-async def _obey(channel: Channel, renew: Callable[[Fresh], None], reopen_logs: Callable[[], None]) -> None:
+async def _obey(
+    channel: Channel,
+    renew: Callable[[Fresh], None],
+    reopen_logs: Callable[[], None],
+    keep_drained: Callable[[Drained], None],
+) -> None:
     while (word := await channel.receive()) is not None:
         match word:
             case Renew(fresh):
@@ -61,6 +67,8 @@ async def _obey(channel: Channel, renew: Callable[[Fresh], None], reopen_logs: C
                     channel.send(Renewed(tuple(map(str, invalid.faults))))
                 else:
                     channel.send(Renewed())
+            case Drained():
+                keep_drained(word)
             case Reopen():
                 reopen_logs()
             case Ping():

@@ -30,6 +30,14 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True)
+class Drained:
+    """To a worker: this pod gets no requests, or again."""
+
+    pod: str
+    is_drained: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Reopen:
     """To a child: log files were moved away, go on in new ones."""
 
@@ -58,4 +66,4 @@ class Renewed:
     faults: tuple[str, ...] = ()
 
 
-Word = Orders | Renew | Reopen | Ping | Started | Failed | Renewed
+Word = Orders | Renew | Drained | Reopen | Ping | Started | Failed | Renewed

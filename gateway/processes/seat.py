@@ -90,6 +90,11 @@ class Seat:
         if self._child is not None:
             self._child.stop()
 
+    def take_drained(self, pod: str, *, is_drained: bool) -> None:
+        """Whoever is here or will be in a moment gives a pod no requests, or again."""
+        if self._child is not None:
+            self._child.take_drained(pod, is_drained=is_drained)
+
     def kill(self) -> None:
         """End the child, whatever it does."""
         if self._child is not None:

@@ -132,6 +132,11 @@ class Team:
         answers = await asyncio.gather(*(child.ask(path, method=method, body=body) for child in children))
         return {child.name: answer for child, answer in zip(children, answers, strict=True) if answer is not None}
 
+    def take_drained(self, pod: str, *, is_drained: bool) -> None:
+        """An operator has said so to all who are at work: who is just beginning is to hear it too."""
+        for seat in self.workers:
+            seat.take_drained(pod, is_drained=is_drained)
+
     # -- orders ------------------------------------------------------------------------------------------------------
 
     async def _orders(self, number: int) -> Orders:

@@ -41,6 +41,7 @@ async def be_worker(orders: Orders, channel: Channel) -> None:
                 gateway.say,
                 renew=lambda fresh: put_in_force(gateway, _share_of(fresh, orders)),
                 reopen_logs=lambda: reopen_logs(gateway),
+                keep_drained=lambda word: gateway.watcher.keep_drained([word.pod], drained=word.is_drained),
             )
         )
         await stack.enter_async_context(watching(gateway, signals))

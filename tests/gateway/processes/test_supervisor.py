@@ -155,6 +155,7 @@ async def test_they_are_asked_and_told_as_one(client: aiohttp.ClientSession, pod
 
         async with client.post(gateway.at("admin", "/pods/drain"), json={"pod": pod.url}) as answer:
             assert (await answer.json())["standing"] == "draining"
+        gateway.early.clear()
         os.kill((await pids(client, gateway))["worker-1"], signal.SIGTERM)
         await gateway.until("worker-1 is at work")
         assert await statuses(gateway, "sk-2") == {503}
