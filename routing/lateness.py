@@ -27,8 +27,8 @@ class Bounds:
     """A silence may be so many times as long as the longest of late."""
     least_s: float = 10.0
     """No engine that falls silent altogether is given up sooner."""
-    least_alone_s: float = 30.0
-    """Nor is one stream among others that flow: an engine may put one aside for lack of room."""
+    least_alone_s: float = 15.0
+    """Nor is one stream while others of its engine flow: an engine may put one aside for lack of room."""
     first_s: float = 10.0
     """For so long is an engine of which nothing is known taken to have been silent."""
     half_s: float = 120.0
@@ -104,7 +104,7 @@ class Pulse:
         self.together = Longest(bounds.first_s)
         """Silences of all its streams at once."""
         self.alone = Longest(bounds.first_s)
-        """Silences of single ones."""
+        """Silences of single ones while others had tokens."""
         self.waiting: set[Vigil] = set()
         """Those whose prompts it has yet to compute."""
 
@@ -139,8 +139,8 @@ class Pulse:
         self._peers.found[Late.ENGINE] += 1
 
     def give_up_one(self, silent_s: float) -> None:
-        """The same for one stream among others."""
-        self.alone.saw(2 * silent_s / self._bounds.times)
+        """One stream among others is. Several may be at one time: were the next to have longer, the last had no end."""
+        self.alone.saw(silent_s / self._bounds.times)
         self._peers.found[Late.STREAM] += 1
 
     def bound_s(self) -> float:
@@ -153,14 +153,15 @@ class Pulse:
     def bound_alone_s(self) -> float:
         """For how long one of several streams may have nothing."""
         bounds = self._bounds
-        return min(self._most_s, max(bounds.least_alone_s, bounds.times * self.alone.seconds, self.bound_s()))
+        return min(self._most_s, max(bounds.least_alone_s, bounds.times * self.alone.seconds))
 
 
 class Vigil:
     """One request's wait for the next byte of its answer, looked at now and then."""
 
     __slots__ = (
-        *("_asked_s", "_bounds", "_has_begun", "_has_head", "_is_telling", "_looked_s", "_pulse", "_silent_s"),
+        *("_alone_s", "_asked_s", "_bounds", "_has_begun", "_has_head", "_is_telling", "_looked_s", "_pulse"),
+        "_silent_s",
         "expected_s",
     )
 
@@ -169,7 +170,7 @@ class Vigil:
         self._pulse = pulse
         self._bounds = bounds
         self._asked_s = self._looked_s = now_s
-        self._silent_s = 0.0
+        self._silent_s = self._alone_s = 0.0
         self._is_telling = is_telling
         self._has_begun = self._has_head = False
         self.expected_s = expected_s
@@ -191,22 +192,24 @@ class Vigil:
         pulse = self._pulse
         pulse.beat(now_s)
         if self._has_begun:
-            pulse.alone.saw(self._silent_s)
+            pulse.alone.saw(self._alone_s)
         else:
             self._has_begun = True
             pulse.waiting.discard(self)
-        self._silent_s = 0.0
+        self._silent_s = self._alone_s = 0.0
 
     def paused(self, now_s: float) -> None:
         """Its client does not read, so nothing can come: that says nothing of the engine, either way."""
-        self._looked_s, self._silent_s = now_s, 0.0
+        self._looked_s, self._silent_s, self._alone_s = now_s, 0.0, 0.0
 
     def silent(self, now_s: float) -> Late | None:
         """Nothing has come since the last look: whether that is too long by now."""
         pulse, bounds = self._pulse, self._bounds
         pulse.look(now_s)
-        self._silent_s += min(now_s - self._looked_s, bounds.most_between_looks_s)
-        self._looked_s = now_s
+        passed_s, self._looked_s = min(now_s - self._looked_s, bounds.most_between_looks_s), now_s
+        self._silent_s += passed_s
+        if pulse.quiet_s <= bounds.most_between_looks_s:  # It speaks to others.
+            self._alone_s += passed_s
         if self._asked_s < pulse.given_up_s:
             return Late.ENGINE
         if self._silent_s < bounds.least_s or not (self._is_telling or self._has_begun):
@@ -214,8 +217,8 @@ class Vigil:
         if pulse.quiet_s >= bounds.least_s and min(self._silent_s, pulse.quiet_s) >= pulse.bound_s():
             pulse.give_up(now_s)
             return Late.ENGINE
-        if self._has_begun and self._silent_s >= pulse.bound_alone_s():
-            pulse.give_up_one(self._silent_s)
+        if self._has_begun and self._alone_s >= pulse.bound_alone_s():
+            pulse.give_up_one(self._alone_s)
             return Late.STREAM
         return None
 

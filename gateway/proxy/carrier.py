@@ -17,6 +17,7 @@ from gateway.proxy.prefill_leg import ask_prefill
 from gateway.proxy.relay import Placed, Relay
 from gateway.proxy.reply import Reply
 from gateway.proxy.resuming.rest import Rest, rest_of
+from gateway.proxy.resuming.stitch import UNLIKE
 from gateway.proxy.vigils import vigil_over
 from gateway.proxy.watch import Watch
 from gateway.quotas.tab import Tab
@@ -125,14 +126,21 @@ class HttpCarrier:
                 return self._cut(leg, relay)
         return leg if self._rest is None or leg.end is LegEnd.ANSWERED else self._cut_again(leg, placement.request)
 
+    def _rest_of(self, relay: Relay) -> Rest | Bar:
+        body = self._keeping.body
+        if self._keeping.is_off:
+            return Bar.OFF
+        try:
+            said = relay.said()
+        except UNLIKE:
+            return Bar.PROMPT
+        if not body or said is None:
+            return Bar.TOO_LONG
+        return rest_of(body, said, sequences=relay.placement.request.sequences)
+
     def _cut(self, leg: Leg, relay: Relay) -> Leg:
         """Its client has seen some of the answer: see whether another pod can be asked for the rest."""
-        request, said, body = relay.placement.request, relay.said(), self._keeping.body
-        rest: Rest | Bar = Bar.TOO_LONG
-        if self._keeping.is_off:
-            rest = Bar.OFF
-        elif body and said is not None:
-            rest = rest_of(body, said, sequences=request.sequences)
+        request, rest = relay.placement.request, self._rest_of(relay)
         if isinstance(rest, Bar):
             return replace(leg, begun=True, barred=rest)
         self._rest, self._body, self._path = rest, rest.asking.body, rest.path

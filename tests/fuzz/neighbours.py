@@ -45,7 +45,7 @@ class Deaf(asyncio.Transport):
         super().__init__()
         self.is_over = False
 
-    def write(self, raw: bytes) -> None:
+    def write(self, raw: bytes | bytearray | memoryview) -> None:
         assert raw
 
     def get_write_buffer_size(self) -> int:

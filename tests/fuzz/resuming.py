@@ -6,7 +6,7 @@ import json
 
 from gateway.proxy.resuming.rest import rest_of
 from gateway.proxy.resuming.said import read_said
-from gateway.proxy.resuming.stitch import stitched
+from gateway.proxy.resuming.stitch import UNLIKE, stitched
 from gateway.spine.bar import Bar
 from routing.request import GENERATING
 from tests.fuzz.target import Target, split
@@ -33,7 +33,10 @@ def feed_resuming(raw: bytes) -> None:
     steer, raw = split(raw)
     api, withholds = SPEAKING[steer % len(SPEAKING)], bool(steer & 4)
     kept, _, more = raw.partition(LOST)
-    said = read_said(api, kept, kept.count(b"\n\n"), withholds_usage=withholds)
+    try:
+        said = read_said(api, kept, kept.count(b"\n\n"), withholds_usage=withholds)
+    except UNLIKE:  # As the carrier does.
+        return
     rest = rest_of(BODY, said, sequences=1)
     if isinstance(rest, Bar):
         return

@@ -122,7 +122,7 @@ def test_a_stream_that_is_put_aside_has_more_time_than_an_engine() -> None:
 
 
 def test_streams_that_are_put_aside_often_get_more_time() -> None:
-    """Learned from those that came back, and from one that was given up, in case it would have."""
+    """Learned from those that came back."""
     watch = Watch()
     aside, flowing = watch.streams(), watch.streams()
     watch.flows(aside, flowing, seconds=600)
@@ -130,8 +130,27 @@ def test_streams_that_are_put_aside_often_get_more_time() -> None:
     watch.flows(aside, flowing, seconds=1.0)
     assert watch.silent_for(15.0, aside, flowing=(flowing,)) == {}
     assert watch.silent_for(9.0, aside, flowing=(flowing,)) == {0: Late.STREAM}
-    again = watch.streams()
-    assert watch.silent_for(24.0, again, flowing=(flowing,)) == {}
+
+
+def test_streams_that_are_stuck_one_after_another_are_all_given_up_in_time() -> None:
+    """The tenth waits no longer than the first has."""
+    watch = Watch()
+    flowing = watch.streams()
+    for _ in range(10):
+        assert watch.silent_for(13.0, watch.streams(), flowing=(flowing,)) == {0: Late.STREAM}
+
+
+def test_what_an_engine_is_silent_for_altogether_is_no_stream_put_aside() -> None:
+    """Neither learned from, nor held against a stream: nobody had anything meanwhile."""
+    watch = Watch()
+    first, second = watch.streams(), watch.streams()
+    watch.flows(first, second, seconds=600)
+    waiting = watch.asks(expected_s=10.0)
+    assert watch.silent_for(38.0, first, second, waiting) == {}
+    watch.flows(second, waiting, seconds=LOOK_S)
+    watch.flows(first, second, waiting, seconds=1.0)
+    assert watch.silent_for(7.0, first, flowing=(second,)) == {}
+    assert watch.silent_for(2.0, first, flowing=(second,)) == {0: Late.STREAM}
 
 
 def test_all_who_wait_for_a_hung_engine_are_told_at_once() -> None:

@@ -9,14 +9,11 @@ from gateway.proxy.resuming.choices import ChoicesStitch
 from gateway.proxy.resuming.messages import MessagesStitch
 from gateway.proxy.resuming.responses import ResponsesStitch
 from gateway.proxy.resuming.said import Said
-from gateway.proxy.resuming.stitch import Joint, Stitch
+from gateway.proxy.resuming.stitch import UNLIKE, Joint, Stitch
 from gateway.spine.bar import Bar
 from routing.request import Api
 
 PATHS = {Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions", Api.RESPONSES: "/v1/responses"}
-
-UNLIKE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What is raised where events have another shape than they ought to."""
 
 
 class Rest(Struct, frozen=True):

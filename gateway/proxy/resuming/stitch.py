@@ -16,6 +16,9 @@ DONE_EVENT = b"data: [DONE]\n\n"
 
 DETAILS = ("prompt_tokens_details", "input_tokens_details")
 
+UNLIKE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""What is raised where an event has another shape than its API gives it."""
+
 
 class Stitch(Protocol):
     """One pod's rest of one answer. `api` is the pod's dialect; whole events are put in."""
@@ -100,7 +103,7 @@ def stitched(stitch: Stitch, events: bytes) -> bytes | None:
                 out += stitch.event(event)
             elif raw.startswith(b"data:"):
                 out += stitch.done()
-    except (KeyError, IndexError, TypeError, AttributeError):
+    except UNLIKE:
         return None
     return b"".join(out)
 

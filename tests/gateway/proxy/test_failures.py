@@ -342,3 +342,16 @@ async def test_a_witness_that_fails_does_not_take_the_client_with_it() -> None:
         (fault,) = rig.faults
         assert isinstance(fault["exception"], RuntimeError)
         rig.faults.clear()
+
+
+async def test_a_pod_that_said_what_nobody_can_make_out_is_to_blame_for_its_cut() -> None:
+    """What the client has of it cannot be gone on with, and the error is not ours."""
+    strange = event({"id": "c", "choices": [{"index": 0, "delta": {"content": {"not": "a text"}}}]})
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([STREAM_HEAD + chunk(chat_event("Hi")) + chunk(strange), cut])
+        rig.pods[1].plays(GOOD_STREAM)
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
+        assert answer.is_whole
+        assert b'"pod_lost"' in answer.body
+        assert not rig.pods[1].questions
+    assert rig.outcomes[0].unresumed == "prompt"
