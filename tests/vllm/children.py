@@ -85,6 +85,14 @@ class Child:
         self._signal(signal.SIGKILL)
         self._started.wait()
 
+    def pause(self) -> None:
+        """Have all its processes stand still, as on a machine that swaps or hangs; connections stay open."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After a pause, as if nothing had been."""
+        self._signal(signal.SIGCONT)
+
     def start_again(self) -> None:
         """The same server once more where it has ended, as its supervisor would: same address, empty memory."""
         assert not self.is_running
