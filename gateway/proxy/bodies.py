@@ -17,7 +17,7 @@ from gateway.proxy.flow import EVENT_END, Flow, Parsing
 from gateway.proxy.kept import Kept
 from gateway.proxy.pod_errors import PodError, about_model, error_event, read_error
 from gateway.proxy.reply import Reply
-from gateway.proxy.scanner import ABORT, ABORTED, Scanner, is_aborted
+from gateway.proxy.scanner import ABORTED, Scanner, is_whole_aborted
 from gateway.spine.carrier import LegEnd
 from routing.placement import Usage
 from routing.request import Api, Request
@@ -185,7 +185,7 @@ class WholeBody:
 
     def _was_given_up(self) -> bool:
         self._held = [b"".join(self._held)]
-        return ABORT in self._held[0] and is_aborted(self._relay.api, self._held[0])
+        return is_whole_aborted(self._relay.api, self._held[0])
 
     def _let_go(self) -> None:
         held, self._held = b"".join(self._held), []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from gateway.proxy.kept import TAIL_BYTES, Kept
 from gateway.proxy.pod_errors import PodError, read_stream_error
@@ -55,6 +55,12 @@ class Stop(Struct):
     stop_reason: str | None = None
 
 
+class WholeMessage(Struct):
+    """Anthropic's answer in one piece. One that says nothing at all of a reason is none of vLLM's."""
+
+    stop_reason: str | UnsetType | None = UNSET
+
+
 class Stopped(Struct):
     type: str = ""
     delta: Stop | None = None
@@ -80,6 +86,7 @@ class UsageOnly(Struct):
 
 CHOICES = msgspec.json.Decoder(Choices)
 STOPPED = msgspec.json.Decoder(Stopped)
+WHOLE_MESSAGE = msgspec.json.Decoder(WholeMessage)
 TYPED = msgspec.json.Decoder(Typed)
 USAGE_ONLY = msgspec.json.Decoder(UsageOnly)
 
@@ -217,6 +224,16 @@ def _is_usage_only(told: bytes) -> bool:
     except UNREADABLE:
         return False
     return event.choices == [] and event.usage is not None
+
+
+def is_whole_aborted(api: Api, body: bytes) -> bool:
+    """The same of a whole answer."""
+    if api is not Api.MESSAGES:
+        return is_aborted(api, body)
+    try:
+        return WHOLE_MESSAGE.decode(body).stop_reason is None
+    except UNREADABLE:
+        return False
 
 
 def is_aborted(api: Api, told: bytes) -> bool:

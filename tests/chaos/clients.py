@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tests.chaos.asked import Asked, Heard, Tenant
+from tests.chaos.asked import Api, Asked, Heard, Tenant
 from tests.chaos.dialects import Left, listen
+from tests.chaos.doing import TOKENS_BEFORE_ABORT
 from tests.chaos.sdks import LOST, TOLD, TOO_MANY, Sdks
 
 
@@ -26,6 +27,8 @@ class Fate(StrEnum):
     """Refused, or ended as too long, by a limit of its tenant."""
     RECONNECTED = "reconnected"
     """The gateway itself was lost inside a stream; asked again, the answer was whole."""
+    UNSEEN = "unseen"
+    """A response that its engine gave up, and that said it was complete: vLLM has no other word for it there."""
     CUT = "cut"
     """A stream that had begun ended with an error that the gateway told."""
     FAILED = "failed"
@@ -119,6 +122,8 @@ class Clients:
             return fate, ""
         if _was_shortened(asked, heard, wanted):
             return Fate.LIMITED, ""
+        if _was_given_up_unseen(asked, heard, wanted):
+            return Fate.UNSEEN, ""
         return Fate.WRONG, f"{heard.answer!r} is not {wanted.answer!r}"
 
 
@@ -136,3 +141,9 @@ def _was_shortened(asked: Asked, heard: Heard, wanted: Heard) -> bool:
     """A stream that has used up its tenant's tokens ends as if it had reached its longest."""
     is_beginning = wanted.text.startswith(heard.text) and heard.ended in ("length", "max_tokens", "incomplete")
     return asked.tenant is Tenant.NARROW and is_beginning
+
+
+def _was_given_up_unseen(asked: Asked, heard: Heard, wanted: Heard) -> bool:
+    """By an engine that aborts after so many tokens; a shorter or longer piece of an answer is wrong."""
+    is_piece = wanted.text.startswith(heard.text) and heard.tokens == TOKENS_BEFORE_ABORT
+    return asked.api is Api.RESPONSES and heard.ended == "completed" and is_piece

@@ -11,6 +11,8 @@ from tests.chaos.deeds import Deed, Kind, Whom
 from tests.chaos.programs import Program, pause
 from tests.chaos.wire import Wire
 
+TOKENS_BEFORE_ABORT = 12
+
 FAULTS: dict[Kind, dict[str, object]] = {
     Kind.SLOW_POD: {"kind": "slow", "factor": 8.0},
     Kind.HANG_POD: {"kind": "hang"},
@@ -18,7 +20,7 @@ FAULTS: dict[Kind, dict[str, object]] = {
     Kind.SEVER_POD: {"kind": "reset", "after_chunks": 5, "spot": "character"},
     Kind.MUTE_POD: {"kind": "mute", "after_chunks": 9},
     Kind.GARBLE_POD: {"kind": "damage", "after_chunks": 9, "spot": "frame"},
-    Kind.ABORT_POD: {"kind": "abort", "after_chunks": 11},
+    Kind.ABORT_POD: {"kind": "abort", "after_chunks": TOKENS_BEFORE_ABORT - 1},
     Kind.DROP_POD: {"kind": "drop"},
     Kind.BREAK_POD: {"kind": "error"},
     Kind.REFUSE_POD: {"kind": "refuse"},
