@@ -22,8 +22,10 @@ class RoleTerms:
 
     ttft_s: float = 2.0
     tpot_s: float = 0.05
-    memory_s: float = 5.0
-    """How fast what was asked for is forgotten."""
+    memory_s: float = 8.0
+    """How fast what was asked for is forgotten; what decodes cannot wait, and is followed twice as fast."""
+    peak_s: float = 20.0
+    """How fast a peak of need is forgotten: where bursts of both kinds alternate, the split is to bear both."""
     ahead_s: float = 20.0
     """Decodes pile up for as long as answers last: how far ahead their growth is taken to go on."""
     min_stay_s: float = 60.0
@@ -32,15 +34,15 @@ class RoleTerms:
     """By how much of itself the worst pressure must fall for one engine to move."""
     busy: float = 0.5
     """Below this pressure nobody is badly off and nothing moves."""
-    prefill_busy: float = 0.8
-    """The share of its time that a prefill engine may compute before queues grow long."""
+    prefill_busy: float = 1.0
+    """The share of its time that a prefill engine may compute; what has to wait too long counts beside it."""
     moved_per_minute: float = 1.0
     """At most so many of them, as a share, change within a minute; one always may."""
     least_prefill: int = 1
     least_decode: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("ttft_s", "tpot_s", "memory_s"):
+        for name in ("ttft_s", "tpot_s", "memory_s", "peak_s", "prefill_busy"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be > 0")
         if self.min_stay_s < 0 or not 0 < self.gain < 1 or not 0 < self.moved_per_minute <= 1:
@@ -63,6 +65,8 @@ class Worker:
     decoding: float = 0.0
     """Sequences."""
     decode_load: float = 0.0
+    decode_need: float = 0.0
+    """Engines that its decoding would keep as busy as the promised TPOT allows, were it all on them."""
     may_change: bool = True
     """Whether connector and engine let it do either."""
 
@@ -89,6 +93,11 @@ class Need:
     prefill: float
     decode: float
 
+    def after_peak(self, peak: Need, keep: float) -> Need:
+        """This need, or what is kept of one that was greater, each kind by itself."""
+        prefill, decode = max(0.0, peak.prefill - self.prefill), max(0.0, peak.decode - self.decode)
+        return Need(self.prefill + keep * prefill, self.decode + keep * decode)
+
 
 class Balance:
     """One pool's split. Fed with what is asked for and what is there; remembers its own changes."""
@@ -101,22 +110,28 @@ class Balance:
         self._decode = 0.0
         self._decode_growth = 0.0
         self._seen_s: float | None = None
+        self._peak = Need(0.0, 0.0)
 
     def look(self, workers: Sequence[Worker], prefill_s: float, now_s: float) -> Need:
         """Take note: `prefill_s` of prefill was asked for since the last look."""
         # Who drains bears what is left of its decodes itself: nobody else has to.
-        decode = sum(worker.decode_load for worker in workers if not worker.is_draining)
-        if self._seen_s is None or now_s <= self._seen_s:
-            self._seen_s = now_s if self._seen_s is None else self._seen_s
-            self._decode = decode
-        else:
-            span_s = now_s - self._seen_s
-            keep = exp(-span_s / self.terms.memory_s)
-            self._prefill_rate = keep * self._prefill_rate + (1 - keep) * prefill_s / span_s
-            before, self._decode = self._decode, keep * self._decode + (1 - keep) * decode
-            growth = (self._decode - before) / span_s
-            self._decode_growth = keep * self._decode_growth + (1 - keep) * growth
-            self._seen_s = now_s
+        decode = sum(worker.decode_need for worker in workers if not worker.is_draining)
+        if self._seen_s is None:
+            self._seen_s, self._decode = now_s, decode
+        span_s, self._seen_s = max(0.0, now_s - self._seen_s), max(now_s, self._seen_s)
+        if span_s > 0:
+            self._learn(prefill_s, decode, span_s)
+        self._peak = self._need(workers).after_peak(self._peak, exp(-span_s / self.terms.peak_s))
+        return self._peak
+
+    def _learn(self, prefill_s: float, decode: float, span_s: float) -> None:
+        keep, keep_decode = exp(-span_s / self.terms.memory_s), exp(-2 * span_s / self.terms.memory_s)
+        self._prefill_rate = keep * self._prefill_rate + (1 - keep) * prefill_s / span_s
+        before, self._decode = self._decode, keep_decode * self._decode + (1 - keep_decode) * decode
+        growth = (self._decode - before) / span_s
+        self._decode_growth = keep_decode * self._decode_growth + (1 - keep_decode) * growth
+
+    def _need(self, workers: Sequence[Worker]) -> Need:
         # What is owed has to be done within the promised time, beside what keeps coming.
         owed = sum(worker.owed_s for worker in workers)
         waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.memory_s
@@ -176,6 +191,17 @@ def _split(workers: Iterable[Worker]) -> tuple[list[Worker], list[Worker]]:
 
 def _pressures(need: Need, prefill: int, decode: int) -> tuple[float, float]:
     return need.prefill / max(prefill, 1e-9), need.decode / max(decode, 1e-9)
+
+
+def decode_need(load: float, step_base_s: float, tpot_s: float) -> float:
+    """What an engine's decodes would need of engines as full as the promised TPOT allows; `load` is `decode_load`.
+
+    An engine that is far from full steps faster than promised. What it decodes stays longer where more decode, and is
+    more at a time: the tokens per second are what remains the same, not the sequences. Where it is more than full, what
+    has piled up counts as it is.
+    """
+    step_s = step_base_s + load * max(0.0, tpot_s - step_base_s)
+    return load * max(1.0, tpot_s / step_s) if load > 0 and step_s > 0 else 0.0
 
 
 def decode_load(

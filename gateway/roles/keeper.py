@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from routing.connectors.registry import connector_of
 from routing.facts import PodFacts, Role
 from routing.fleet import Engine, Pod, Standing
-from routing.roles import Balance, Change, RoleTerms, Worker, decode_load
+from routing.roles import Balance, Change, RoleTerms, Worker, decode_load, decode_need
 from routing.router import Router
 
 LOOK_S = 1.0
@@ -111,7 +111,8 @@ class RoleKeeper:
             self.terms.tpot_s,
         )
         since_s = pool.since_s[engine.name]
-        return Worker(engine.name, engine.role, since_s, owed_s, decoding, load, may_be_both(facts))
+        need = decode_need(load, costs.step_base_s[slot], self.terms.tpot_s)
+        return Worker(engine.name, engine.role, since_s, owed_s, decoding, load, need, may_be_both(facts))
 
     def _asked_since(self, pool: _Pool, engines: Iterable[tuple[Engine, PodFacts]]) -> float:
         total = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from routing.facts import Role
-from routing.roles import Balance, Change, Need, RoleTerms, Worker, decode_load
+from routing.roles import Balance, Change, Need, RoleTerms, Worker, decode_load, decode_need
 
 TERMS = RoleTerms(min_stay_s=20.0, moved_per_minute=0.5)
 
@@ -94,10 +94,10 @@ def test_no_more_than_a_share_changes_within_a_minute() -> None:
 
 def test_a_draining_engine_bears_its_own_decodes() -> None:
     """What it has to finish is nobody's need: the decodes do not call it back."""
-    stays = Worker("d", Role.DECODE, 0.0, decoding=10, decode_load=0.5)
-    leaves = Worker("leaving", Role.PREFILL, 0.0, decoding=10, decode_load=0.9)
+    stays = Worker("d", Role.DECODE, 0.0, decoding=10, decode_load=0.5, decode_need=0.75)
+    leaves = Worker("leaving", Role.PREFILL, 0.0, decoding=10, decode_load=0.9, decode_need=0.95)
     assert leaves.is_draining
-    assert Balance(TERMS).look([stays, leaves], 0.0, 0.0).decode == 0.5
+    assert Balance(TERMS).look([stays, leaves], 0.0, 0.0).decode == 0.75
 
 
 def test_need_follows_what_is_asked_for() -> None:
@@ -106,9 +106,20 @@ def test_need_follows_what_is_asked_for() -> None:
     for second in range(60):
         need = balance.look(fleet, 2.0, float(second))
     assert need.prefill == pytest.approx(2.0 / TERMS.prefill_busy, rel=0.02)
-    for second in range(60, 120):
+    for second in range(60, 180):
         need = balance.look(fleet, 0.0, float(second))
     assert need.prefill < 0.05
+
+
+def test_a_peak_is_remembered_while_the_other_kind_has_its_own() -> None:
+    """Decodes that came in a burst are still reckoned with when prompts come in one, and not for ever."""
+    balance, calm = Balance(TERMS), workers(2, 6)
+    burst = [*workers(2, 5), Worker("d", Role.DECODE, 0.0, decoding=30, decode_load=3.0, decode_need=3.0)]
+    peak = max(balance.look(burst, 0.0, float(second)).decode for second in range(30))
+    later = [balance.look(calm, 0.0, float(second)).decode for second in range(30, 150)]
+    assert peak >= 3.0
+    assert later[10] > peak / 3
+    assert later[-1] < 0.05
 
 
 def test_owed_prefill_is_need() -> None:
@@ -125,6 +136,23 @@ def test_decode_load_is_the_nearer_end() -> None:
     assert decode_load(20, 1_000, 100_000, 0.010, 0.001, 0.050) == pytest.approx(0.5)
     assert decode_load(20, 90_000, 100_000, 0.010, 0.001, 0.050) == pytest.approx(0.9)
     assert decode_load(20, 0, 0, 0.010, 0.0, 0.050) == 0.0
+
+
+def test_few_decodes_need_more_than_their_share() -> None:
+    """Eight engines of three sequences step in 0.0236 s; no single engine makes as many tokens within 0.06 s."""
+    sequences, step_base_s, each_s, tpot_s = 3, 0.020, 0.001_2, 0.060
+    load = decode_load(sequences, 0, 0, step_base_s, each_s, tpot_s)
+    tokens_per_s = sequences / (step_base_s + sequences * each_s)
+    bearable_per_s = (tpot_s - step_base_s) / each_s / tpot_s
+    assert decode_need(load, step_base_s, tpot_s) == pytest.approx(tokens_per_s / bearable_per_s)
+    assert 8 * load < 1 < 8 * decode_need(load, step_base_s, tpot_s)
+
+
+def test_full_engines_need_what_they_hold() -> None:
+    """At the promised pace as much as they are, beyond it what has piled up, and idle nothing."""
+    assert decode_need(1.0, 0.020, 0.060) == pytest.approx(1.0)
+    assert decode_need(3.0, 0.020, 0.060) == pytest.approx(3.0)
+    assert decode_need(0.0, 0.0, 0.060) == 0.0
 
 
 @pytest.mark.parametrize(
