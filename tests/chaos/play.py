@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from tests.chaos.asked import draw_request
 from tests.chaos.cast import Cast, key_of
 from tests.chaos.clients import Clients, Ended, Fate
-from tests.chaos.deeds import draw_deeds
+from tests.chaos.deeds import USUAL, Kind, Pace, draw_deeds
 from tests.chaos.doing import Doing, Say
 from tests.chaos.programs import pause
 from tests.chaos.report import Tally
@@ -27,11 +27,14 @@ class Scene:
     seconds: float
     rate: float
     forgives: frozenset[Fate] = frozenset()
+    kinds: Sequence[Kind] = tuple(Kind)
+    pace: Pace = USUAL
 
 
 async def play(cast: Cast, scene: Scene, say: Say) -> Tally:
     """Deeds drawn from the scene's seed."""
-    deeds = draw_deeds(scene.seed, scene.seconds, len(cast.pods), len(cast.gateways))
+    crowd = len(cast.pods), len(cast.gateways)
+    deeds = draw_deeds(scene.seed, scene.seconds, *crowd, kinds=scene.kinds, pace=scene.pace)
     doing = Doing(cast, say)
     tally = await play_with(cast, scene, doing, lambda: doing.all(deeds))
     tally.deeds = len(deeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -120,3 +121,18 @@ async def some_rungs(
 
 def asking(text: str = "Hi", **more: Any) -> dict[str, Any]:
     return {"model": LADDER, "messages": [{"role": "user", "content": text}], "max_tokens": 24} | more
+
+
+async def settled(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
+    """The receipt, once the request has left."""
+    async with asyncio.timeout(60):
+        while "climbed" not in (receipt := await rungs.receipt(receipt_id)):
+            pass
+    return receipt
+
+
+async def empty(rungs: Rungs) -> None:
+    """Wait until the ledger holds nothing."""
+    async with asyncio.timeout(60):
+        while await rungs.charged():
+            pass

@@ -14,7 +14,7 @@ import pytest
 from simulator.faults import Fault, FaultKind
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
-from tests.scenarios.rungs import ESCALATES, KEEPS, Rungs, asking, ladder_file, some_rungs
+from tests.scenarios.rungs import ESCALATES, KEEPS, Rungs, asking, empty, ladder_file, settled, some_rungs
 
 CHAT = "/v1/chat/completions"
 
@@ -26,20 +26,6 @@ DOUBTED = 2.0
 """So far above the threshold that every answer is in doubt until it is judged."""
 
 NEVER = ESCALATES / 2 - 0.01
-
-
-async def outcome(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
-    """The receipt, once the request has left."""
-    async with asyncio.timeout(60):
-        while "climbed" not in (receipt := await rungs.receipt(receipt_id)):
-            pass
-    return receipt
-
-
-async def empty(rungs: Rungs) -> None:
-    async with asyncio.timeout(60):
-        while await rungs.charged():
-            pass
 
 
 async def stopped(pod: SimulatedPod) -> None:
@@ -89,7 +75,7 @@ async def one_answer(rungs: Rungs, answered: str) -> list[tuple[str, str, bool]]
     models, ids, roles = texts(body)
     assert (models, len(ids), roles) == ({answered}, 1, 1)
     assert body.endswith(b"data: [DONE]\n\n")
-    receipt = await outcome(rungs, head["x-hearth-receipt"])
+    receipt = await settled(rungs, head["x-hearth-receipt"])
     climbed = receipt["climbed"]
     assert receipt["model"] == answered
     assert receipt["usage"]["completion_tokens"] == climbed["rungs"][-1]["output_tokens"] > 8
@@ -130,7 +116,7 @@ async def test_a_rung_that_dies_early_is_asked_anew(tmp_path: Path) -> None:
         status, body, head = await rungs.post(CHAT, asking(stream=True))
         assert (status, head["x-hearth-rung"]) == (200, "small")
         assert texts(body)[0] == {"small"}
-        receipt = await outcome(rungs, head["x-hearth-receipt"])
+        receipt = await settled(rungs, head["x-hearth-receipt"])
         assert receipt["model"] == "small"
         await empty(rungs)
 
@@ -146,7 +132,7 @@ async def test_a_cut_stream_goes_on_with_its_rung(tmp_path: Path, threshold: flo
         status, body, head = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
         assert (status, head["x-hearth-rung"], texts(body)[0]) == (200, rung, {rung})
         assert said(body) == said(whole)
-        await outcome(rungs, head["x-hearth-receipt"])
+        await settled(rungs, head["x-hearth-receipt"])
         await empty(rungs)
 
 

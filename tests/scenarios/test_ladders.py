@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from cascade.ladder_file import Stage
 from simulator.profile import Profile
-from tests.scenarios.rungs import ESCALATES, KEEPS, LADDER, Rungs, asking, ladder_file, some_rungs
+from tests.scenarios.rungs import ESCALATES, KEEPS, LADDER, Rungs, asking, empty, ladder_file, settled, some_rungs
 
 CHAT = "/v1/chat/completions"
 
@@ -53,21 +53,6 @@ async def climbing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ru
     slow = Profile(step_base_s=0.01)
     async with some_rungs(tmp_path_factory.mktemp("climbing"), NEVER, policy=POLICY, profile=slow) as rungs:
         yield rungs
-
-
-async def settled(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
-    """The receipt, once the request has left."""
-    async with asyncio.timeout(60):
-        while "climbed" not in (receipt := await rungs.receipt(receipt_id)):
-            pass
-    return receipt
-
-
-async def empty(rungs: Rungs) -> None:
-    """Wait until the ledger holds nothing."""
-    async with asyncio.timeout(60):
-        while await rungs.charged():
-            pass
 
 
 @pytest.mark.parametrize("rung", ["small", "big"])

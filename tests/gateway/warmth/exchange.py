@@ -103,6 +103,11 @@ class Host:
         self.workers.append(worker)
         return worker
 
+    def knows(self, *workers: Worker) -> bool:
+        """Whether all are connected, and the warmth process has heard who they are: that comes a moment later."""
+        heard = self.warmth.hub._lines.values()
+        return all(worker.sharing.is_connected and worker.sharing.origin in heard for worker in workers)
+
     async def stop(self) -> None:
         """End the warmth process; workers live on."""
         self.running.cancel()

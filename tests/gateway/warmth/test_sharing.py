@@ -28,7 +28,7 @@ async def test_workers_know_what_their_siblings_do(tmp_path: Path) -> None:
     """A request that one worker places is charged by the others, is warm for them, and is given back."""
     async with host(tmp_path) as here:
         one, two, three = here.worker(), here.worker(), here.worker()
-        await until(lambda: all(worker.sharing.is_connected for worker in here.workers))
+        await until(lambda: here.knows(one, two, three))
         placement = place(one.router, ask(session="talk"), now_s=one.now_s(), draw=0.9)
         await until(lambda: alike(one, two, three))
         placement.first_token(one.now_s())
@@ -44,13 +44,13 @@ async def test_who_comes_late_is_told_the_past_when_it_knows_the_pods(tmp_path: 
     """A worker that starts anew is warm from the start, and not before it has seen the fleet."""
     async with host(tmp_path) as here:
         one = here.worker()
-        await until(lambda: one.sharing.is_connected)
+        await until(lambda: here.knows(one))
         for number in range(300):
             serve(one.router, ask(b"Talk %d. " % number * 300), now_s=one.now_s())
         held = place(one.router, ask(b"still open " * 100), now_s=one.now_s())
         await until(lambda: here.warmth.hub.past_bytes > 300 * 100)
         late = here.worker(fleet_known=False)
-        await until(lambda: late.sharing.is_connected and loads(late.router))
+        await until(lambda: here.knows(late) and loads(late.router))
         assert late.sharing.recalled == 0
         late.sharing._fleet_known.set()
         await until(lambda: late.sharing.recalled)
@@ -66,7 +66,7 @@ async def test_who_dies_owes_nothing(tmp_path: Path) -> None:
     """The requests of a worker that is gone were cut off: siblings let go of them at once."""
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
-        await until(lambda: one.sharing.is_connected and two.sharing.is_connected)
+        await until(lambda: here.knows(one, two))
         place(one.router, ask(), now_s=one.now_s())
         await until(lambda: loads(two.router))
         await one.die()
@@ -77,7 +77,7 @@ async def test_the_warmth_process_is_missed_and_not_waited_for(tmp_path: Path) -
     """Away it is done without; back, everybody states what is open, and all agree again."""
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
-        await until(lambda: one.sharing.is_connected and two.sharing.is_connected)
+        await until(lambda: here.knows(one, two))
         before = place(one.router, ask(), now_s=one.now_s())
         await until(lambda: loads(two.router))
         await here.stop()
@@ -96,7 +96,7 @@ async def test_a_worker_that_does_not_read_is_told_what_is_open_when_it_does(tmp
     """What it was too slow for is dropped, and it asks for statements."""
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
-        await until(lambda: one.sharing.is_connected and two.sharing.is_connected)
+        await until(lambda: here.knows(one, two))
         (line,) = (line for line, origin in here.warmth.hub._lines.items() if origin == two.sharing.origin)
         line.pause_writing()
         line._most = 2000
@@ -115,7 +115,7 @@ async def test_nonsense_is_counted_and_passed_over(tmp_path: Path) -> None:
     """Whatever comes as a batch, the worker lives and hears what is said next."""
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
-        await until(lambda: one.sharing.is_connected and two.sharing.is_connected)
+        await until(lambda: here.knows(one, two))
         here.warmth.hub.take_abroad(b"nonsense")
         here.warmth.hub.take_abroad(write_batch(two.sharing.origin, 99_999_999, [Ended(1)]))
         one.client.send(Batch(b"\xc1"))
@@ -128,9 +128,9 @@ async def test_what_is_silent_too_long_is_forgotten(tmp_path: Path) -> None:
     """An origin of another host that says nothing any more counts no longer."""
     async with host(tmp_path) as here:
         two = here.worker()
-        await until(lambda: two.sharing.is_connected)
+        await until(lambda: here.knows(two))
         stranger = here.worker()
-        await until(lambda: stranger.sharing.is_connected)
+        await until(lambda: here.knows(stranger))
         place(stranger.router, ask(), now_s=stranger.now_s())
         await until(lambda: loads(two.router))
         origin = two.sharing.hearing._origins[stranger.sharing.origin]
@@ -153,7 +153,7 @@ async def test_metrics_show_the_exchange(tmp_path: Path) -> None:
     """What was said, heard and lost stands on the metrics page of worker and warmth process."""
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
-        await until(lambda: one.sharing.is_connected and two.sharing.is_connected)
+        await until(lambda: here.knows(one, two))
         serve(one.router, ask(), now_s=one.now_s())
         await until(lambda: two.sharing.hearing.heard >= 3)
         here.registry.register(SharingExposition(two.sharing))
