@@ -44,7 +44,7 @@ from gateway.metrics.tiers import TierExposition, TierTallies, waiting_in
 from gateway.others import Others
 from gateway.pairs.at_work import make_pairs
 from gateway.pairs.exposition import PairTallies
-from gateway.proxy.front import Front
+from gateway.proxy.client.front import Front
 from gateway.quotas.expecting import Expecting
 from gateway.quotas.exposition import LimitsExposition
 from gateway.quotas.host_lender import HostLender

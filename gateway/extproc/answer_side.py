@@ -13,9 +13,9 @@ from gateway.extproc.http2.stream import Stream
 from gateway.extproc.messages_pb2 import HeaderMap
 from gateway.extproc.modes import Sight
 from gateway.extproc.reply import EnvoyReply, Fields
-from gateway.proxy.bodies import BUSY, OUR_KEY_IS_WRONG, Answer, PodHead
-from gateway.proxy.relay import EVENT_STREAM, Relay
-from gateway.proxy.watch import EVENT_END
+from gateway.proxy.answer.bodies import BUSY, OUR_KEY_IS_WRONG, Answer, PodHead
+from gateway.proxy.answer.relay import EVENT_STREAM, Relay
+from gateway.proxy.answer.watch import EVENT_END
 
 
 class AnswerSide:

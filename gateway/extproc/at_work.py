@@ -22,9 +22,9 @@ from gateway.extproc.http2.stream import Stream, Taker
 from gateway.extproc.office import Office, Rules
 from gateway.extproc.port import Port
 from gateway.ports import addresses_of, cannot_listen
-from gateway.proxy.carrier import PodKeys
-from gateway.proxy.front import Front
-from gateway.proxy.spoken import is_within
+from gateway.proxy.carrying.carrier import PodKeys
+from gateway.proxy.client.front import Front
+from gateway.proxy.client.spoken import is_within
 from gateway.spine.carrier import LegEnd
 from gateway.tls import listener_tls, renew
 from routing.refusal import Reason, Refused

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from gateway.extproc import names
 from gateway.extproc.endpoints import endpoint_of
 from gateway.extproc.modes import Sight
-from gateway.proxy.asked import Asked
-from gateway.proxy.carrier import DOWNGRADED_HEADER, RUNG_HEADER, WITH_PRIORITY, PodKeys, TakesPriority
-from gateway.proxy.relay import Placed, Relay
-from gateway.proxy.reply import Reply
-from gateway.proxy.watch import Watch
+from gateway.proxy.answer.relay import Placed, Relay
+from gateway.proxy.answer.watch import Watch
+from gateway.proxy.carrying.carrier import DOWNGRADED_HEADER, RUNG_HEADER, WITH_PRIORITY, PodKeys, TakesPriority
+from gateway.proxy.client.asked import Asked
+from gateway.proxy.client.reply import Reply
 from gateway.quotas.tab import Tab
 from gateway.spine.carrier import Leg, LegEnd
 from routing.placement import Placement

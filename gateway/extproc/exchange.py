@@ -21,9 +21,9 @@ from gateway.extproc.modes import BUFFERED, BUFFERED_PARTIAL, FULL_DUPLEX, NONE,
 from gateway.extproc.observer import Observer, request_id_of
 from gateway.extproc.office import Office
 from gateway.extproc.reply import EnvoyReply
-from gateway.proxy.asked import Asked, body_too_large, too_many_bodies
+from gateway.proxy.answer.relay import Relay
+from gateway.proxy.client.asked import Asked, body_too_large, too_many_bodies
 from gateway.proxy.endpoints import Endpoint
-from gateway.proxy.relay import Relay
 from gateway.spine.carrier import LegEnd
 from routing.placement import Placement
 from routing.refusal import Reason, Refused

@@ -13,7 +13,7 @@ from gateway.extproc.carrier import Means
 from gateway.extproc.modes import USUAL
 from gateway.extproc.port import Crowd
 from gateway.limits import Limits, Timeouts
-from gateway.proxy.asked import Budget
+from gateway.proxy.client.asked import Budget
 from gateway.proxy.desk import Desk
 from routing.fleet import Fleet
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.extproc.http2.bounds import Bounds
 from gateway.extproc.http2.connection import Connection, Serve
-from gateway.proxy.asked import Budget
+from gateway.proxy.client.asked import Budget
 from gateway.proxy.patrol import Patrol
 
 MOST_CONNECTIONS = 1024

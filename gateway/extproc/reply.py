@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol, cast
 
-from gateway.proxy.asked import Asked
-from gateway.proxy.reply import JSON, UNBUFFERED, Reply
+from gateway.proxy.client.asked import Asked
+from gateway.proxy.client.reply import JSON, UNBUFFERED, Reply
 
 Fields = list[tuple[str, str]]
 

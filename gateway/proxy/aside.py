@@ -15,11 +15,11 @@ from msgspec import Raw
 
 from gateway.ladders.comparing import spoken
 from gateway.ladders.shadowing import Said
-from gateway.proxy.asked import Asked
-from gateway.proxy.carries import Carries
+from gateway.proxy.carrying.carries import Carries
+from gateway.proxy.client.asked import Asked
+from gateway.proxy.client.reply import Reply
 from gateway.proxy.crowd import SharedReply, Told
 from gateway.proxy.endpoints import Endpoint
-from gateway.proxy.reply import Reply
 from gateway.spine.passage import Passage
 from routing.placement import Usage
 from routing.reading import answer_bytes, read_request, read_usage

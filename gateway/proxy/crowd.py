@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Struct
 
-from gateway.proxy.asked import Asked
-from gateway.proxy.reply import JSON, Reply
+from gateway.proxy.client.asked import Asked
+from gateway.proxy.client.reply import JSON, Reply
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 

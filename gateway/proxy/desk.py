@@ -16,19 +16,19 @@ from gateway.ladders.climb import Climb
 from gateway.ladders.ladders import Ladders
 from gateway.limits import Limits
 from gateway.proxy.aside import Aside
-from gateway.proxy.asked import Asked, Budget
-from gateway.proxy.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
-from gateway.proxy.carries import Carries
+from gateway.proxy.carrying.carrier import LONGEST_TRACE, HttpCarrier, PodKeys
+from gateway.proxy.carrying.carries import Carries
+from gateway.proxy.carrying.keeping import Keeping
+from gateway.proxy.carrying.rungs import Rungs
+from gateway.proxy.client.asked import Asked, Budget
+from gateway.proxy.client.reply import Reply
+from gateway.proxy.client.spoken import DEADLINES, decided_model, promised, retries
 from gateway.proxy.crowd import Begin, Crowds, Told, is_shareable
 from gateway.proxy.endpoints import TABLE, Endpoint, Local, find_endpoint
-from gateway.proxy.keeping import Keeping
 from gateway.proxy.latest import Latest
 from gateway.proxy.latest import key_of as newest_of
 from gateway.proxy.models import model_page, models_page, unknown_model
-from gateway.proxy.pool import Pool
-from gateway.proxy.reply import Reply
-from gateway.proxy.rungs import Rungs
-from gateway.proxy.spoken import DEADLINES, decided_model, promised, retries
+from gateway.proxy.pods.pool import Pool
 from gateway.spine.carrier import Leg, LegEnd
 from gateway.spine.carrying import REASON_OF_END
 from gateway.spine.passage import Passage

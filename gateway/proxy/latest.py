@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from gateway.proxy.asked import Asked
-from gateway.proxy.reply import SANE_ID, Reply
+from gateway.proxy.client.asked import Asked
+from gateway.proxy.client.reply import SANE_ID, Reply
 from routing.refusal import Reason, Refused
 
 HEADER = b"x-hearth-supersedes"

@@ -6,9 +6,9 @@ import contextlib
 import json
 
 from gateway.limits import Limits
-from gateway.proxy.asked import Asked, Budget
-from gateway.proxy.reader import RequestReader
-from gateway.proxy.spoken import promised, retries
+from gateway.proxy.client.asked import Asked, Budget
+from gateway.proxy.client.reader import RequestReader
+from gateway.proxy.client.spoken import promised, retries
 from gateway.refusals import SAYINGS
 from routing.reading import Reading, read_request
 from routing.refusal import Fault, Refused

@@ -29,7 +29,7 @@ from gateway.extproc.http2.stream import Stream
 from gateway.extproc.large import large_body
 from gateway.extproc.messages_pb2 import ProcessingRequest
 from gateway.extproc.port import Crowd, Port
-from gateway.proxy.asked import Budget
+from gateway.proxy.client.asked import Budget
 from tests.fuzz.target import Target, cut, split
 
 ROOM = 1 << 20

@@ -8,9 +8,9 @@ import msgspec
 
 from gateway.discovery.file import read_pods
 from gateway.fleet.scrape import read_page
-from gateway.proxy.kept import Kept, facts_of_stream
-from gateway.proxy.pod_errors import error_body, read_error, read_stream_error
-from gateway.proxy.scanner import Scanner
+from gateway.proxy.answer.kept import Kept, facts_of_stream
+from gateway.proxy.answer.scanner import Scanner
+from gateway.proxy.pods.errors import error_body, read_error, read_stream_error
 from gateway.warmth.batch import UnreadableError as UnreadableBatchError
 from gateway.warmth.batch import head_of, read_batch, write_batch
 from gateway.warmth.payloads import Reader, UnreadableError, sequence_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from gateway.extproc.http2.bounds import Bounds
 from gateway.extproc.http2.stream import Stream
 from gateway.extproc.port import Crowd, Port
-from gateway.proxy.asked import Budget
+from gateway.proxy.client.asked import Budget
 
 ECHO = "/test.Echo/Echo"
 

@@ -13,7 +13,7 @@ import aiohttp
 from gateway.limits import Limits, Timeouts
 from gateway.pairs.bootstrap import Bootstraps
 from gateway.pairs.pairs import Pairs
-from gateway.proxy.front import Front
+from gateway.proxy.client.front import Front
 from gateway.spine.carrier import LegEnd
 from gateway.spine.outcome import Outcome
 from gateway.spine.passage import Passage

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.limits import Limits, Timeouts
-from gateway.proxy.front import Front, Identify
-from gateway.proxy.spoken import Networks
+from gateway.proxy.client.front import Front, Identify
+from gateway.proxy.client.spoken import Networks
 from gateway.quotas.quotas import Quotas
 from gateway.spine.carrier import LegEnd
 from gateway.spine.outcome import Outcome

@@ -11,10 +11,10 @@ from httptools import HttpResponseParser
 
 from gateway.ladders.judging import Judge
 from gateway.limits import Timeouts
-from gateway.proxy.asked import Asked
-from gateway.proxy.line import Line
-from gateway.proxy.relay import Relay
-from gateway.proxy.reply import Reply
+from gateway.proxy.answer.relay import Relay
+from gateway.proxy.client.asked import Asked
+from gateway.proxy.client.reply import Reply
+from gateway.proxy.pods.line import Line
 from gateway.spine.carrier import Leg
 from routing.fleet import Engine
 from routing.prefill_side import Handover

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.proxy.front import Identify
+from gateway.proxy.client.front import Identify
 from routing.refusal import Reason
 from tenancy.quota import Account, Quota
 from tenancy.tenants import Caller, Tenant

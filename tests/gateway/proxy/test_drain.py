@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.proxy.front import Front
+from gateway.proxy.client.front import Front
 from routing.refusal import Reason
 from tests.gateway.proxy.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.proxy.scripted import until

@@ -11,9 +11,9 @@ from httptools import HttpResponseParser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.gateway.proxy.answer.test_scanner import split
 from tests.gateway.proxy.rig import CHAT_PATH, a_chat, a_rig, request_bytes
 from tests.gateway.proxy.scripted import until
-from tests.gateway.proxy.test_scanner import split
 from tests.gateway.proxy.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunk, chunked
 
 CHUNKED = request_bytes(CHAT_PATH, method="POST", content_type="application/json", transfer_encoding="chunked")

@@ -12,7 +12,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from gateway.config.values import ModelEntry
-from gateway.proxy.relay import Relay
+from gateway.proxy.answer.relay import Relay
 from gateway.quotas.quotas import Quotas
 from routing.request import Api
 from tenancy.limits.use import Kind

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.proxy.front import Identify
+from gateway.proxy.client.front import Identify
 from routing.refusal import Reason, Refused
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.proxy.rig import CHAT_PATH, MODEL, a_chat, a_rig, request_bytes

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.proxy.front import Identify
+from gateway.proxy.client.front import Identify
 from gateway.spine.room import Room
 from routing.placement import Placement
 from routing.refusal import Reason, Refused

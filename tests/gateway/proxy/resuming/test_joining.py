@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.proxy.kept import Kept
+from gateway.proxy.answer.kept import Kept
+from gateway.proxy.answer.scanner import Scanner
 from gateway.proxy.resuming.rest import Rest, rest_of
 from gateway.proxy.resuming.said import read_said
 from gateway.proxy.resuming.stitch import stitched
-from gateway.proxy.scanner import Scanner
 from routing.request import Api
 from tests.gateway.proxy.resuming.hearing import read
 from tests.gateway.proxy.resuming.teller import STORIES, STORY, Event, Teller

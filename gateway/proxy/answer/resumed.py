@@ -1,0 +1,46 @@
+"""The body of an answer that goes on where another pod's was cut: its events are joined to those before.
+
+Each is read and written anew, which costs more than to pass it on: few streams are ever cut.
+"""
+
+from __future__ import annotations
+
+from gateway.ladders.trimming import Trim
+from gateway.proxy.answer.bodies import EventStream, PodHead, Relaying
+from gateway.proxy.answer.flow import Parsing
+from gateway.proxy.answer.kept import Kept
+from gateway.proxy.answer.scanner import Scanner
+from gateway.proxy.resuming.stitch import Stitch, stitched
+from gateway.spine.carrier import LegEnd
+
+
+class ResumedStream(EventStream):
+    """What is kept of it is what its client is sent: to it this is one answer, to a next pod as well."""
+
+    __slots__ = ("_stitch", "_trim")
+
+    def __init__(self, relay: Relaying, head: PodHead, stitch: Stitch, trim: Trim | None) -> None:
+        """`trim` takes out what was asked of the pod on a judge's behalf."""
+        super().__init__(relay, head, Scanner(stitch.api, Kept(0), withholds_usage=False))
+        self._stitch = stitch
+        self._trim = trim
+
+    @property
+    def scanner(self) -> Scanner:
+        """Of the pod's own events."""
+        return self._scanner
+
+    def flow(self, line: Parsing) -> None:
+        """Nothing goes on as it came."""
+
+    def passes(self, events: bytes) -> None:
+        relay = self._relay
+        relay.goes_on()
+        joined = stitched(self._stitch, self._trim.events(events) if self._trim is not None else events)
+        if joined is None:
+            if self._reply.source is not None:
+                self._reply.source.abort()
+            relay.fail(LegEnd.MALFORMED, "The pod's events are not what its API says.")
+        elif joined:
+            relay.kept.add(joined)
+            super().passes(joined)

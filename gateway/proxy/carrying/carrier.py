@@ -1,0 +1,341 @@
+"""Carries a client's request to pods, over HTTP: what a pod is told, and what is done when its connection fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from gateway.ladders.judging import Judge
+from gateway.ladders.trimming import Trim
+from gateway.proxy.answer.relay import Placed, Relay
+from gateway.proxy.answer.watch import Watch
+from gateway.proxy.carrying.beside import BesideReply
+from gateway.proxy.carrying.keeping import Keeping
+from gateway.proxy.carrying.prefill_leg import ask_prefill
+from gateway.proxy.carrying.vigils import vigil_over
+from gateway.proxy.client.asked import Asked
+from gateway.proxy.client.reply import Reply
+from gateway.proxy.pods.pool import Address, Pool, PoolIsFull
+from gateway.proxy.resuming.rest import Rest, rest_of
+from gateway.proxy.resuming.stitch import UNLIKE
+from gateway.quotas.tab import Tab
+from gateway.spine.bar import Bar
+from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
+from routing.fleet import Engine
+from routing.placement import Placement
+from routing.reading import with_fields
+from routing.reading.prefilling import prefill_body
+from routing.refusal import Refused
+from routing.request import Api, Request
+
+TakesPriority = Callable[[str], bool]
+"""Whether the pod at a URL schedules by priority."""
+
+WITH_PRIORITY = frozenset(set(Api) - {Api.MESSAGES, Api.TOKENIZE, Api.DETOKENIZE})
+"""vLLM 0.32 has no such field in Anthropic's messages; a header says it there, which older ones do not know."""
+
+PodKeys = Callable[[str], str | None]
+"""Pod URL to the API key it wants, None where it wants none."""
+
+DOWNGRADED_HEADER = "x-hearth-downgraded-from"
+RUNG_HEADER = "x-hearth-rung"
+"""Which model of a ladder has answered."""
+
+TRACE_HEADERS = (b"traceparent", b"tracestate")
+LONGEST_TRACE = 512
+"""As W3C Trace Context has it."""
+
+
+class HttpCarrier:
+    """One request. `body_needed_no_more` is called when no other pod can be asked any more."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        reply: Reply,
+        *,
+        path: str,
+        body: bytes,
+        usage_added: bool,
+        pool: Pool,
+        key_of: PodKeys,
+        takes_priority: TakesPriority,
+        keeping: Keeping,
+        body_needed_no_more: Callable[[], None],
+    ) -> None:
+        self._asked = asked
+        self._reply = reply
+        self._path = path
+        self._body = body
+        self._usage_added = usage_added
+        self._pool = pool
+        self._key_of = key_of
+        self._takes_priority = takes_priority
+        self._keeping = keeping
+        self._rest: Rest | None = None
+        """What is left to be said, where a stream was cut."""
+        self._trim: Trim | None = None
+        self._body_needed_no_more = body_needed_no_more
+        self._attempts = 0
+        self._besides = 0
+        self._watch: Watch | None = None
+        self._judge: Judge | None = None
+        self._relay: Relay | None = None
+
+    def ask_instead(self, body: bytes, model: str) -> None:
+        """Send another body from now on: a smaller model answers for `model`, and the client is told."""
+        self._body = body
+        self._reply.fields += ((DOWNGRADED_HEADER, model),)
+
+    def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
+        """Send a rung of a ladder its body from now on; the client is told which one has answered."""
+        self._body, self._usage_added, self._trim = body, usage_added, None
+        others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
+        self._reply.fields = (*others, (RUNG_HEADER, model))
+
+    @property
+    def body(self) -> bytes:
+        """What the pod is sent; nothing once it has begun to answer."""
+        return self._body
+
+    async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
+        self._attempts += 1
+        self._keeping.count_in()
+        try:
+            return await self._carry(placement, first_byte_by_s)
+        finally:
+            self._keeping.count_out()
+
+    async def _carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
+        url = placement.engine.pod
+        try:
+            relay = await self._ask(placement, first_byte_by_s, fresh=False)
+            if relay.was_stale:
+                relay = await self._ask(placement, first_byte_by_s, fresh=True)
+        except PoolIsFull:
+            leg = Leg(LegEnd.BUSY, detail=f"There are too many connections to {url}.")
+        except TimeoutError:
+            leg = Leg(LegEnd.UNREACHABLE, detail=f"{url} did not take a connection in time.")
+        except OSError as error:
+            leg = Leg(LegEnd.UNREACHABLE, detail=f"{url} took no connection: {error.strerror or error}.")
+        else:
+            leg = relay.leg()
+            if relay.has_begun and leg.end is not LegEnd.ANSWERED:
+                return self._cut(leg, relay)
+        return leg if self._rest is None or leg.end is LegEnd.ANSWERED else self._cut_again(leg, placement.request)
+
+    def _rest_of(self, relay: Relay) -> Rest | Bar:
+        body = self._keeping.body
+        if self._keeping.is_off:
+            return Bar.OFF
+        try:
+            said = relay.said()
+        except UNLIKE:
+            return Bar.PROMPT
+        if not body or said is None:
+            return Bar.TOO_LONG
+        return rest_of(body, said, sequences=relay.placement.request.sequences)
+
+    def _cut(self, leg: Leg, relay: Relay) -> Leg:
+        """Its client has seen some of the answer: see whether another pod can be asked for the rest."""
+        request, rest = relay.placement.request, self._rest_of(relay)
+        if isinstance(rest, Bar):
+            return replace(leg, begun=True, barred=rest)
+        self._rest, self._body, self._path = rest, rest.asking.body, rest.path
+        return self._cut_again(replace(leg, begun=True), request)
+
+    def _cut_again(self, leg: Leg, request: Request) -> Leg:
+        """Nobody has gone on: the rest is still what it was."""
+        if leg.end is LegEnd.UNWILLING:
+            return replace(leg, begun=True, barred=Bar.REFUSED)
+        return replace(leg, begun=True, rest=request)
+
+    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled:
+        side = placement.prefill
+        assert side is not None  # noqa: S101 - the spine asks for a prefill leg of pairs only
+        body = prefill_body(placement.request.api, self._body, order.fields, ends_by_length=order.ends_by_length)
+        question = self._words(side.engine, placement.request, body, order.request_id)
+        return await ask_prefill(self._pool, side.engine.pod, question, by_s)
+
+    def open_tab(self, tab: Tab) -> None:
+        self._reply.fields += tab.fields()
+        if tab.is_watched:
+            self._watch = Watch(self._reply, tab)
+
+    def judged_by(self, judge: Judge | None) -> None:
+        self._judge = judge
+        if judge is not None:
+            self._trim = judge.trim
+
+    def refuse(self, refusal: Refused) -> None:
+        self._reply.refuse(refusal)
+
+    def beside(self) -> HttpBeside:
+        self._besides += 1
+        reply = BesideReply(self._asked, self._reply)
+        beside = HttpBeside(
+            self._asked,
+            reply,
+            path=self._path,
+            body=self._body,
+            usage_added=self._usage_added,
+            pool=self._pool,
+            key_of=self._key_of,
+            takes_priority=self._takes_priority,
+            keeping=self._keeping.another(),
+            body_needed_no_more=_nothing,
+        )
+        beside.stands_beside(reply, f"{self._engine_id}-{self._besides}b", self._let_go, self._watch)
+        return beside
+
+    async def _ask(self, placement: Placed, first_byte_by_s: float, *, fresh: bool) -> Relay:
+        url = placement.engine.pod
+        line = (None if fresh else self._pool.lease_idle(url)) or await self._pool.connect(url)
+        relay = Relay(
+            self._reply,
+            placement,
+            self._path,
+            loop=self._pool.loop,
+            withholds_usage=self._usage_added,
+            kept_bytes=self._keeping.answer_bytes,
+            begun=self._begun,
+            judge=self._judge,
+            rest=self._rest,
+            trim=self._trim,
+        )
+        self._relay = relay
+        if self._watch is not None:
+            self._watch.relay = relay
+        # Not kept in a local: it holds the body, and this frame lives as long as the stream.
+        vigil = vigil_over(self._pool.lateness, placement, self._pool.loop.time())
+        line.ask(relay, self._question(placement), first_byte_by_s, vigil)
+        try:
+            await relay.ended
+        except BaseException:
+            line.abort()  # The client has gone.
+            raise
+        finally:
+            self._relay = None
+            if self._watch is not None:
+                self._watch.relay = None
+        return relay
+
+    def _begun(self) -> None:
+        relay = self._relay
+        if relay is not None and relay.is_stream:
+            self._keeping.keep(self._body)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._body = b""
+        self._body_needed_no_more()
+
+    def _question(self, placement: Placed) -> list[bytes]:
+        body, handover = self._body, placement.handover
+        if handover is None:
+            return self._words(placement.engine, placement.request, body, self._engine_id)
+        if handover.fields:
+            body = with_fields(body, b'"kv_transfer_params":%b' % handover.fields)
+        return self._words(placement.engine, placement.request, body, handover.request_id)
+
+    def _words(self, engine: Engine, request: Request, body: bytes, request_id: str) -> list[bytes]:
+        address = self._pool.address(engine.pod)
+        # Said only where it is heeded: elsewhere it may be an error. Higher goes first here, lower there.
+        priority = -request.priority if request.priority and self._takes_priority(engine.pod) else 0
+        if priority and request.api in WITH_PRIORITY:
+            body = with_fields(body, b'"priority":%d' % priority)
+        head = question_head(
+            self._asked.method,
+            self._path,
+            address,
+            request_id=request_id,
+            key=self._key_of(engine.pod),
+            rank=engine.rank,
+            asked=self._asked,
+            length=len(body),
+            priority=priority if request.api is Api.MESSAGES else 0,
+        )
+        return [head, body]
+
+    @property
+    def _engine_id(self) -> str:
+        """Ours, never the client's: engines match KV by it, and two clients may send the same."""
+        request_id = self._reply.request_id
+        return request_id if self._attempts == 1 else f"{request_id}-{self._attempts}"
+
+
+def question_head(
+    method: str,
+    path: str,
+    address: Address,
+    *,
+    request_id: str,
+    key: str | None,
+    rank: int | None,
+    asked: Asked,
+    length: int,
+    priority: int = 0,
+) -> bytes:
+    """All that a pod is told beside the body. Of the client's headers only its trace gets through."""
+    head = (
+        f"{method} {address.base}{path} HTTP/1.1\r\nhost: {address.authority}\r\n"
+        f"x-request-id: {request_id}\r\naccept: application/json, text/event-stream\r\n"
+    )
+    if length:
+        head += f"content-type: application/json\r\ncontent-length: {length}\r\n"
+    elif method == "POST":
+        head += "content-length: 0\r\n"
+    if key is not None:
+        head += f"authorization: Bearer {key}\r\n"
+    if rank is not None:
+        head += f"x-data-parallel-rank: {rank}\r\n"
+    if priority:
+        head += f"x-vllm-priority: {priority}\r\n"
+    for name in TRACE_HEADERS:
+        value = asked.headers.get(name)
+        if value and len(value) <= LONGEST_TRACE:
+            head += f"{name.decode()}: {value.decode('latin-1')}\r\n"
+    return f"{head}\r\n".encode("latin-1")
+
+
+class HttpBeside(HttpCarrier):
+    """A second one for the same client: what its pods answer waits until it takes over from the first."""
+
+    def stands_beside(
+        self, reply: BesideReply, engine_id: str, body_needed_no_more: Callable[[], None], watch: Watch | None
+    ) -> None:
+        """Whose place it may take. `engine_id`: what its pods are told, that no other attempt was told."""
+        self._waiting = reply
+        self._name = engine_id
+        self._watch_of_first = watch
+        self._drop_body = body_needed_no_more
+
+    @property
+    def begun(self) -> asyncio.Future[None]:
+        return self._waiting.begun_beside
+
+    @property
+    def events(self) -> int:
+        return self._waiting.events
+
+    def take_over(self) -> bool:
+        watch = self._watch_of_first
+        if watch is not None:
+            watch.relay = self._relay
+        if not self._waiting.take_over():
+            return False
+        self._watch = watch
+        self._body_needed_no_more = self._drop_body
+        if self._waiting.begun:
+            self._drop_body()
+        return True
+
+    @property
+    def _engine_id(self) -> str:
+        return self._name if self._attempts == 1 else f"{self._name}-{self._attempts}"
+
+
+def _nothing() -> None:
+    """The first one still needs the body."""
