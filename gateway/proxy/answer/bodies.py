@@ -151,7 +151,7 @@ class EventStream:
         if reply.source is not None:
             reply.source.abort()  # What follows has no meaning.
         if error.status in BUSY or not error.is_clients:
-            relay.fail(LegEnd.BUSY if error.status in BUSY else LegEnd.BROKEN, error.message)
+            relay.fail(_end_of(error), error.message)
             return
         if reply.begun:
             reply.send(error_event(error, anthropic=reply.is_anthropic, request_id=reply.request_id))
@@ -159,6 +159,13 @@ class EventStream:
         else:
             relay.tell(error)
         relay.answered()
+
+
+def _end_of(error: PodError) -> LegEnd:
+    """Who gives a request up is being told to stop: that says nothing against the request."""
+    if error is ABORTED:
+        return LegEnd.LOST
+    return LegEnd.BUSY if error.status in BUSY else LegEnd.BROKEN
 
 
 class WholeBody:
@@ -198,7 +205,7 @@ class WholeBody:
         relay = self._relay
         if not relay.reply.begun:
             if self._was_given_up():
-                relay.fail(LegEnd.BROKEN, ABORTED.message)
+                relay.fail(_end_of(ABORTED), ABORTED.message)
                 return
             self._let_go()
         relay.reply.end()

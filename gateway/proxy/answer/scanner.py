@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from gateway.proxy.answer.kept import TAIL_BYTES, Kept
 from gateway.proxy.pods.errors import PodError, read_stream_error
@@ -56,9 +56,10 @@ class Stop(Struct):
 
 
 class WholeMessage(Struct):
-    """Anthropic's answer in one piece. One that says nothing at all of a reason is none of vLLM's."""
+    """Anthropic's answer in one piece. vLLM leaves out what is null."""
 
-    stop_reason: str | UnsetType | None = UNSET
+    type: str = ""
+    stop_reason: str | None = None
 
 
 class Stopped(Struct):
@@ -231,7 +232,8 @@ def is_whole_aborted(api: Api, body: bytes) -> bool:
     if api is not Api.MESSAGES:
         return is_aborted(api, body)
     try:
-        return WHOLE_MESSAGE.decode(body).stop_reason is None
+        message = WHOLE_MESSAGE.decode(body)
+        return message.type == "message" and message.stop_reason is None
     except UNREADABLE:
         return False
 

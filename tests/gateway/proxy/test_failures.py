@@ -164,19 +164,20 @@ async def test_a_whole_answer_that_its_engine_gave_up_is_asked_for_again() -> No
         rig.pods[0].plays([answer_bytes(given_up)])
         rig.pods[1].plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat())).json() == chat_answer()
-        assert ends(rig) == [LegEnd.BROKEN, LegEnd.ANSWERED]
+        assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]
 
 
-async def test_a_whole_message_that_ends_for_no_reason_is_asked_for_again() -> None:
+@pytest.mark.parametrize("reason", [{"stop_reason": None}, {}], ids=["null", "left out"])
+async def test_a_whole_message_that_ends_for_no_reason_is_asked_for_again(reason: dict[str, None]) -> None:
     """So vLLM's Anthropic API tells that its engine gave it up; one with a reason is passed on."""
     message: dict[str, object] = {"id": "msg_1", "type": "message", "content": [{"type": "text", "text": "Hi."}]}
-    given_up, whole = {**message, "stop_reason": None}, {**message, "stop_reason": "max_tokens"}
+    given_up, whole = {**message, **reason}, {**message, "stop_reason": "max_tokens"}
     asked = {"model": a_chat()["model"], "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([answer_bytes(given_up)])
         rig.pods[1].plays([answer_bytes(whole)])
         assert (await rig.ask("/v1/messages", asked)).json() == whole
-        assert ends(rig) == [LegEnd.BROKEN, LegEnd.ANSWERED]
+        assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]
 
 
 async def test_who_leaves_with_the_last_words_has_been_answered() -> None:
