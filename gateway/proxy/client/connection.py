@@ -28,6 +28,10 @@ LINGER_IN_ALL_S = 30.0
 """A client that was refused while it was still sending is listened to a little longer: closing at once would reset the
 connection, and the refusal would be lost before it is read (nginx's lingering_close)."""
 
+FAREWELL_S = 1.0
+"""So long a client may take to close after its last answer: what it has sent behind its request, or sends before it has
+read that nothing more is answered, would reset the connection under that answer."""
+
 LAST_CALL_S = 1.0
 """How long a gateway that goes keeps a connection between two requests: one that is used at all is mostly used by
 then, and that request's answer says `Connection: close`. To close at once would meet requests that are on their way."""
@@ -86,7 +90,7 @@ class ClientConnection(asyncio.Protocol):
         self._reply: Reply | None = None
         self._is_advancing = False
         self._is_closing = False
-        self._lingers = False
+        self._linger_s = 0.0
         self._is_stalled = False
         self._wait = Wait.NOTHING
         self._wait_until_s: float | None = None
@@ -126,6 +130,8 @@ class ClientConnection(asyncio.Protocol):
             self._read(data)
 
     def eof_received(self) -> None:
+        if self._is_closing:
+            return  # The transport closes, once it has written what there is.
         if self._reader.reading is not None and self._reply is None:
             self._reader.refuse(Refused(Reason.BAD_REQUEST, "The connection ended inside the request."))
             self._advance()
@@ -166,7 +172,7 @@ class ClientConnection(asyncio.Protocol):
 
     def request_is_read(self, asked: Asked) -> None:
         self._await(Wait.NOTHING)
-        self._lingers = asked.is_cut_off
+        self._linger_s = LINGER_S if asked.is_cut_off else 0.0
         self._waiting.append(asked)
 
     def _read(self, unread: bytes) -> None:
@@ -226,6 +232,8 @@ class ClientConnection(asyncio.Protocol):
         reply, self._reply = self._reply, None
         self._drop_serving()
         if reply is None or not reply.keep_alive:
+            if self.transport.can_write_eof():
+                self._linger_s = max(self._linger_s, FAREWELL_S)
             self._close()
             return
         if self.is_idle:
@@ -257,6 +265,8 @@ class ClientConnection(asyncio.Protocol):
                 self._advance()
             case Wait.REQUEST:
                 self._close_when_idle()
+            case Wait.LEAVING if self.transport.get_write_buffer_size():
+                self._linger()  # It still reads: how fast it must is `_check_progress`' affair.
             case _:
                 self.transport.abort()
 
@@ -306,19 +316,23 @@ class ClientConnection(asyncio.Protocol):
         self._is_closing = self._reader.is_deaf = True
         self._await(Wait.NOTHING)
         self._expect_reading()
-        if not self._lingers:
+        if not self._linger_s:
             self.transport.close()
             return
         self._linger_until_s = self._loop.time() + LINGER_IN_ALL_S
         if self.transport.can_write_eof():
             self.transport.write_eof()
+        if self._unread:
+            self._unread = b""
+            self.transport.resume_reading()
+        self._drop_waiting()
         self._linger()
 
     def _linger(self) -> None:
         """Drop what still comes, for a while."""
-        if self._is_closing and self._lingers:
+        if self._is_closing and self._linger_s:
             self._wait = Wait.LEAVING
-            self._wait_until_s = min(self._loop.time() + LINGER_S, self._linger_until_s)
+            self._wait_until_s = min(self._loop.time() + self._linger_s, self._linger_until_s)
 
     def _leave(self) -> None:
         """The client has gone, or is taken to have."""
