@@ -240,7 +240,9 @@ class Lateness:
 
     def vigil(self, engine: str, model: str, expected_s: float, now_s: float, *, is_telling: bool = True) -> Vigil:
         """Somebody asks an engine, and will wait."""
-        peers = self._models.setdefault(model, Peers(self.found))
+        peers = self._models.get(model)
+        if peers is None:
+            peers = self._models[model] = Peers(self.found)
         pulse = peers.pulses.get(engine)
         if pulse is None:
             peers.forget(now_s)
