@@ -22,10 +22,12 @@ RosterKey = tuple[str, frozenset[str] | None]
 
 
 class Standing(StrEnum):
-    """Where a pod is in its life. Only `READY` pods are chosen."""
+    """Where a pod is in its life. Only `READY` pods are chosen, and where there is none, `DOUBTED` ones."""
 
     STARTING = "starting"
     READY = "ready"
+    DOUBTED = "doubted"
+    """Requests have failed there, though it is found well when it is asked: better than nobody."""
     UNREADY = "unready"
     BROKEN = "broken"
     DRAINING = "draining"
@@ -327,7 +329,10 @@ class Fleet:
 
     def serving(self, model: str, regions: frozenset[str] | None = None) -> list[Pod]:
         """The pods that may serve `model` now."""
-        return [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
+        for standing in (Standing.READY, Standing.DOUBTED):
+            if pods := [pod for pod in self._serving(model, regions) if pod.standing is standing]:
+                return pods
+        return []
 
     def _ready(self, model: str, regions: frozenset[str] | None) -> list[tuple[Engine, Pod]]:
         return [(engine, pod) for pod in self.serving(model, regions) for engine in pod.engines]

@@ -41,6 +41,8 @@ class Breaker:
     cooldown_s: float = 0.0
     open_until_s: float = 0.0
     opened: int = 0
+    is_certain: bool = False
+    """Whether it opened because nobody listens there, not because requests failed."""
 
     @property
     def is_open(self) -> bool:
@@ -51,7 +53,7 @@ class Breaker:
         if self.state is State.OPEN:
             return self
         if self.state is State.TRIAL or self.failures + 1 >= self.rules.failures:
-            return self.tripped(now_s)
+            return self._opened(now_s)
         return replace(self, failures=self.failures + 1)
 
     def succeeded(self) -> Breaker:
@@ -69,8 +71,11 @@ class Breaker:
 
     def tripped(self, now_s: float) -> Breaker:
         """The pod is certainly gone: nobody listens there."""
-        if self.state is State.OPEN:
+        if self.is_open and self.is_certain:
             return self
+        return replace(self if self.is_open else self._opened(now_s), is_certain=True)
+
+    def _opened(self, now_s: float) -> Breaker:
         rules = self.rules
         longer = min(self.cooldown_s * 2, rules.longest_cooldown_s)
         cooldown_s = longer if self.state is State.TRIAL else rules.cooldown_s
@@ -84,6 +89,8 @@ class Breaker:
 
     def probed(self, now_s: float) -> Breaker:
         """A probe found the pod well: once it has cooled down, it gets its trial."""
-        if self.state is not State.OPEN or now_s < self.open_until_s:
+        if not self.is_open:
             return self
-        return replace(self, state=State.TRIAL, successes=0)
+        if now_s < self.open_until_s:
+            return replace(self, is_certain=False) if self.is_certain else self
+        return replace(self, state=State.TRIAL, successes=0, is_certain=False)

@@ -57,11 +57,12 @@ class WatchedPod:
             return Standing.DRAINING
         if not self.was_well or self.cards is None:
             return Standing.STARTING
-        if self.breaker.is_open or self.is_hung:
+        if self.is_hung or (self.breaker.is_open and (self.breaker.is_certain or self.health is not Health.WELL)):
             return Standing.BROKEN
         # One silent probe changes nothing: a busy pod may answer late, and requests tell more than probes.
-        is_unready = self.health is Health.NOT_READY or self.found.held is Standing.UNREADY
-        return Standing.UNREADY if is_unready else Standing.READY
+        if self.health is Health.NOT_READY or self.found.held is Standing.UNREADY:
+            return Standing.UNREADY
+        return Standing.DOUBTED if self.breaker.is_open else Standing.READY
 
     def take_health(self, health: Health, now_s: float) -> None:
         """Draw the conclusions of a probe."""

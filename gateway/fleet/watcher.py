@@ -94,10 +94,10 @@ class Watcher:
 
     def is_ready(self) -> bool:
         """Whether any pod may be chosen, and the others are known or have been waited for."""
-        return (self.has_looked.is_set() or self._has_waited) and self._is_any_ready()
+        return (self.has_looked.is_set() or self._has_waited) and self._may_any_be_chosen()
 
-    def _is_any_ready(self) -> bool:
-        return any(pod.standing is Standing.READY for pod in self._router.fleet.pods)
+    def _may_any_be_chosen(self) -> bool:
+        return any(pod.standing in (Standing.READY, Standing.DOUBTED) for pod in self._router.fleet.pods)
 
     async def first_look(self, most_s: float) -> None:
         """Wait until all sources have told their pods and all of these were looked at, but no longer than so."""
@@ -385,4 +385,4 @@ class Watcher:
         """Slow start is for a pod that joins others at work, or comes back to them."""
         now_s = self._clock()
         is_fresh = before is Standing.STARTING and now_s - self._started_s < self._rhythm.settled_s
-        return -inf if is_fresh or not self._is_any_ready() else now_s
+        return -inf if is_fresh or not self._may_any_be_chosen() else now_s

@@ -73,8 +73,10 @@ USUAL = Pace()
 DENSE = Pace(apart_s=(0.5, 1.5), lasts_s=(3.0, 8.0), back_s=1.0)
 """Two of three pods suffer nearly always."""
 
-CUTTING = (Kind.CUT_POD, Kind.SEVER_POD, Kind.GARBLE_POD, Kind.ABORT_POD, Kind.RESET_POD)
-"""What takes a stream from its client in the middle, and leaves no pod that must be started again."""
+CUTTING = (Kind.CUT_POD, Kind.SEVER_POD, Kind.GARBLE_POD, Kind.RESET_POD)
+"""What takes a stream from its client in the middle, and leaves no pod that must be started again. Not an abort: a
+response that is aborted behind a cut cannot be told from one that was lost.
+"""
 
 
 @dataclass(frozen=True, slots=True)

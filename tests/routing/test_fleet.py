@@ -31,10 +31,21 @@ def names(fleet: Fleet, model: str) -> list[str]:
 
 @pytest.mark.parametrize("standing", list(Standing))
 def test_only_ready_pods_are_chosen(standing: Standing) -> None:
-    """Starting, unready, broken and draining pods are known, but serve nobody."""
+    """Starting, unready, broken and draining pods are known, but serve nobody; nor do doubted ones beside them."""
     fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m", standing=standing))
     assert ("http://b" in names(fleet, "m")) == (standing is Standing.READY)
     assert fleet.knows("m")
+
+
+def test_doubted_pods_are_chosen_where_no_pod_is_ready() -> None:
+    """And only among those that serve the model, in the regions asked for."""
+    doubted = pod("http://a", "m", standing=Standing.DOUBTED)
+    fleet = fleet_of(doubted, pod("http://b", "m", standing=Standing.BROKEN), pod("http://c", "other"))
+    assert names(fleet, "m") == ["http://a"]
+    assert not fleet.roster("m", frozenset({"elsewhere"})).engines
+    fleet.put(pod("http://d", "m"))
+    fleet.reshape("http://d", shapes(1))
+    assert names(fleet, "m") == ["http://d"]
 
 
 def test_a_roster_is_of_those_that_serve_the_model() -> None:

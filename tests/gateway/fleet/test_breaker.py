@@ -55,7 +55,19 @@ def test_what_began_before_it_opened_says_nothing() -> None:
     breaker = opened()
     assert breaker.succeeded() is breaker
     assert breaker.failed(0.5) is breaker
-    assert breaker.tripped(0.5) is breaker
+    assert breaker.tripped(0.5).open_until_s == breaker.open_until_s
+
+
+def test_it_knows_a_pod_that_is_gone_from_one_that_fails() -> None:
+    """Who is gone for certain stays so until a probe finds it well again, however it came to be open."""
+    assert not opened().is_certain
+    assert Breaker(RULES).tripped(0).is_certain
+    gone = opened().tripped(0.5)
+    assert gone.is_certain
+    assert gone.tripped(0.6) is gone
+    assert gone.probed(0.7).is_open
+    assert not gone.probed(0.7).is_certain
+    assert not gone.probed(1).failed(2).is_certain
 
 
 @given(st.lists(st.sampled_from(["failed", "succeeded", "tripped", "probed"]), max_size=60))

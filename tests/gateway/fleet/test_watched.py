@@ -57,7 +57,7 @@ def test_a_pod_that_is_gone_is_broken_at_once_and_comes_back_by_a_probe() -> Non
     pod.take_health(Health.GONE, 1)
     assert pod.standing() is Standing.BROKEN
     pod.take_health(Health.WELL, 1.5)
-    assert pod.standing() is Standing.BROKEN
+    assert pod.standing() is Standing.DOUBTED
     pod.take_health(Health.WELL, 2)
     assert pod.standing() is Standing.READY
 
@@ -133,3 +133,17 @@ def test_a_pod_whose_engine_is_silent_is_broken_however_well_its_server_is() -> 
     pod.take_health(Health.WELL, 200)
     pod.take_listing(LISTED, 200)
     assert pod.standing() is Standing.READY
+
+
+def test_a_pod_whose_requests_fail_is_doubted_while_its_probes_are_well() -> None:
+    """It may be asked where there is nobody else; once a probe says otherwise too, it is broken."""
+    pod = a_pod()
+    for _ in range(3):
+        pod.breaker = pod.breaker.failed(1)
+    assert pod.standing() is Standing.DOUBTED
+    pod.take_health(Health.SILENT, 1.1)
+    assert pod.standing() is Standing.BROKEN
+    pod.take_health(Health.WELL, 1.2)
+    assert pod.standing() is Standing.DOUBTED
+    pod.take_silence(1.3)
+    assert pod.standing() is Standing.BROKEN
