@@ -182,10 +182,10 @@ def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gate
         settings.limits,
         settings.timeouts,
         lambda: not life.is_stopping and watcher.is_ready(),
+        ladders=ladders,
         trusted=settings.trusted_proxies,
         on_refused=lambda refused: tallies.count_early(refused.reason),
     )
-    front.climb_with(ladders)
     shown: list[Collector] = [calibration, SourcesExposition(watcher.census, clock), LimitsExposition(quotas), paired]
     shown += [TierExposition(tiers, router.fleet, waiting_in(room)), CascadeExposition(climbs, ladders), canaries]
     registry = _make_registry(tallies, router, watcher, front, logs, others, *shown)

@@ -60,7 +60,7 @@ class EnvoyShell:
         self.office = Office(
             front.desk,
             router.fleet,
-            Means(pods, front.desk.takes_priority, settings.limits.kept_answer_bytes, words.endpoints),
+            Means(pods, front.desk.carriers.takes_priority, settings.limits.kept_answer_bytes, words.endpoints),
             budget=front.budget,
             kept_headers=front.kept_headers,
             rules=Rules(

@@ -65,7 +65,7 @@ class Passage:
         self._reserve = reserve
         self._witnesses = tuple(witnesses)
         self._clock = clock
-        self._wall_clock = wall_clock
+        self.wall_clock = wall_clock
 
     async def lead(
         self,
@@ -145,7 +145,7 @@ class Passage:
         self._note(Journey(request, caller, promise, trace, started_s, leg=leg, refusal=refusal, shared=shared))
 
     def _note(self, journey: Journey) -> None:
-        outcome = journey.outcome(self._clock(), self._wall_clock())
+        outcome = journey.outcome(self._clock(), self.wall_clock())
         for witness in self._witnesses:
             witness(outcome)
 

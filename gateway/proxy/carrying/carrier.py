@@ -17,6 +17,7 @@ from gateway.proxy.carrying.prefill_leg import ask_prefill
 from gateway.proxy.carrying.vigils import vigil_over
 from gateway.proxy.client.asked import Asked
 from gateway.proxy.client.reply import Reply
+from gateway.proxy.client.spoken import LONGEST_TRACE
 from gateway.proxy.pods.pool import Address, Pool, PoolIsFull
 from gateway.proxy.resuming.rest import Rest, rest_of
 from gateway.proxy.resuming.stitch import UNLIKE
@@ -39,13 +40,14 @@ WITH_PRIORITY = frozenset(set(Api) - {Api.MESSAGES, Api.TOKENIZE, Api.DETOKENIZE
 PodKeys = Callable[[str], str | None]
 """Pod URL to the API key it wants, None where it wants none."""
 
+BARRED_BY = {LegEnd.UNWILLING: Bar.REFUSED, LegEnd.DIFFERENT: Bar.DIFFERS}
+"""Ends after which a third pod is not asked to go on with an answer: it would end the same."""
+
 DOWNGRADED_HEADER = "x-hearth-downgraded-from"
 RUNG_HEADER = "x-hearth-rung"
 """Which model of a ladder has answered."""
 
 TRACE_HEADERS = (b"traceparent", b"tracestate")
-LONGEST_TRACE = 512
-"""As W3C Trace Context has it."""
 
 
 class HttpCarrier:
@@ -148,8 +150,9 @@ class HttpCarrier:
 
     def _cut_again(self, leg: Leg, request: Request) -> Leg:
         """Nobody has gone on: the rest is still what it was."""
-        if leg.end is LegEnd.UNWILLING:
-            return replace(leg, begun=True, barred=Bar.REFUSED)
+        barred = BARRED_BY.get(leg.end)
+        if barred is not None:
+            return replace(leg, begun=True, barred=barred)
         return replace(leg, begun=True, rest=request)
 
     async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled:

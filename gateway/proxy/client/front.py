@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-import time
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network, IPv6Network
 
@@ -13,11 +12,13 @@ from gateway.ladders.ladders import Ladders
 from gateway.ladders.words import HEADERS as RUNG_HEADERS
 from gateway.limits import Limits, Timeouts
 from gateway.proxy.carrying.carrier import PodKeys
+from gateway.proxy.carrying.making import Carriers
 from gateway.proxy.client.asked import KEPT_HEADERS, Asked, Budget
 from gateway.proxy.client.connection import ClientConnection
 from gateway.proxy.client.reply import Reply
 from gateway.proxy.client.spoken import Trusted
-from gateway.proxy.desk import Desk, Identify, LookAt
+from gateway.proxy.desk import Desk, Identify
+from gateway.proxy.leading import LookAt
 from gateway.proxy.patrol import Patrol
 from gateway.proxy.pods.pool import Pool
 from gateway.spine.passage import Passage
@@ -46,11 +47,13 @@ class Front:
         timeouts: Timeouts,
         readiness: Callable[[], bool],
         *,
+        ladders: Ladders | None = None,
         trusted: Iterable[IPv4Network | IPv6Network] = (),
         on_refused: Callable[[Refused], None] = lambda _: None,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`trusted`: where those stand who may speak for others."""
+        """`ladders`: names that stand for several models, by default none; `trusted`: where those stand who may speak
+        for others.
+        """
         self._connections: set[ClientConnection] = set()
         # 96 random bits for each start, so that no two processes make the same id, and a count for its requests. An id
         # finds a receipt on the admin port and nothing else: who knows one knows the next one's, and gains nothing.
@@ -70,22 +73,16 @@ class Front:
             passage,
             router,
             identify,
-            pods,
-            self.pool,
-            self.budget,
-            limits=limits,
+            Carriers(router.fleet, self.pool, pods, self.budget, limits),
+            ladders or Ladders(router),
+            timeouts,
             readiness=self._is_ready,
             on_refused=on_refused,
-            wall_clock=wall_clock,
         )
 
     def look_with(self, look_at: LookAt) -> None:
         """Have it found out what engines hold of a request before it is placed."""
-        self.desk.look_at = look_at
-
-    def climb_with(self, ladders: Ladders) -> None:
-        """Have it serve these ladders."""
-        self.desk.ladders = ladders
+        self.desk.leading.look_at = look_at
 
     def heed_headers(self, names: Iterable[str]) -> None:
         """Keep these as well: a policy has given them a meaning."""
@@ -102,7 +99,7 @@ class Front:
     @property
     def open_requests(self) -> int:
         """Requests on their way to a pod or back."""
-        return len(self.desk.tasks)
+        return len(self.desk.under_way.tasks)
 
     def protocol(self) -> asyncio.Protocol:
         """A protocol for one client's connection."""
@@ -127,8 +124,8 @@ class Front:
         await self._wait_until_empty(LEAVING_S)
         self.close()
         await self._wait_until_empty(LEAVING_S)
-        if self.desk.tasks:
-            await asyncio.wait(self.desk.tasks)
+        if self.desk.under_way.tasks:
+            await asyncio.wait(self.desk.under_way.tasks)
 
     def close(self) -> None:
         """Close everything at once."""

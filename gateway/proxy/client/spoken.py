@@ -1,4 +1,4 @@
-"""What a request's headers say beside its key: whom a proxy speaks for, and how soon the answer is wanted.
+"""What a request's headers say: who asks, whom a proxy speaks for, in which conversation, and how soon.
 
 Who speaks for others is believed by its address alone; how soon, everybody may say, as it can only tighten a promise.
 """
@@ -38,6 +38,12 @@ TPOT_HEADERS = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms", b"x-hearth-tpot-ms")
 DEADLINES = frozenset((*TTFT_HEADERS, *TPOT_HEADERS))
 
 RETRIES = b"x-stainless-retry-count"
+
+SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
+LONGEST_SESSION = 256
+
+LONGEST_TRACE = 512
+"""As W3C Trace Context has it."""
 
 LONGEST_MS = 86_400_000.0
 """A day."""
@@ -93,6 +99,28 @@ def retries(headers: Mapping[bytes, bytes]) -> int:
     """How often the client says that it has asked before, as OpenAI's and Anthropic's libraries do."""
     said = headers.get(RETRIES, b"0")
     return int(said) if len(said) < 4 and said.isdigit() else 0
+
+
+def key_shown(headers: Mapping[bytes, bytes]) -> str | None:
+    """The client's key, as OpenAI's clients send it or as Anthropic's do."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    key = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+    return key.decode("utf-8", "surrogateescape") or None
+
+
+def session_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """What the client calls the conversation."""
+    for name in SESSION_HEADERS:
+        value = headers.get(name)
+        if value and len(value) <= LONGEST_SESSION:
+            return value.decode("latin-1")
+    return None
+
+
+def trace_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """The W3C `traceparent` that came with a request."""
+    trace = headers.get(b"traceparent")
+    return trace.decode("latin-1") if trace and len(trace) <= LONGEST_TRACE else None
 
 
 def _seconds(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> float | None:

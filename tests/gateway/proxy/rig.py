@@ -190,7 +190,7 @@ class Rig:
             client.leave()
         await until(lambda: not self.front.open_connections and not self.front.open_requests)
         assert self.router.ledger.is_empty()
-        assert self.front.budget.held == self.front.desk.kept_bodies.held == 0
+        assert self.front.budget.held == self.front.desk.carriers.kept_bodies.held == 0
         await until(lambda: self.front.pool.open_count == self.front.pool.idle_count)
 
 
@@ -253,7 +253,6 @@ async def a_rig(
         readiness,
         trusted=trusted,
         on_refused=refusals.append,
-        wall_clock=lambda: 1.8e9,
     )
     server = await loop.create_server(front.protocol, "127.0.0.1", 0)
     rig = Rig(front, router, scripted, server, outcomes, ends, refusals, faults, passage)

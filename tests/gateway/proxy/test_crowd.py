@@ -177,7 +177,7 @@ async def test_a_key_ends_what_went_before_under_it() -> None:
         for client in (newer, other_key, other_tenant):
             assert (await client.answer()).status == 200
         await until(lambda: len(rig.outcomes) == 4)
-        assert not len(rig.front.desk._latest)
+        assert not len(rig.front.desk.leading.latest)
     assert [outcome.reason for outcome in rig.outcomes].count(Reason.SUPERSEDED) == 1
 
 

@@ -1,18 +1,57 @@
-"""The models page: what all pods together serve, as one vLLM would list it."""
+"""What no pod need be asked for: whether we live and are ready, and the models that all pods together serve."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from cascade.ladder import Ladder
+from gateway.ladders.ladders import Ladders
+from gateway.proxy.endpoints import Endpoint, Local
 from routing.fleet import Fleet, ModelCard, Pod
 from routing.refusal import Reason, Refused
 from tenancy.tenants import Tenant
 
 
-def models_page(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[str, Ladder] = {}) -> bytes:
+class Answering(Protocol):
+    """Whatever a client is answered by."""
+
+    def answer(self, status: int, body: bytes, *, content_type: str = ...) -> None: ...
+    def refuse(self, refusal: Refused) -> None: ...
+
+
+class Pages:
+    """One per desk."""
+
+    def __init__(
+        self, fleet: Fleet, ladders: Ladders, *, readiness: Callable[[], bool], wall_clock: Callable[[], float]
+    ) -> None:
+        self._fleet = fleet
+        self._ladders = ladders
+        self._readiness = readiness
+        self._wall_clock = wall_clock
+
+    def answer(self, endpoint: Endpoint, tenant: Tenant, reply: Answering) -> None:
+        """Show a tenant the page of an endpoint. Raises `Refused` where there is none for it."""
+        match endpoint.local:
+            case Local.HEALTH:
+                reply.answer(200, b"", content_type="text/plain")
+            case Local.READY if self._readiness():
+                reply.answer(200, b"", content_type="text/plain")
+            case Local.READY:
+                reply.refuse(Refused(Reason.NO_POD_READY, "The gateway is not ready.", retry_after_s=1.0))
+            case Local.MODELS:
+                reply.answer(200, models_page(self._fleet, tenant, self._created_s(), self._ladders.all))
+            case _:
+                reply.answer(200, model_page(self._fleet, tenant, endpoint.name, self._created_s(), self._ladders.all))
+
+    def _created_s(self) -> int:
+        return int(self._wall_clock())
+
+
+def models_page(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[str, Ladder]) -> bytes:
     """The list of the models a tenant may use, those included whose pods are not ready now, by all their names."""
     models = fleet.models(tenant.regions)
     cards = [_card(name, name, pods, created_s) for name, pods in models.items() if tenant.may_use(name)]
@@ -24,7 +63,7 @@ def models_page(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[s
     return msgspec.json.encode({"object": "list", "data": cards})
 
 
-def model_page(fleet: Fleet, tenant: Tenant, name: str, created_s: int, ladders: Mapping[str, Ladder] = {}) -> bytes:
+def model_page(fleet: Fleet, tenant: Tenant, name: str, created_s: int, ladders: Mapping[str, Ladder]) -> bytes:
     """One model. Raises `Refused` where there is none by this name for this tenant."""
     called = tenant.aliases.get(name, name)
     models = fleet.models(tenant.regions)
