@@ -186,6 +186,8 @@ class Scanner:
         return b""
 
     def _lets_pass(self, event: bytes) -> bool:
+        if self.has_first_token and not concerns_us(event):
+            return True
         told = _told_by(event)
         if not told:
             return True
