@@ -352,7 +352,7 @@ class Fleet:
 
     def knows(self, model: str, regions: frozenset[str] | None = None) -> bool:
         """Whether any pod there, ready or not, has said that it serves `model`."""
-        return any(True for _ in self._serving(model, regions))
+        return next(self._serving(model, regions), None) is not None
 
     def _serving(self, model: str, regions: frozenset[str] | None) -> Iterator[Pod]:
         for pod in self._pods.values():
