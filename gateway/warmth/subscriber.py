@@ -143,6 +143,9 @@ class Subscriber:
         except zmq.ZMQError as error:
             why = error.strerror
             self._say("warning", "cannot ask for missed KV events", endpoint=self.source.replay_endpoint, why=why)
+        # What came by itself meanwhile is told twice, and lies on the other socket: behind the end it would look like a
+        # restart.
+        self.drain()
         self.feed.all_again(answered=answered)
 
     async def _read_again(self, socket: zmq.asyncio.Socket) -> bool:

@@ -15,6 +15,7 @@ import zmq.asyncio
 from routing.kv_events import KvEvent
 
 END = b"\xff" * 8
+SUBSCRIBES = b"\x01"
 
 
 def pack(events: Sequence[KvEvent | dict[str, Any]], rank: int = 0) -> bytes:
@@ -35,6 +36,7 @@ class Publisher:
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
         self._context = zmq.asyncio.Context()
         self._pub = self._context.socket(zmq.XPUB)
+        self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._again = self._context.socket(zmq.ROUTER)
         self._task: asyncio.Task[None] | None = None
 
@@ -64,9 +66,10 @@ class Publisher:
         self._pub.connect(endpoint)
 
     async def subscribed(self) -> None:
-        """Wait for a subscriber."""
+        """Wait for a subscriber, or for one more: what is said from now on reaches it."""
         async with asyncio.timeout(120):
-            await self._pub.recv()
+            while not (await self._pub.recv()).startswith(SUBSCRIBES):
+                pass
 
     async def say(self, *events: KvEvent | dict[str, Any], lost: bool = False, payload: bytes | None = None) -> int:
         """Publish a batch. `lost`: nobody gets it, but it can be asked for."""

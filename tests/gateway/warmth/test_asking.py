@@ -17,10 +17,12 @@ from prometheus_client import generate_latest
 
 from gateway.config.exact import KvEvents, TokenizerEntry
 from gateway.config.values import ModelEntry
+from gateway.warmth import sights as sights_module
 from gateway.warmth.asking import LATE_IN_A_ROW, Asking, AskingExposition
 from gateway.warmth.client import WarmthClient
 from gateway.warmth.conversations import read_spoken
 from gateway.warmth.feed import Feed
+from gateway.warmth.sights import Sights
 from gateway.warmth.tokens import LocalTokenizer
 from gateway.warmth.wire import EnginesFollowed, Hello
 from routing.fleet import EngineShape, ModelCard, Pod, Standing
@@ -86,14 +88,22 @@ class Scene:
         events = self.engine.told()
         number = await self.publisher.say(*events) if events else -1
         async with asyncio.timeout(120):
-            while events and self.feed.count.batches and self.feed._next <= number:
+            while events and self.feed._next <= number:
                 await self.look("x")
+
+    async def is_heard(self) -> None:
+        """All that the worker has told the process so far: an answer comes behind it, events may come before it."""
+        await self.look("x")
+
+    @property
+    def answering(self) -> Sights:
+        sights = self.host.warmth.sights
+        assert sights is not None
+        return sights
 
     @property
     def feed(self) -> Feed:
-        sights = self.host.warmth.sights
-        assert sights is not None
-        return sights.followers.feeds[self.url]
+        return self.answering.followers.feeds[self.url]
 
     def tokens(self, text: str) -> list[int]:
         """As the pod's tokenizer has them."""
@@ -114,7 +124,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    folder: Path, *, wait_ms: float = 5000.0, events: bool = True, tokenizer: bool = True
+    folder: Path, *, wait_ms: float = 30_000.0, events: bool = True, tokenizer: bool = True
 ) -> AsyncIterator[Scene]:
     """All of it, on this machine's own sockets."""
     made = make_folder(folder / "tokenizer")
@@ -143,6 +153,8 @@ async def scene(
         tasks = [asyncio.create_task(client.run()), asyncio.create_task(asking.run())]
         try:
             await pulse.until(lambda: client.is_connected)
+            if events:
+                await publisher.subscribed()
             yield Scene(started, publisher, ModelEngine(12, BLOCK, secret=5), router, asking, url, pod, local, pulse)
         finally:
             for task in tasks:
@@ -184,6 +196,7 @@ async def test_what_is_seen_is_what_the_engine_reuses(tmp_path: Path) -> None:
         texts = [TALK, TALK + "and then", "def return " * 20, TALK, "1234 " * 40, TALK + "and then what", TALK]
         for turn, text in enumerate(texts * 3):
             if turn == 9:
+                await one.is_heard()
                 one.engine.reset()
                 await one.tell()
             request, hit = await one.ask(text)
@@ -193,24 +206,30 @@ async def test_what_is_seen_is_what_the_engine_reuses(tmp_path: Path) -> None:
         assert one.asking.ends["exact"] >= len(texts) * 3
 
 
-async def test_siblings_find_what_the_first_will_leave_behind(tmp_path: Path) -> None:
+async def test_siblings_find_what_the_first_will_leave_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any event: the second of two that come at once is told what the first is about to compute."""
+    monkeypatch.setattr(sights_module, "SIBLING_WAIT_S", 30.0)
     async with scene(tmp_path) as one:
         await one.until_exact()
-        first, second = asyncio.create_task(one.look(TALK)), asyncio.create_task(one.look(TALK + "and more"))
-        request = await first
+        request = await one.look(TALK)
         assert one.seen(request) == 0
+        second = asyncio.create_task(one.look(TALK + "and more"))
+        await until(lambda: len(one.answering._tickets) == 2)
         placement = one.router.place(request, avoid=frozenset(), now_s=0.0, draw=0.0)
         sibling = await second
         assert (one.seen(sibling) or 0) >= 32
         placement.release(1.0)
-        assert request.sight is not None
-        request.sight.watch.over()
+        for each in (request, sibling):
+            assert each.sight is not None
+            each.sight.watch.over()
         assert one.seen(await one.look(TALK + "and more")) == 0
 
 
-async def test_what_was_computed_is_known_before_its_events_come(tmp_path: Path) -> None:
+async def test_what_was_computed_is_known_before_its_events_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An engine tells of a prompt a little after it has answered it: who asks in between finds it all the same."""
+    monkeypatch.setattr(sights_module, "EVENTS_WITHIN_S", 3600.0)
     async with scene(tmp_path) as one:
         await one.until_exact()
         request = await one.look(TALK)
@@ -233,7 +252,7 @@ async def test_whom_to_believe_is_known_with_every_answer(tmp_path: Path) -> Non
     async with scene(tmp_path) as one:
         await one.until_exact()
         await one.ask(TALK)
-        await until(lambda: one.feed.count.batches)
+        await one.is_heard()
         one.feed._lose()
         assert one.seen(await one.look(TALK)) is None
         one.feed._believe()
@@ -259,12 +278,13 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
         assert (await one.look(TALK)).sight is None
         assert one.asking.ends == {"late": 1}
         assert not one.asking._waiting
-        sights = one.host.warmth.sights
-        assert sights is not None
-        await until(lambda: not sights._tasks)
-        assert not sights._tickets
-        assert not sights._newest
-        assert not sights._asking
+        one.asking._wait_s = 20.0
+        # An answer comes behind all that was said before its question: the first one has reached the process by then.
+        later = await one.look(TALK)
+        assert later.sight is not None
+        later.sight.watch.over()
+        asked = one.answering
+        await until(lambda: not (asked._tasks or asked._tickets or asked._newest or asked._asking))
 
 
 async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> None:
@@ -295,6 +315,7 @@ async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) ->
         assert one.asking.ends["away"] >= 1
         one.host.start(settings)
         await one.pulse.until(lambda: client.is_connected)
+        await one.publisher.subscribed()
         await one.until_exact()
         request, hit = await one.ask(TALK)
         assert one.seen(request) == hit > 0

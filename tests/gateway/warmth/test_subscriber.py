@@ -32,6 +32,12 @@ class Heard(Feed):
         self.pulse.beat()
 
 
+async def is_caught_up(publisher: Publisher, feed: Heard) -> None:
+    """What was said before is told, to its end, and what is said from now on comes by itself."""
+    await publisher.subscribed()
+    await feed.pulse.until(lambda: feed.trust.is_exact)
+
+
 @asynccontextmanager
 async def subscribed(publisher: Publisher, source: Source | None = None) -> AsyncIterator[Heard]:
     """A subscriber that runs beside the test, and its feed."""
@@ -80,7 +86,7 @@ async def test_a_late_joiner_has_the_past_told() -> None:
 async def test_a_gap_is_noticed_and_filled() -> None:
     """By the number of the next batch that does come."""
     async with Publisher() as publisher, subscribed(publisher) as feed:
-        await publisher.subscribed()
+        await is_caught_up(publisher, feed)
         await publisher.say(block(0))
         await publisher.say(block(1), lost=True)
         await publisher.say(block(2))
@@ -105,7 +111,7 @@ async def test_without_replay_a_gap_is_doubt_until_the_cache_is_cleared() -> Non
 async def test_a_restarted_publisher_is_followed_anew() -> None:
     """It counts from 0 again: nothing of its former life is held."""
     async with Publisher() as publisher, subscribed(publisher) as feed:
-        await publisher.subscribed()
+        await is_caught_up(publisher, feed)
         for name in range(4):
             await publisher.say(block(name))
         await feed.pulse.until(lambda: held(feed, 4) == 4)
