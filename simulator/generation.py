@@ -138,6 +138,11 @@ class Generation:
         return sum(choice.progress.produced for choice in self.choices)
 
     @property
+    def thought_tokens(self) -> int:
+        """How many of them were thoughts."""
+        return sum(min(choice.progress.produced, choice.script.thought_tokens) for choice in self.choices)
+
+    @property
     def cached_tokens(self) -> int:
         """What the prefix cache gave to the first answer of each prompt."""
         return sum(choice.cached_tokens for choice in self.choices[:: self.copies])

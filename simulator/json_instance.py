@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from simulator.language import Speech
+from simulator.tokens import BYTES_PER_TOKEN
+
 _BY_TYPE: dict[str, Any] = {"string": "lorem", "integer": 1, "number": 1.5, "boolean": True, "null": None}
 
 DEEPEST = 32
@@ -14,10 +17,13 @@ LARGEST = 10_000
 """Items or letters; who asks for more gets no answer."""
 
 
-def json_text(schema: Any) -> str:
-    """A value of this schema as ASCII JSON. Raises ValueError for what is no schema."""
+def json_text(schema: Any, state: int | None = None) -> str:
+    """A value of this schema as ASCII JSON; texts that must be long are what a model says in this state.
+
+    Raises ValueError for what is no schema.
+    """
     try:
-        return json.dumps(_Instance(json.loads(schema) if isinstance(schema, str) else schema).of())
+        return json.dumps(_Instance(json.loads(schema) if isinstance(schema, str) else schema, state).of())
     except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as error:
         raise ValueError(f"not a JSON schema that can be followed: {error}") from None
 
@@ -25,8 +31,9 @@ def json_text(schema: Any) -> str:
 class _Instance:
     """A value, found by walking down one schema."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, state: int | None) -> None:
         self._root = root
+        self._state = state
 
     def of(self) -> Any:
         return self._of(self._root, 0)
@@ -57,11 +64,18 @@ class _Instance:
             case "array":
                 return [self._of(schema.get("items", {}), depth + 1)] * _bounded(schema.get("minItems", 1))
             case "string":
-                return "lorem"[: schema.get("maxLength", 5)].ljust(_bounded(schema.get("minLength", 0)), "m")
+                return self._text("lorem"[: schema.get("maxLength", 5)], _bounded(schema.get("minLength", 0)))
             case "integer" | "number" as number:
                 return schema.get("minimum", schema.get("maximum", _BY_TYPE[number]))
             case other:
                 return _BY_TYPE[other]
+
+    def _text(self, begun: str, length: int) -> str:
+        """A text of this length at least."""
+        missing = length - len(begun)
+        if self._state is None or missing <= 0:
+            return begun.ljust(length, "m")
+        return begun + "".join(Speech(self._state).pieces(0, missing // BYTES_PER_TOKEN + 1))[:missing]
 
     def _resolved(self, reference: str) -> Any:
         """What a reference within the schema names."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from simulator.tokens import BYTES_PER_TOKEN
+from simulator.tokens import BYTES_PER_TOKEN, END_OF_THOUGHT
 
 _CONSONANTS = "bdfgklmnprstvzhj"
 _VOWELS = "aeio"
@@ -53,18 +53,26 @@ def logprob(state: int) -> float:
 class Speech:
     """One answer as it is being said, piece by piece; what was said stays known.
 
-    With `text` (ASCII: a tool call, a JSON object) it says that and no more.
+    With `text` (ASCII: a tool call, a JSON object) it says that and no more. With `thought` it thinks so many pieces
+    before, and ends its thoughts.
     """
 
-    __slots__ = ("_accents", "_pieces", "_state", "_states", "length")
+    __slots__ = ("_accents", "_pieces", "_state", "_states", "length", "opening")
 
-    def __init__(self, state: int, text: str | None = None, *, accents: bool = False) -> None:
+    def __init__(
+        self, state: int, text: str | None = None, *, accents: bool = False, thought: int | None = None
+    ) -> None:
         self._state = state
         self._accents = accents
         self._pieces: list[str] = []
         self._states: list[int] = []
         self.length: int | None = None
         """Pieces in all, where that is fixed."""
+        if thought is not None:
+            self._reach(thought)
+            self._say(END_OF_THOUGHT)
+        self.opening = len(self._pieces)
+        """Pieces before the answer proper."""
         if text is not None:
             for start in range(0, len(text), BYTES_PER_TOKEN):
                 self._say(text[start : start + BYTES_PER_TOKEN])

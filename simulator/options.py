@@ -36,6 +36,11 @@ class Options:
     """Tokens of an answer that nobody cuts; each prompt has a length of its own between these."""
     accents: bool = False
     """Answers have characters of several bytes here and there."""
+    longest_thought: int = 0
+    """Tokens of what chat answers think before they say something, each prompt's its own number; 0: they do not think.
+    As with `--reasoning-parser` and a template that opens the thoughts."""
+    calls_tools: bool = False
+    """Mostly call tools that they are offered (`--enable-auto-tool-choice`), instead of never."""
     tokens_per_event: int = 1
     """Of a stream that has fallen behind; vLLM lets it catch up in one event, but events that can be counted are
     better to test with."""
@@ -54,6 +59,8 @@ class Options:
             raise ValueError(f"tasks: some of {', '.join(sorted(TASKS))}")
         if self.tokens_per_event < 1:
             raise ValueError("tokens_per_event: must be >= 1")
+        if self.longest_thought < 0:
+            raise ValueError("longest_thought: must be >= 0")
         if not 1 <= self.shortest_answer <= self.longest_answer:
             raise ValueError("shortest_answer: must be from 1 to longest_answer")
 

@@ -189,6 +189,8 @@ def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
     parser.add_argument("--no-prompt-tokens-details", action="store_true")
     parser.add_argument("--max-num-queued-reqs", type=int)
     parser.add_argument("--accents", action="store_true", help="answers with characters of several bytes")
+    parser.add_argument("--longest-thought", type=int, default=0, metavar="TOKENS", help="chat answers think first")
+    parser.add_argument("--calls-tools", action="store_true", help="mostly call the tools that are offered")
     parser.add_argument("--load-s", type=float, default=0.0, help="real seconds until /health says 200")
     parser.add_argument("--shortest-answer", type=int, default=options.shortest_answer, metavar="TOKENS")
     parser.add_argument("--longest-answer", type=int, default=options.longest_answer, metavar="TOKENS")
@@ -260,6 +262,8 @@ def _options(asked: argparse.Namespace) -> Options:
         tells_cached_tokens=not asked.no_prompt_tokens_details,
         max_num_queued_reqs=asked.max_num_queued_reqs,
         accents=asked.accents,
+        longest_thought=asked.longest_thought,
+        calls_tools=asked.calls_tools,
         shortest_answer=asked.shortest_answer,
         longest_answer=asked.longest_answer,
         load_s=asked.load_s,

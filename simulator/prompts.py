@@ -8,15 +8,34 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
 from simulator.language import state_of
-from simulator.tokens import MESSAGE_END, MESSAGE_START, bytes_of, decode, encode, pack
+from simulator.tokens import MESSAGE_END, MESSAGE_START, THOUGHT_END, THOUGHT_START, bytes_of, decode, encode, pack
 
 IMAGE_TOKENS = 64
 """What one image costs; few enough for tests, many enough to fill blocks."""
+
+
+class Opening(StrEnum):
+    """How a template begins an answer."""
+
+    PLAIN = "plain"
+    """The model knows no thoughts."""
+    THOUGHT = "thought"
+    """The thoughts are opened; the model closes them."""
+    NO_THOUGHT = "no_thought"
+    """They are opened and closed: nothing is thought."""
+
+
+OPENINGS: Mapping[Opening, tuple[int, ...]] = {
+    Opening.PLAIN: (),
+    Opening.THOUGHT: (THOUGHT_START,),
+    Opening.NO_THOUGHT: (THOUGHT_START, THOUGHT_END),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +43,8 @@ class Prompt:
     """What the engine computes, and what the model goes on from.
 
     `state` is the model's after the last token, `answer_state` the one in which the answer begins, and `answered` how
-    many of its tokens the prompt holds already: an answer may be there to be continued. `text` is what `echo` repeats.
+    many of its tokens the prompt holds already: an answer may be there to be continued. `text` is what `echo` repeats,
+    `said` what is there of the answer, and `thought` how many tokens of thoughts that are open; None where none are.
     """
 
     tokens: tuple[int, ...]
@@ -32,6 +52,8 @@ class Prompt:
     answer_state: int
     answered: int = 0
     text: str = ""
+    said: str = ""
+    thought: int | None = None
     is_chat: bool = True
     """An answer to a conversation ends by itself; a bare text goes on for ever."""
 
@@ -75,8 +97,26 @@ def prompt_of_tokens(tokens: Sequence[int], seed: int) -> Prompt:
     answer_at = begins_at + len(opening)
     if tuple(tokens[begins_at:answer_at]) != opening:
         return Prompt(tuple(tokens), state, state, text=text, is_chat=False)
-    answer_state = state_of(b"".join(map(bytes_of, tokens[:answer_at])), seed)
-    return Prompt(tuple(tokens), state, answer_state, len(tokens) - answer_at, text)
+    return _prompt_of_answer(tokens, answer_at, seed)
+
+
+def _prompt_of_answer(tokens: Sequence[int], answer_at: int, seed: int) -> Prompt:
+    """A conversation whose answer begins at this token, with thoughts or without."""
+    begun = tuple(tokens[answer_at : answer_at + 2])
+    opening = next(each for each in reversed(Opening) if begun[: len(OPENINGS[each])] == OPENINGS[each])
+    answer_at += len(OPENINGS[opening])
+    own = list(tokens[answer_at:])
+    thinks = opening is Opening.THOUGHT and THOUGHT_END not in own
+    said = own[own.index(THOUGHT_END) + 1 :] if THOUGHT_END in own else own
+    return Prompt(
+        tuple(tokens),
+        state_of(b"".join(map(bytes_of, tokens)), seed),
+        state_of(b"".join(map(bytes_of, tokens[:answer_at])), seed),
+        0 if thinks else len(said),
+        decode(tokens),
+        said="" if thinks else decode(said),
+        thought=len(own) if thinks else None,
+    )
 
 
 def prompt_of_messages(
@@ -86,8 +126,12 @@ def prompt_of_messages(
     tools: Sequence[Any] = (),
     open_answer: bool = True,
     continues: bool = False,
+    opening: Opening = Opening.PLAIN,
 ) -> Prompt:
-    """A conversation; `open_answer` begins the assistant's next message, `continues` leaves the last one open."""
+    """A conversation; `open_answer` begins the assistant's next message, `continues` leaves the last one open.
+
+    Of a message that is left open the thoughts are lost, as with most templates.
+    """
     rendering = _Rendering(seed)
     if tools:
         rendering.mark(MESSAGE_START)
@@ -101,13 +145,16 @@ def prompt_of_messages(
     if open_answer or continues:
         rendering.mark(MESSAGE_START)
         rendering.add("assistant\n")
+        for mark in OPENINGS[Opening.NO_THOUGHT if continues and opening is Opening.THOUGHT else opening]:
+            rendering.mark(mark)
     answer_state, begins_at = rendering.state, len(rendering.tokens)
     text = ""
     if continues:
         text = "".join(text_parts(messages[-1].get("content")))
         rendering.add(text)
+    thought = 0 if open_answer and not continues and opening is Opening.THOUGHT else None
     answered = len(rendering.tokens) - begins_at
-    return Prompt(tuple(rendering.tokens), rendering.state, answer_state, answered, text)
+    return Prompt(tuple(rendering.tokens), rendering.state, answer_state, answered, text, text, thought)
 
 
 def _render_message(rendering: _Rendering, message: Mapping[str, Any]) -> None:

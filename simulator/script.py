@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from simulator.language import Speech
-from simulator.tokens import MESSAGE_END, encode
+from simulator.tokens import token_of
 
 ABORT = "abort"
 """The finish reason of an answer that somebody had the engine give up."""
@@ -55,7 +55,12 @@ class Script:
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Their ids."""
-        return [encode(text.encode())[0] if text else MESSAGE_END for text in self.token_texts(start, end)]
+        return [token_of(text) for text in self.token_texts(start, end)]
+
+    @property
+    def thought_tokens(self) -> int:
+        """Tokens of its thoughts, without the one that ends them."""
+        return max(self.speech.opening - 1, 0)
 
 
 def write_script(speech: Speech, natural_tokens: int | None, wish: Wish) -> Script:

@@ -178,14 +178,21 @@ class Service:
             return NOTHING
 
     def _script(self, order: Order, prompt: Prompt, copy: int) -> Script:
+        thought = self._thought(prompt)
         if order.recital is not None:
-            rest = order.recital.removeprefix(prompt.text) if prompt.answered else order.recital
-            return write_script(Speech(prompt.state, rest), None, order.wish)
-        speech = Speech(prompt.state ^ copy, accents=self.options.accents)
+            rest = order.recital.removeprefix(prompt.said)
+            return write_script(Speech(prompt.state, rest, thought=thought), None, order.wish)
+        speech = Speech(prompt.state ^ copy, accents=self.options.accents, thought=thought)
         if not prompt.is_chat:
             return write_script(speech, None, order.wish)
         whole = natural_tokens(prompt.answer_state, self.options.shortest_answer, self.options.longest_answer)
-        return write_script(speech, max(whole - prompt.answered, 0), order.wish)
+        return write_script(speech, speech.opening + max(whole - prompt.answered, 0), order.wish)
+
+    def _thought(self, prompt: Prompt) -> int | None:
+        """How much is still to be thought; None where no thoughts are open."""
+        if prompt.thought is None:
+            return None
+        return max(natural_tokens(~prompt.answer_state, 1, self.options.longest_thought) - prompt.thought, 0)
 
     def _sequence(self, order: Order, prompt: Prompt, script: Script, chain_seed: int) -> EngineSequence:
         chain = Chain(chain_seed, prompt.tokens, self.options.profile.block_size)

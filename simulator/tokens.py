@@ -20,7 +20,19 @@ MESSAGE_START = _FIRST_SPECIAL
 MESSAGE_END = _FIRST_SPECIAL + 1
 """Ends a message, and an answer: the model's end-of-sequence token."""
 
-_SPECIALS = {MESSAGE_START: b"<|im_start|>", MESSAGE_END: b"<|im_end|>"}
+THOUGHT_START = _FIRST_SPECIAL + 2
+THOUGHT_END = _FIRST_SPECIAL + 3
+"""What a model that thinks puts around its thoughts."""
+
+_SPECIALS = {
+    MESSAGE_START: b"<|im_start|>",
+    MESSAGE_END: b"<|im_end|>",
+    THOUGHT_START: b"<think>",
+    THOUGHT_END: b"</think>",
+}
+
+END_OF_THOUGHT = "</think>"
+"""The one special token that shows in a text: parsers know by it where the thoughts end."""
 
 LARGEST_ID = (1 << 63) - 1
 """What vLLM takes at most for a token id."""
@@ -33,6 +45,13 @@ def encode(text: bytes) -> list[int]:
     if rest := text[whole * BYTES_PER_TOKEN :]:
         tokens.append(len(rest) << _LENGTH_SHIFT | int.from_bytes(rest, "little"))
     return tokens
+
+
+def token_of(piece: str) -> int:
+    """The token that says this piece; nothing is said by the end of a message."""
+    if piece == END_OF_THOUGHT:
+        return THOUGHT_END
+    return encode(piece.encode())[0] if piece else MESSAGE_END
 
 
 def bytes_of(token: int) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from typing import Any
-from uuid import uuid4
 
 from aiohttp import web
 
@@ -14,15 +13,16 @@ from simulator.script import ABORT
 from simulator.surface.chat_request import Chat, read_chat
 from simulator.surface.fields import read_body
 from simulator.surface.logprobs import chat_logprobs
+from simulator.surface.parsing import CallPiece, Delta
 from simulator.surface.usage import counts, fingerprint, last_usage, whole_usage
-from simulator.surface.wire import SERVICE, compact, engine_issue, json_answer, open_stream
+from simulator.surface.wire import SERVICE, compact, engine_issue, json_answer, new_call_id, open_stream
 
 
 async def complete_chat(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions."""
     service = request.app[SERVICE]
     chat = read_chat(service, request, await read_body(request))
-    order = chat.asked.order(service.options, [chat.prompt], chat.recital)
+    order = chat.asked.order(service.options, [chat.prompt], chat.wording.text)
     with service.generate(order) as generation:
         if chat.asked.stream:
             return await _stream(request, service.options, chat, generation)
@@ -56,38 +56,44 @@ def _whole(options: Options, chat: Chat, generation: Generation) -> dict[str, An
 
 
 def _whole_choice(chat: Chat, choice: Choice) -> dict[str, Any]:
-    text = (chat.prompt.text if chat.echoes else "") + choice.text
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": text if chat.tool is None else "",
-        "refusal": None,
-        "annotations": None,
-        "audio": None,
-        "function_call": None,
-    }
-    if chat.tool is not None:
-        message["tool_calls"] = [
-            {"id": _call_id(), "type": "function", "function": {"name": chat.tool, "arguments": choice.text}}
-        ]
+    said = chat.parser().whole(choice.text)
     tokens = choice.script.tokens
     return {
         "index": choice.index,
-        "message": {**message, "reasoning": None},
+        "message": _message(chat, said),
         "logprobs": _logprobs(chat, choice, 0, tokens),
-        "finish_reason": _finish_reason(chat, choice),
+        "finish_reason": _finish_reason(chat, choice, has_called=bool(said.calls)),
         "stop_reason": choice.script.stop_reason,
         "token_ids": choice.script.token_ids(0, tokens) if chat.asked.returns_token_ids else None,
         "routed_experts": None,
     }
 
 
-def _call_id() -> str:
-    return f"chatcmpl-tool-{uuid4().hex}"
+def _message(chat: Chat, said: Delta) -> dict[str, Any]:
+    content = said.content
+    if chat.wording.tool is not None:
+        content = ""
+    elif chat.echoes:
+        content = chat.prompt.text + (content or "")
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": content,
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+    }
+    if said.calls:
+        message["tool_calls"] = [
+            {"id": new_call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in said.calls
+        ]
+    return {**message, "reasoning": said.reasoning}
 
 
-def _finish_reason(chat: Chat, choice: Choice) -> str:
+def _finish_reason(chat: Chat, choice: Choice, *, has_called: bool) -> str:
     reason = choice.script.finish_reason
-    return chat.tool_finish if chat.tool is not None and reason == "stop" else reason
+    return chat.tool_finish if has_called and reason == "stop" else reason
 
 
 def _logprobs(chat: Chat, choice: Choice, start: int, end: int) -> dict[str, Any] | None:
@@ -132,7 +138,9 @@ class _ChunkWriter:
             "model": asked.model,
         }
         self._head = compact(head)[:-1] + ',"choices":['
-        self._is_plain = chat.tool is None and chat.top_logprobs is None and not asked.returns_token_ids
+        self._parsers = [chat.parser() for _ in generation.choices]
+        self._tells_tokens = chat.top_logprobs is not None or asked.returns_token_ids
+        self._is_plain = self._parsers[0].is_plain and not self._tells_tokens
         self._prompt_tokens = generation.prompt_tokens
 
     def opening(self, choice: Choice) -> str:
@@ -142,7 +150,7 @@ class _ChunkWriter:
         delta = {"role": "assistant", "content": text}
         first = compact({"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None})
         ids = compact(list(self._chat.prompt.tokens)) if asked.returns_token_ids else "null"
-        return f'{self._head}{first}],"prompt_token_ids":{ids},"prompt_text":null{self._running_usage(0)}}}'
+        return f'{self._head}{first}],"prompt_token_ids":{ids},"prompt_text":null{self._running_usage(choice, 0)}}}'
 
     def chunks(self, choice: Choice, portion: Portion) -> list[str]:
         """The chunks for what came since the last ones."""
@@ -151,47 +159,60 @@ class _ChunkWriter:
                 f'{{"index":{choice.index},"delta":{{"content":{compact(portion.text)}}},"logprobs":null,'
                 '"finish_reason":null,"token_ids":null}'
             )
-            return [f"{self._head}{body}]{self._running_usage(portion.end)}}}"]
-        deltas = [self._delta(portion, choice.script.finish_reason)]
-        if self._chat.tool is not None and portion.start == 0:
-            deltas.insert(0, self._call())
-        return [self._chunk(choice, portion, delta, is_last=delta is deltas[-1]) for delta in deltas]
+            return [f"{self._head}{body}]{self._running_usage(choice, portion.end)}}}"]
+        parser = self._parsers[choice.index]
+        # An aborted answer's last token has no text, not even an empty one.
+        is_notice = choice.script.finish_reason == ABORT and not portion.text
+        delta = {} if is_notice else _delta_fields(parser.feed(portion.text))
+        if not (delta or portion.is_last or self._tells_tokens):
+            return []
+        return [self._chunk(choice, portion, delta, has_called=parser.has_called)]
 
-    def _call(self) -> dict[str, Any]:
-        function = {"name": self._chat.tool, "arguments": ""}
-        return {"tool_calls": [{"id": _call_id(), "type": "function", "index": 0, "function": function}]}
-
-    def _delta(self, portion: Portion, reason: str) -> dict[str, Any]:
-        if self._chat.tool is None:
-            return {"content": portion.text} if portion.text or reason != ABORT else {}
-        return {"tool_calls": [{"index": 0, "function": {"arguments": portion.text}}]} if portion.text else {}
-
-    def _chunk(self, choice: Choice, portion: Portion, delta: dict[str, Any], *, is_last: bool) -> str:
+    def _chunk(self, choice: Choice, portion: Portion, delta: dict[str, Any], *, has_called: bool) -> str:
         start, end = portion.start, portion.end
         body: dict[str, Any] = {
             "index": choice.index,
             "delta": delta,
-            "logprobs": _logprobs(self._chat, choice, start, end) if is_last else None,
+            "logprobs": _logprobs(self._chat, choice, start, end),
             "finish_reason": None,
         }
-        ends = is_last and portion.is_last
-        if ends:
-            body["finish_reason"] = _finish_reason(self._chat, choice)
+        if portion.is_last:
+            body["finish_reason"] = _finish_reason(self._chat, choice, has_called=has_called)
             body["stop_reason"] = choice.script.stop_reason
-        ids = is_last and self._chat.asked.returns_token_ids
-        body["token_ids"] = choice.script.token_ids(start, end) if ids else None
+        body["token_ids"] = choice.script.token_ids(start, end) if self._chat.asked.returns_token_ids else None
         mark = ""
-        if ends and not self._chat.asked.include_usage:
+        if portion.is_last and not self._chat.asked.include_usage:
             mark = f',"system_fingerprint":{compact(fingerprint(self._options))}'
-        return f"{self._head}{compact(body)}]{mark}{self._running_usage(end)}}}"
+        return f"{self._head}{compact(body)}]{mark}{self._running_usage(choice, end)}}}"
 
-    def _running_usage(self, completion_tokens: int) -> str:
+    def _running_usage(self, choice: Choice, completion_tokens: int) -> str:
         if not self._chat.asked.continuous_usage:
             return ""
-        usage = {**counts(self._prompt_tokens, completion_tokens), "completion_tokens_details": None}
+        thoughts = None
+        if self._options.longest_thought:
+            thoughts = {"reasoning_tokens": min(completion_tokens, choice.script.thought_tokens)}
+        usage = {**counts(self._prompt_tokens, completion_tokens), "completion_tokens_details": thoughts}
         return f',"usage":{compact(usage)}'
 
     def usage(self) -> str:
         """The chunk without choices that ends a stream whose client asked for it."""
         usage = compact(last_usage(self._options, self._generation, tells_created=True))
         return f'{self._head}],"usage":{usage},"system_fingerprint":{compact(fingerprint(self._options))}}}'
+
+
+def _delta_fields(delta: Delta) -> dict[str, Any]:
+    """A delta in chat's words."""
+    fields: dict[str, Any] = {}
+    if delta.content is not None:
+        fields["content"] = delta.content
+    if delta.reasoning is not None:
+        fields["reasoning"] = delta.reasoning
+    if delta.calls:
+        fields["tool_calls"] = list(map(_call_fields, delta.calls))
+    return fields
+
+
+def _call_fields(piece: CallPiece) -> dict[str, Any]:
+    named = {} if piece.name is None else {"id": new_call_id(), "type": "function"}
+    told = {"name": piece.name, "arguments": piece.arguments}
+    return {**named, "index": piece.index, "function": {name: text for name, text in told.items() if text is not None}}

@@ -9,14 +9,16 @@ from typing import Any
 
 from aiohttp import web
 
-from simulator.json_instance import json_text
 from simulator.language import natural_tokens, next_piece
-from simulator.prompts import Prompt, image_url, prompt_of_messages, prompt_of_tokens
+from simulator.options import Options
+from simulator.prompts import Opening, Prompt, image_url, prompt_of_messages, prompt_of_tokens
 from simulator.service import Service
 from simulator.surface.asking import Asked, read_asked
 from simulator.surface.fields import Body
 from simulator.surface.logprobs import MOST_LOGPROBS
+from simulator.surface.parsing import Parser
 from simulator.surface.wire import ApiError, malformed
+from simulator.surface.wording import Tool, Wording, fixed_json, forced_call, free_calls
 from simulator.tokens import LARGEST_ID
 
 
@@ -26,17 +28,20 @@ class Chat:
 
     asked: Asked
     prompt: Prompt
-    tool: str | None
-    """The function to be called, where one must be."""
+    wording: Wording
     is_named_tool: bool
-    recital: str | None
     top_logprobs: int | None
     echoes: bool
+    tells_thoughts: bool
 
     @property
     def tool_finish(self) -> str:
         """A named call was the client's choice, so the model only stopped."""
         return "stop" if self.is_named_tool else "tool_calls"
+
+    def parser(self) -> Parser:
+        """For one answer."""
+        return Parser(self.wording, thinks=self.prompt.thought is not None, tells_thoughts=self.tells_thoughts)
 
 
 def read_chat(service: Service, request: web.Request, body: Body) -> Chat:
@@ -44,23 +49,53 @@ def read_chat(service: Service, request: web.Request, body: Body) -> Chat:
     body.required("messages")
     messages = body.objects("messages")
     asked = read_asked(service, request, body, None)
-    tools = body.objects("tools")
-    tool = chosen_tool(body.get("tool_choice"), tools)
-    prompt = forwarded_prompt(service, asked.model, body) or chat_prompt(service, asked.model, messages, body, tools)
-    recital = None if tool is None else fixed_json(_parameters(tools, tool))
+    tools = [offered_tool(each) for each in body.objects("tools")]
+    forced = chosen_tool(body.get("tool_choice"), tools)
+    opening = opening_of(service.options, body, body.get("reasoning_effort"))
+    prompt = forwarded_prompt(service, asked.model, body) or chat_prompt(
+        service, asked.model, messages, body, tools, opening
+    )
     return Chat(
         asked=asked,
         prompt=prompt,
-        tool=tool,
+        wording=_wording(service.options, body, prompt, tools, forced),
         is_named_tool=isinstance(body.get("tool_choice"), dict),
-        recital=recital if recital is not None else _structured(body, prompt),
         top_logprobs=_top_logprobs(body),
         echoes=body.flag("echo"),
+        tells_thoughts=body.flag("include_reasoning", default=True),
     )
 
 
+def _wording(options: Options, body: Body, prompt: Prompt, tools: Sequence[Tool], forced: Tool | None) -> Wording:
+    if forced is not None:
+        return forced_call(forced, prompt)
+    if (text := _structured(body, prompt)) is not None:
+        return Wording(text)
+    if not options.calls_tools or not tools or body.get("tool_choice") == "none":
+        return Wording()
+    return free_calls(tools, prompt, body.objects("messages"), most_calls(body))
+
+
+def most_calls(body: Body) -> int:
+    """How many calls an answer may make, in OpenAI's words; more than two are never made."""
+    return 2 if body.flag("parallel_tool_calls", default=True) else 1
+
+
+def opening_of(options: Options, body: Body, effort: Any = None) -> Opening:
+    """How an answer begins: with thoughts, if the pod thinks and the client lets it."""
+    if not options.longest_thought:
+        return Opening.PLAIN
+    thinks = body.object("chat_template_kwargs").flag("enable_thinking", default=effort != "none")
+    return Opening.THOUGHT if thinks else Opening.NO_THOUGHT
+
+
 def chat_prompt(
-    service: Service, model: str, messages: Sequence[dict[str, Any]], body: Body, tools: Sequence[dict[str, Any]]
+    service: Service,
+    model: str,
+    messages: Sequence[dict[str, Any]],
+    body: Body,
+    tools: Sequence[Tool] = (),
+    opening: Opening = Opening.PLAIN,
 ) -> Prompt:
     """The messages as tokens, checked the way the chat template would."""
     if not messages:
@@ -77,7 +112,10 @@ def chat_prompt(
         raise ApiError(f"{model} is not a multimodal model")
     try:
         seed = service.seed(model)
-        return prompt_of_messages(messages, seed, tools=tools, open_answer=opens, continues=continues)
+        offered = [{"name": tool.name, "parameters": tool.schema} for tool in tools]
+        return prompt_of_messages(
+            messages, seed, tools=offered, open_answer=opens, continues=continues, opening=opening
+        )
     except UnicodeEncodeError:
         raise ApiError(
             "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
@@ -103,26 +141,26 @@ def _has_images(body: Body) -> bool:
     return any(image_url(part) for content in contents if isinstance(content, list) for part in content)
 
 
-def chosen_tool(choice: Any, tools: Sequence[dict[str, Any]]) -> str | None:
-    """The function that must be called; None leaves it to the model, which never calls one by itself."""
-    names = [str(function_of(tool).get("name", "")) for tool in tools]
+def chosen_tool(choice: Any, tools: Sequence[Tool]) -> Tool | None:
+    """The function that must be called; None leaves it to the model."""
     if choice == "required":
-        if not names:
+        if not tools:
             raise ApiError(
                 "When using `tool_choice`, `tools` must be set.", "Bad Request", "tool_choice", is_format=True
             )
-        return names[0]
+        return tools[0]
     if not isinstance(choice, dict):
         return None
     name = str(function_of(choice).get("name", ""))
-    if name not in names:
-        raise ApiError(
-            "The tool specified in `tool_choice` does not match any of the specified `tools`",
-            "Bad Request",
-            "tool_choice",
-            is_format=True,
-        )
-    return name
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    raise ApiError(
+        "The tool specified in `tool_choice` does not match any of the specified `tools`",
+        "Bad Request",
+        "tool_choice",
+        is_format=True,
+    )
 
 
 def function_of(tool: dict[str, Any]) -> dict[str, Any]:
@@ -133,20 +171,10 @@ def function_of(tool: dict[str, Any]) -> dict[str, Any]:
     return function
 
 
-def fixed_json(schema: Any) -> str:
-    """An answer of this schema."""
-    try:
-        return json_text(schema)
-    except ValueError as error:
-        raise ApiError(f"Invalid schema: {error}") from None
-
-
-def _parameters(tools: Sequence[dict[str, Any]], name: str) -> Any:
-    for tool in tools:
-        function = function_of(tool)
-        if str(function.get("name", "")) == name:
-            return function.get("parameters") or {"type": "object"}
-    return {"type": "object"}
+def offered_tool(tool: dict[str, Any]) -> Tool:
+    """One of chat's or responses' tools."""
+    function = function_of(tool)
+    return Tool(str(function.get("name", "")), function.get("parameters") or {"type": "object"})
 
 
 def _structured(body: Body, prompt: Prompt) -> str | None:
@@ -156,10 +184,10 @@ def _structured(body: Body, prompt: Prompt) -> str | None:
         score = natural_tokens(prompt.answer_state, 0, 100)
         return json.dumps({"answer": next_piece(prompt.answer_state).strip(), "score": score})
     if wanted.get("type") == "json_schema":
-        return fixed_json(wanted.object("json_schema").get("schema"))
+        return fixed_json(wanted.object("json_schema").get("schema"), prompt)
     structured = body.object("structured_outputs")
     if structured.get("json") is not None:
-        return fixed_json(structured.get("json"))
+        return fixed_json(structured.get("json"), prompt)
     choices = structured.get("choice")
     return str(choices[0]) if isinstance(choices, list) and choices else None
 

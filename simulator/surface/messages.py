@@ -11,7 +11,7 @@ from aiohttp import web
 
 from simulator.generation import Choice, Generation
 from simulator.options import Options
-from simulator.prompts import Prompt
+from simulator.prompts import Prompt, text_parts
 from simulator.script import ABORT, Wish
 from simulator.service import Service
 from simulator.surface.asking import (
@@ -23,8 +23,10 @@ from simulator.surface.asking import (
     request_id_of,
     salt_of,
 )
-from simulator.surface.chat_request import chat_prompt, fixed_json, forwarded_prompt
+from simulator.surface.blocks import Blocks, whole_blocks
+from simulator.surface.chat_request import chat_prompt, forwarded_prompt, opening_of
 from simulator.surface.fields import Body, read_body
+from simulator.surface.parsing import Parser
 from simulator.surface.wire import (
     SERVICE,
     ApiError,
@@ -35,6 +37,7 @@ from simulator.surface.wire import (
     malformed,
     open_stream,
 )
+from simulator.surface.wording import Tool, Wording, fixed_json, forced_call, free_calls
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", ABORT: None}
 
@@ -45,15 +48,18 @@ class Message:
 
     asked: Asked
     prompt: Prompt
-    tool: str | None
-    recital: str | None
+    wording: Wording
+
+    def parser(self) -> Parser:
+        """For its answer."""
+        return Parser(self.wording, thinks=self.prompt.thought is not None)
 
 
 async def create_message(request: web.Request) -> web.StreamResponse:
     """POST /v1/messages."""
     service = request.app[SERVICE]
     message = _read(service, request, await read_body(request))
-    order = message.asked.order(service.options, [message.prompt], message.recital)
+    order = message.asked.order(service.options, [message.prompt], message.wording.text)
     with service.generate(order) as generation:
         if message.asked.stream:
             return await _stream(request, service.options, message, generation)
@@ -99,31 +105,45 @@ def _read(service: Service, request: web.Request, body: Body) -> Message:
         transfer=body.object("kv_transfer_params").fields,
         aborts_after=aborts_after(request),
     )
-    tool, schema = _chosen_tool(body)
-    recital = None if tool is None else fixed_json(schema)
     prompt = forwarded_prompt(service, model, body) or _prompt(service, model, body)
-    return Message(asked, prompt, tool, recital)
+    return Message(asked, prompt, _wording(service.options, body, prompt))
 
 
-def _chosen_tool(body: Body) -> tuple[str | None, Any]:
-    """The tool that must be used, with its schema."""
-    choice, tools = body.object("tool_choice"), body.objects("tools")
-    for tool in tools:
-        if choice.get("type") == "any" or (choice.get("type") == "tool" and choice.get("name") == tool.get("name")):
-            return str(tool.get("name")), tool.get("input_schema") or {"type": "object"}
-    if choice.get("type") in ("any", "tool"):
+def _wording(options: Options, body: Body, prompt: Prompt) -> Wording:
+    choice, tools = body.object("tool_choice"), _tools(body)
+    kind = choice.get("type")
+    if kind in ("any", "tool"):
+        for tool in tools:
+            if kind == "any" or choice.get("name") == tool.name:
+                return forced_call(tool, prompt)
         raise ApiError("tool_choice names no tool of this request")
-    return None, None
+    schema = body.object("output_config").object("format").get("schema")
+    if schema is not None:
+        return Wording(fixed_json(schema, prompt))
+    if not options.calls_tools or not tools or kind == "none":
+        return Wording()
+    return free_calls(tools, prompt, _conversation(body), 1 if choice.flag("disable_parallel_tool_use") else 2)
+
+
+def _tools(body: Body) -> list[Tool]:
+    return [
+        Tool(str(tool.get("name")), tool.get("input_schema") or {"type": "object"}) for tool in body.objects("tools")
+    ]
 
 
 def _prompt(service: Service, model: str, body: Body) -> Prompt:
-    messages = body.objects("messages")
-    if not messages:
+    if not body.objects("messages"):
         raise ApiError("Cannot apply chat template to an empty conversation, please provide at least one message.")
-    system = body.get("system")
+    effort = "none" if body.object("thinking").get("type") == "disabled" else None
+    opening = opening_of(service.options, body, effort)
+    return chat_prompt(service, model, _conversation(body), Body({}), _tools(body), opening)
+
+
+def _conversation(body: Body) -> list[dict[str, Any]]:
+    """As chat messages: what vLLM makes of it too."""
+    system = "".join(text_parts(body.get("system")))
     openers = [{"role": "system", "content": system}] if system else []
-    rendered = [*openers, *(turn for message in messages for turn in _turns(message))]
-    return chat_prompt(service, model, rendered, Body({}), body.objects("tools"))
+    return [*openers, *(turn for message in body.objects("messages") for turn in _turns(message))]
 
 
 def _turns(message: dict[str, Any]) -> Sequence[dict[str, Any]]:
@@ -134,7 +154,7 @@ def _turns(message: dict[str, Any]) -> Sequence[dict[str, Any]]:
     if not all(isinstance(part, dict) for part in content):
         raise malformed("messages", "dict_type", "Input should be a valid dictionary", content)
     parts = [part for part in content if part.get("type") not in ("tool_use", "tool_result")]
-    calls = [part for part in content if part.get("type") == "tool_use"]
+    calls = [_call(part) for part in content if part.get("type") == "tool_use"]
     turns: list[dict[str, Any]] = [
         {"role": "tool", "content": part.get("content"), "tool_call_id": part.get("tool_use_id")}
         for part in content
@@ -143,6 +163,11 @@ def _turns(message: dict[str, Any]) -> Sequence[dict[str, Any]]:
     if parts or calls:
         turns.append({"role": message.get("role"), "content": parts, "tool_calls": calls})
     return turns
+
+
+def _call(part: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": part.get("name") or "", "arguments": json.dumps(part.get("input") or {})}
+    return {"id": part.get("id"), "type": "function", "function": function}
 
 
 def _usage(options: Options, generation: Generation) -> dict[str, int]:
@@ -159,27 +184,25 @@ def _usage(options: Options, generation: Generation) -> dict[str, int]:
     }
 
 
-def _stop(message: Message, choice: Choice) -> tuple[str | None, str | None]:
+def _stop(choice: Choice, *, has_called: bool) -> tuple[str | None, str | None]:
     """Why it stopped, and at which stop sequence if at one."""
     script = choice.script
     if script.stop_reason is not None:
         return "stop_sequence", script.stop_reason
-    if message.tool is not None and script.finish_reason == "stop":
+    if has_called and script.finish_reason == "stop":
         return "tool_use", None
     return _STOP_REASONS[script.finish_reason], None
 
 
 def _whole(options: Options, message: Message, generation: Generation) -> dict[str, Any]:
     [choice] = generation.choices
-    reason, sequence = _stop(message, choice)
-    content: dict[str, Any] = {"type": "text", "text": choice.text}
-    if message.tool is not None:
-        content = {**_tool_block(message), "input": _parsed(choice.text)}
+    said = message.parser().whole(choice.text)
+    reason, sequence = _stop(choice, has_called=bool(said.calls))
     answer = {
         "id": f"chatcmpl-{message.asked.request_id}",
         "type": "message",
         "role": "assistant",
-        "content": [content],
+        "content": whole_blocks(said),
         "model": message.asked.model,
         "stop_reason": reason,
         "stop_sequence": sequence,
@@ -187,18 +210,6 @@ def _whole(options: Options, message: Message, generation: Generation) -> dict[s
         "kv_transfer_params": generation.transfer_params,
     }
     return {name: value for name, value in answer.items() if value is not None}
-
-
-def _parsed(arguments: str) -> Any:
-    """A call's arguments; one that was cut short has none."""
-    try:
-        return json.loads(arguments)
-    except json.JSONDecodeError:
-        return {}
-
-
-def _tool_block(message: Message) -> dict[str, Any]:
-    return {"type": "tool_use", "id": f"chatcmpl-tool-{message.asked.request_id}", "name": message.tool, "input": {}}
 
 
 async def _send(stream: EventStream, kind: str, **fields: Any) -> None:
@@ -210,22 +221,18 @@ async def _stream(
 ) -> web.StreamResponse:
     stream = await open_stream(request)
     [choice] = generation.choices
-    block = {"type": "text", "text": ""} if message.tool is None else _tool_block(message)
-    has_block = False
+    parser, blocks = message.parser(), Blocks()
     while not generation.is_told:
         for _, portion in await generation.more():
             if portion.start == 0:
                 await _send(stream, "message_start", message=_opening(message, generation))
-            if portion.text and not has_block:
-                has_block = True
-                await _send(stream, "content_block_start", index=0, content_block=block)
-            if portion.text:
-                await _send(stream, "content_block_delta", index=0, delta=_delta(message, portion.text))
+            for event in blocks.take(parser.feed(portion.text)):
+                await _send(stream, **event)
         if generation.has_failed:
             return await stream.fail()
-    if has_block:
-        await _send(stream, "content_block_stop", index=0)
-    reason, sequence = _stop(message, choice)
+    for event in blocks.close():
+        await _send(stream, **event)
+    reason, sequence = _stop(choice, has_called=parser.has_called)
     delta = {"stop_reason": reason, "stop_sequence": sequence}
     await _send(stream, "message_delta", delta=delta, usage=_usage(options, generation))
     await _send(stream, "message_stop")
@@ -243,9 +250,3 @@ def _opening(message: Message, generation: Generation) -> dict[str, Any]:
         "stop_sequence": None,
         "usage": {"input_tokens": generation.prompt_tokens, "output_tokens": 0},
     }
-
-
-def _delta(message: Message, text: str) -> dict[str, str]:
-    if message.tool is None:
-        return {"type": "text_delta", "text": text}
-    return {"type": "input_json_delta", "partial_json": text}

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 from aiohttp import web
 
-from simulator.generation import Choice, Generation, Portion
+from simulator.generation import Choice, Generation
+from simulator.options import Options
 from simulator.prompts import Prompt
 from simulator.script import Wish
 from simulator.service import Service
 from simulator.surface.asking import Asked, aborts_after, check_ignored, known_model, request_id_of, salt_of
-from simulator.surface.chat_request import chat_prompt, chosen_tool, fixed_json, forwarded_prompt
+from simulator.surface.chat_request import (
+    chat_prompt,
+    chosen_tool,
+    forwarded_prompt,
+    most_calls,
+    offered_tool,
+    opening_of,
+)
 from simulator.surface.fields import Body, read_body
+from simulator.surface.items import Item, Items, whole_items
 from simulator.surface.logprobs import chat_logprobs
+from simulator.surface.parsing import Parser
 from simulator.surface.wire import SERVICE, ApiError, EventStream, compact, engine_issue, json_answer, open_stream
+from simulator.surface.wording import Tool, Wording, fixed_json, forced_call, free_calls
 
 Messages = list[dict[str, Any]]
 
@@ -32,10 +42,8 @@ class Response:
     asked: Asked
     messages: Messages
     prompt: Prompt
-    tool: str | None
-    recital: str | None
+    wording: Wording
     created_at: int
-    item_id: str
     top_logprobs: int | None
     """So many of the likeliest at each place, None where nobody asked."""
 
@@ -43,12 +51,16 @@ class Response:
     def response_id(self) -> str:
         return f"resp_{self.asked.request_id}"
 
+    def parser(self) -> Parser:
+        """For its answer."""
+        return Parser(self.wording, thinks=self.prompt.thought is not None)
+
 
 async def create_response(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses."""
     service = request.app[SERVICE]
     response = _read(service, request, await read_body(request))
-    order = response.asked.order(service.options, [response.prompt], response.recital)
+    order = response.asked.order(service.options, [response.prompt], response.wording.text)
     with service.generate(order) as generation:
         if response.asked.stream:
             answer = await _stream(request, response, generation)
@@ -56,9 +68,12 @@ async def create_response(request: web.Request) -> web.StreamResponse:
             await generation.completed()
             if generation.has_failed:
                 raise engine_issue()
-            answer = json_answer(_whole(response, generation, is_over=True))
+            [choice] = generation.choices
+            logprobs = _logprobs(response, choice, 0, choice.script.tokens)
+            items = whole_items(response.parser().whole(choice.text), logprobs)
+            answer = json_answer(_whole(response, generation, items))
         if service.options.keeps_responses and not generation.has_failed:
-            said = {"role": "assistant", "content": generation.choices[0].text}
+            said = {"role": "assistant", "content": response.parser().whole(generation.choices[0].text).content}
             service.responses.keep(response.response_id, [*response.messages, said])
         return answer
 
@@ -67,9 +82,11 @@ def _read(service: Service, request: web.Request, body: Body) -> Response:
     model = known_model(service, body)
     messages = _messages(service, body)
     check_ignored(body)
-    tools = body.objects("tools")
-    tool = chosen_tool(body.get("tool_choice"), tools)
-    schemas = [each.get("parameters") for each in tools if each.get("name") == tool]
+    tools = [offered_tool(each) for each in body.objects("tools")]
+    opening = opening_of(service.options, body, body.object("reasoning").get("effort"))
+    prompt = forwarded_prompt(service, model, body) or chat_prompt(
+        service, model, messages, _opening(body), tools, opening
+    )
     asked = Asked(
         model=model,
         request_id=request_id_of(request, body).removeprefix("resp_"),
@@ -90,11 +107,9 @@ def _read(service: Service, request: web.Request, body: Body) -> Response:
         body=body,
         asked=asked,
         messages=messages,
-        prompt=forwarded_prompt(service, model, body) or chat_prompt(service, model, messages, _opening(body), tools),
-        tool=tool,
-        recital=fixed_json(schemas[0]) if schemas else _structured(body),
+        prompt=prompt,
+        wording=_wording(service.options, body, prompt, tools, messages),
         created_at=int(time.time()),
-        item_id=f"{'msg' if tool is None else 'fc'}_{uuid4().hex}",
         top_logprobs=_top_logprobs(body),
     )
 
@@ -105,11 +120,17 @@ def _top_logprobs(body: Body) -> int | None:
     return body.integer("top_logprobs", 0, low=0) or 0
 
 
-def _structured(body: Body) -> str | None:
+def _wording(options: Options, body: Body, prompt: Prompt, tools: list[Tool], messages: Messages) -> Wording:
+    if (forced := chosen_tool(body.get("tool_choice"), tools)) is not None:
+        return forced_call(forced, prompt)
     wanted = body.object("text").object("format")
     if wanted.get("type") == "json_schema":
-        return fixed_json(wanted.get("schema"))
-    return json.dumps({"answer": "lorem"}) if wanted.get("type") == "json_object" else None
+        return Wording(fixed_json(wanted.get("schema"), prompt))
+    if wanted.get("type") == "json_object":
+        return Wording(json.dumps({"answer": "lorem"}))
+    if not options.calls_tools or not tools or body.get("tool_choice") == "none":
+        return Wording()
+    return free_calls(tools, prompt, messages, most_calls(body))
 
 
 def _messages(service: Service, body: Body) -> Messages:
@@ -139,7 +160,8 @@ def _turn(item: dict[str, Any]) -> dict[str, Any]:
     """An input item as a chat message."""
     match item.get("type"):
         case "function_call":
-            call = {key: item.get(key) for key in ("call_id", "name", "arguments")}
+            function = {key: item.get(key) for key in ("name", "arguments")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
             return {"role": "assistant", "content": None, "tool_calls": [call]}
         case "function_call_output":
             return {"role": "tool", "content": str(item.get("output", "")), "tool_call_id": item.get("call_id")}
@@ -150,9 +172,10 @@ def _turn(item: dict[str, Any]) -> dict[str, Any]:
 # --- The answer -------------------------------------------------------------------------------------------------------
 
 
-def _whole(response: Response, generation: Generation | None, *, is_over: bool) -> dict[str, Any]:
-    choice = generation.choices[0] if generation is not None else None
-    is_cut = is_over and choice is not None and choice.script.finish_reason == "length"
+def _whole(response: Response, generation: Generation | None = None, items: Sequence[Item] = ()) -> dict[str, Any]:
+    """With no generation, as it begins."""
+    is_over = generation is not None
+    is_cut = generation is not None and generation.choices[0].script.finish_reason == "length"
     body = response.body
     return {
         "id": response.response_id,
@@ -162,7 +185,7 @@ def _whole(response: Response, generation: Generation | None, *, is_over: bool) 
         "metadata": body.get("metadata"),
         "model": response.asked.model,
         "object": "response",
-        "output": [_item(response, choice)] if is_over and choice is not None and choice.text else [],
+        "output": list(items),
         "parallel_tool_calls": True,
         "temperature": body.get("temperature") or 1.0,
         "tool_choice": body.get("tool_choice") or "auto",
@@ -179,9 +202,9 @@ def _whole(response: Response, generation: Generation | None, *, is_over: bool) 
         "text": body.get("text"),
         "top_logprobs": response.top_logprobs,
         "truncation": "disabled",
-        "usage": _usage(generation) if is_over and generation is not None else None,
+        "usage": _usage(generation) if generation is not None else None,
         "user": body.get("user"),
-        "kv_transfer_params": generation.transfer_params if is_over and generation is not None else None,
+        "kv_transfer_params": generation.transfer_params if generation is not None else None,
         "input_messages": None,
         "output_messages": None,
     }
@@ -200,34 +223,13 @@ def _usage(generation: Generation) -> dict[str, Any]:
         },
         "output_tokens": output,
         "output_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": generation.thought_tokens,
             "tool_output_tokens": 0,
             "output_tokens_per_turn": [],
             "tool_output_tokens_per_turn": [],
         },
         "total_tokens": prompt + output,
     }
-
-
-def _item(response: Response, choice: Choice, *, is_over: bool = True) -> dict[str, Any]:
-    """The one output item: a message, or a call of a function."""
-    status = "completed" if is_over else "in_progress"
-    if response.tool is not None:
-        return {
-            "arguments": choice.text if is_over else "",
-            "call_id": f"call_{response.asked.request_id}",
-            "name": response.tool,
-            "type": "function_call",
-            "id": response.item_id,
-            "status": status,
-        }
-    part = _text_part(choice.text, _logprobs(response, choice, 0, choice.script.tokens) if is_over else None)
-    content = [part] if is_over else []
-    return {"id": response.item_id, "content": content, "role": "assistant", "status": status, "type": "message"}
-
-
-def _text_part(text: str, logprobs: list[Any] | None = None) -> dict[str, Any]:
-    return {"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}
 
 
 def _logprobs(response: Response, choice: Choice, start: int, end: int) -> list[Any] | None:
@@ -241,67 +243,33 @@ def _logprobs(response: Response, choice: Choice, start: int, end: int) -> list[
 class _Events:
     """Numbered events of one response."""
 
-    def __init__(self, response: Response) -> None:
-        self._item_id = response.item_id
-        self._number = 0
+    def __init__(self, stream: EventStream, sent: int) -> None:
+        self._stream = stream
+        self._number = sent
 
-    def event(self, kind: str, **fields: Any) -> tuple[str, str]:
-        """The next event: its name and what it carries."""
-        value = compact({**fields, "sequence_number": self._number, "type": kind})
-        self._number += 1
-        return kind, value
-
-    def event_of_item(self, kind: str, **fields: Any) -> tuple[str, str]:
-        """An event about the one item."""
-        return self.event(kind, item_id=self._item_id, output_index=0, **fields)
+    async def send(self, told: Iterable[Item]) -> None:
+        """The next events."""
+        for fields in told:
+            value = compact({**fields, "sequence_number": self._number})
+            self._number += 1
+            await self._stream.send_named(fields["type"], value)
 
 
 async def _stream(request: web.Request, response: Response, generation: Generation) -> web.StreamResponse:
-    events = _Events(response)
-    begun = _whole(response, None, is_over=False)
-    opening = [events.event(kind, response=begun) for kind in ("response.created", "response.in_progress")]
+    begun = _whole(response)
+    names = ("response.created", "response.in_progress")
+    opening = [
+        (name, compact({"response": begun, "sequence_number": number, "type": name}))
+        for number, name in enumerate(names)
+    ]
     stream = await open_stream(request, *opening)
-    [choice] = generation.choices
-    has_item = False
+    events, parser, items = _Events(stream, len(opening)), response.parser(), Items()
     while not generation.is_told:
-        for _, portion in await generation.more():
-            if portion.text and not has_item:
-                has_item = True
-                await _send(stream, _item_begins(events, response, choice))
-            if portion.text:
-                await _send(stream, [_delta(events, response, choice, portion)])
+        for choice, portion in await generation.more():
+            logprobs = _logprobs(response, choice, portion.start, portion.end)
+            await events.send(items.take(parser.feed(portion.text), logprobs or []))
         if generation.has_failed:
             return await stream.fail()
-    if has_item:
-        await _send(stream, _item_ends(events, response, choice))
-    await _send(stream, [events.event("response.completed", response=_whole(response, generation, is_over=True))])
+    await events.send(items.close())
+    await events.send([{"response": _whole(response, generation, items.whole), "type": "response.completed"}])
     return await stream.close()
-
-
-async def _send(stream: EventStream, events: Iterable[tuple[str, str]]) -> None:
-    for name, value in events:
-        await stream.send_named(name, value)
-
-
-def _item_begins(events: _Events, response: Response, choice: Choice) -> Iterator[tuple[str, str]]:
-    yield events.event("response.output_item.added", output_index=0, item=_item(response, choice, is_over=False))
-    if response.tool is None:
-        yield events.event_of_item("response.content_part.added", content_index=0, part=_text_part(""))
-
-
-def _delta(events: _Events, response: Response, choice: Choice, portion: Portion) -> tuple[str, str]:
-    text = portion.text
-    if response.tool is None:
-        logprobs = _logprobs(response, choice, portion.start, portion.end) or []
-        return events.event_of_item("response.output_text.delta", content_index=0, delta=text, logprobs=logprobs)
-    return events.event_of_item("response.function_call_arguments.delta", delta=text)
-
-
-def _item_ends(events: _Events, response: Response, choice: Choice) -> Iterator[tuple[str, str]]:
-    text = choice.text
-    if response.tool is None:
-        yield events.event_of_item("response.output_text.done", content_index=0, text=text, logprobs=[])
-        yield events.event_of_item("response.content_part.done", content_index=0, part=_text_part(text))
-    else:
-        yield events.event_of_item("response.function_call_arguments.done", arguments=text, name=response.tool)
-    yield events.event("response.output_item.done", output_index=0, item=_item(response, choice))

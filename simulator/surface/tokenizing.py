@@ -6,7 +6,7 @@ from aiohttp import web
 
 from simulator.prompts import prompt_of_text
 from simulator.surface.asking import known_model
-from simulator.surface.chat_request import chat_prompt
+from simulator.surface.chat_request import chat_prompt, offered_tool, opening_of
 from simulator.surface.fields import read_body
 from simulator.surface.wire import SERVICE, ApiError, json_answer, malformed
 from simulator.tokens import LARGEST_ID, decode
@@ -18,7 +18,9 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     model = known_model(service, body)
     if body.get("messages") is not None:
-        prompt = chat_prompt(service, model, body.objects("messages"), body, body.objects("tools"))
+        tools = [offered_tool(each) for each in body.objects("tools")]
+        opening = opening_of(service.options, body)
+        prompt = chat_prompt(service, model, body.objects("messages"), body, tools, opening)
     else:
         text = body.text("prompt")
         if text is None:

@@ -27,7 +27,7 @@ def whole_usage(options: Options, generation: Generation, *, tells_created: bool
             "multimodal_tokens": None,
         }
     usage = counts(generation.prompt_tokens, generation.completion_tokens)
-    return {**usage, "prompt_tokens_details": details, "completion_tokens_details": None}
+    return {**usage, "prompt_tokens_details": details, "completion_tokens_details": _thoughts(options, generation)}
 
 
 def last_usage(options: Options, generation: Generation, *, tells_created: bool) -> dict[str, Any]:
@@ -38,7 +38,14 @@ def last_usage(options: Options, generation: Generation, *, tells_created: bool)
         if tells_created:
             details["created_cache_tokens"] = generation.created_cache_tokens
         usage["prompt_tokens_details"] = details
+    if tells_created and (thoughts := _thoughts(options, generation)):
+        usage["completion_tokens_details"] = thoughts
     return usage
+
+
+def _thoughts(options: Options, generation: Generation) -> dict[str, int] | None:
+    """Told by pods that think, be it that this time they did not."""
+    return {"reasoning_tokens": generation.thought_tokens} if options.longest_thought else None
 
 
 def fingerprint(options: Options) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import uuid4
 
 from aiohttp import web
 
@@ -83,6 +84,11 @@ def fault_error(fault: Fault) -> ApiError:
 def compact(value: object) -> str:
     """JSON as vLLM writes it."""
     return _ENCODER.encode(value)
+
+
+def new_call_id() -> str:
+    """How a call of a tool is named, anew each time, whatever it calls."""
+    return f"chatcmpl-tool-{uuid4().hex}"
 
 
 def json_answer(value: object, status: int = 200) -> web.Response:

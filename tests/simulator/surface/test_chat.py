@@ -130,8 +130,9 @@ async def test_a_required_tool_is_called() -> None:
         assert (choice["message"]["content"], choice["finish_reason"]) == ("", "tool_calls")
         assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("weather", {"days": 1})
         begun, *rest = calls_of(await client.stream(CHAT, asked))
-        assert begun["function"] == {"name": "weather", "arguments": ""}
-        assert "".join(each["function"]["arguments"] for each in rest) == call["function"]["arguments"]
+        assert begun["function"]["name"] == "weather"
+        assert all(list(each) == ["index", "function"] for each in rest)
+        assert "".join(each["function"]["arguments"] for each in (begun, *rest)) == call["function"]["arguments"]
 
 
 async def test_a_named_tool_is_called() -> None:
