@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gateway.ladders.rung_judge import RungJudge
+from gateway.ladders.shell import Shell
 from gateway.spine.carrier import Beside
 from routing.request import Request
-
-if TYPE_CHECKING:  # It makes these.
-    from gateway.ladders.climb import Shell
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ from cascade.ladder_file import LadderFile, Stage
 from cascade.starting import Wish, open_rungs, start_rung
 from gateway.ladders.asked import Asked, read_asked, tokens_of
 from gateway.ladders.choosing import View, cheaper_above, stays
-from gateway.ladders.climb import Climb, Ending, Plan, Shell
+from gateway.ladders.climb import Climb, Ending
+from gateway.ladders.plan import Plan
 from gateway.ladders.served import Served
 from gateway.ladders.shadowing import Ask, Shadowing
 from gateway.ladders.shares import Shares
+from gateway.ladders.shell import Shell
 from gateway.ladders.standing import Standing
 from gateway.ladders.trimming import WITH_LOGPROBS
 from gateway.ladders.words import Terms, terms_of

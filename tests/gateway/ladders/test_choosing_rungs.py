@@ -8,10 +8,10 @@ import pytest
 
 from cascade.ladder import Ladder, Price, Rung, Window
 from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from gateway.ladders.climb import Shell
 from gateway.ladders.judging import HoldBack
 from gateway.ladders.ladders import Ladders
 from gateway.ladders.served import Served
+from gateway.ladders.shell import Shell
 from gateway.ladders.trimming import Trim
 from gateway.spine.carrier import Beside
 from routing.blocks import cut_prompt

@@ -1,0 +1,21 @@
+"""The seam between a climb and whoever knows the client's body."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.ladders.trimming import Trim
+from gateway.spine.carrier import Beside
+from routing.request import Request
+
+
+class Shell(Protocol):
+    """Makes a rung's request of the client's body; what is carried from then on asks for that one."""
+
+    def ask(self, model: str, top: int | None) -> tuple[Request, Trim | None]:
+        """The request to a model. `top`: with so many log-probabilities for each token, which the `Trim` takes out."""
+        ...
+
+    def beside(self) -> tuple[Shell, Beside] | None:
+        """The same for a second carrier that stands beside the first; None where there can be none."""
+        ...
