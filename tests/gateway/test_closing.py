@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from gateway.closing import close_kindly, has_unread
+from tests.gateway.proxy.scripted import until
 
 KNOCKING = 40
 
@@ -20,11 +21,18 @@ LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 class Echo(asyncio.Protocol):
     """Says what it is told."""
 
+    def __init__(self, lost: list[Echo]) -> None:
+        self.lost = lost
+        """Those whose connections have ended."""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(self)
 
 
 def knock(where: tuple[str, int]) -> socket.socket:
@@ -35,18 +43,19 @@ def knock(where: tuple[str, int]) -> socket.socket:
 
 
 async def all_are_served() -> None:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(Echo, "127.0.0.1", 0, backlog=KNOCKING)
+    loop, lost = asyncio.get_running_loop(), list[Echo]()
+    server = await loop.create_server(lambda: Echo(lost), "127.0.0.1", 0, backlog=KNOCKING)
     where = server.sockets[0].getsockname()[:2]
     async with AsyncExitStack() as stack:
         closing = loop.create_task(close_kindly([server]))
         clients = [stack.enter_context(knock(where)) for _ in range(KNOCKING)]
         for taken in await closing:
-            await loop.connect_accepted_socket(Echo, taken)
+            await loop.connect_accepted_socket(lambda: Echo(lost), taken)
         for client in clients:
             assert await loop.run_in_executor(None, client.recv, 4) == b"ping"
     with pytest.raises(OSError, match="refused"):
         await loop.run_in_executor(None, knock, where)
+    await until(lambda: len(lost) == KNOCKING)
 
 
 @pytest.mark.parametrize("loop_factory", LOOPS)
@@ -58,7 +67,7 @@ def test_nobody_who_was_let_in_is_lost(loop_factory: type) -> None:
 
 async def the_backlog_is_taken() -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(Echo, "127.0.0.1", 0, backlog=KNOCKING, start_serving=False)
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, backlog=KNOCKING, start_serving=False)
     listener = server.sockets[0]
     where = listener.getsockname()[:2]
     with socket.socket(fileno=socket.dup(listener.fileno())) as held:
@@ -80,18 +89,16 @@ def test_what_no_loop_has_taken_is_handed_over(loop_factory: type) -> None:
 
 
 async def unread_is_seen() -> None:
-    loop = asyncio.get_running_loop()
+    loop, lost = asyncio.get_running_loop(), list[Echo]()
     ours, theirs = socket.socketpair()
-    transport, _ = await loop.connect_accepted_socket(Echo, ours)
+    transport, _ = await loop.connect_accepted_socket(lambda: Echo(lost), ours)
     transport.pause_reading()
     assert not has_unread(transport)
     theirs.sendall(b"x")
     assert has_unread(transport)
     transport.abort()
     theirs.close()
-    closed = loop.create_future()
-    loop.call_soon(closed.set_result, None)
-    await closed
+    await until(lambda: lost)
     assert not has_unread(transport)
 
 
