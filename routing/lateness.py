@@ -88,14 +88,16 @@ class Pulse:
     """One engine's, serving one model."""
 
     __slots__ = (
-        *("_bounds", "_most_s", "_peers"),
-        *("alone", "given_up_s", "looked_s", "quiet_s", "together", "waiting"),
+        *("_bound_as_of_s", "_bound_s", "_bounds", "_most_s", "_peers"),
+        *("alone", "given_up_s", "looked_s", "most_between_looks_s", "quiet_s", "together", "waiting"),
     )
 
     def __init__(self, bounds: Bounds, most_s: float, peers: Peers, now_s: float) -> None:
         self._bounds = bounds
         self._most_s = most_s
         self._peers = peers
+        self._bound_s, self._bound_as_of_s = 0.0, -inf
+        self.most_between_looks_s = bounds.most_between_looks_s
         self.looked_s = now_s
         self.quiet_s = 0.0
         """Listened through since the last byte for anybody."""
@@ -113,24 +115,26 @@ class Pulse:
 
     def begin(self, now_s: float) -> None:
         """It is asked something. Where nobody was listening, its silence begins now."""
-        if now_s - self.looked_s > self._bounds.most_between_looks_s:
+        if now_s - self.looked_s > self.most_between_looks_s:
             self.looked_s, self.quiet_s = now_s, 0.0
 
     def look(self, now_s: float) -> None:
         """Time has passed in which somebody listened."""
         if now_s <= self.looked_s:
             return
-        passed_s, self.looked_s = min(now_s - self.looked_s, self._bounds.most_between_looks_s), now_s
+        passed_s, self.looked_s = min(now_s - self.looked_s, self.most_between_looks_s), now_s
         self.quiet_s += passed_s
 
     def beat(self, now_s: float) -> None:
         """It has said something to somebody."""
         self.look(now_s)
+        self.given_up_s = -inf
+        if not self.quiet_s:  # Another of its streams was heard in this very look.
+            return
         for longest in (self.together, self.alone):
             longest.fade(self.quiet_s, self._bounds.half_s)
         self.together.saw(self.quiet_s)
         self.quiet_s = 0.0
-        self.given_up_s = -inf
 
     def give_up(self, now_s: float) -> None:
         """Take it for silent for good. Perhaps it is not: next time it may be silent for twice as long as now."""
@@ -149,6 +153,12 @@ class Pulse:
         expected_s = max((vigil.expected_s for vigil in self.waiting), default=0.0)
         usual_s = max(self.together.seconds, self._peers.usual_s())
         return min(self._most_s, max(bounds.least_s, bounds.times * max(usual_s, expected_s)))
+
+    def bound_of_look_s(self) -> float:
+        """The same as of the last look, where all who wait for it ask: reckoned once for all of them."""
+        if self._bound_as_of_s != self.looked_s:
+            self._bound_s, self._bound_as_of_s = self.bound_s(), self.looked_s
+        return self._bound_s
 
     def bound_alone_s(self) -> float:
         """For how long one of several streams may have nothing."""
@@ -206,15 +216,15 @@ class Vigil:
         """Nothing has come since the last look: whether that is too long by now."""
         pulse, bounds = self._pulse, self._bounds
         pulse.look(now_s)
-        passed_s, self._looked_s = min(now_s - self._looked_s, bounds.most_between_looks_s), now_s
+        passed_s, self._looked_s = min(now_s - self._looked_s, pulse.most_between_looks_s), now_s
         self._silent_s += passed_s
-        if pulse.quiet_s <= bounds.most_between_looks_s:  # It speaks to others.
+        if pulse.quiet_s <= pulse.most_between_looks_s:  # It speaks to others.
             self._alone_s += passed_s
         if self._asked_s < pulse.given_up_s:
             return Late.ENGINE
         if self._silent_s < bounds.least_s or not (self._is_telling or self._has_begun):
             return None
-        if pulse.quiet_s >= bounds.least_s and min(self._silent_s, pulse.quiet_s) >= pulse.bound_s():
+        if pulse.quiet_s >= bounds.least_s and min(self._silent_s, pulse.quiet_s) >= pulse.bound_of_look_s():
             pulse.give_up(now_s)
             return Late.ENGINE
         if self._has_begun and self._alone_s >= pulse.bound_alone_s():

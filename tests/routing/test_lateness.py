@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.lateness import Bounds, Late, Lateness, Vigil
+from routing.lateness import Bounds, Late, Lateness, Pulse, Vigil
 
 BOUNDS = Bounds(times=4.0, least_s=2.0, least_alone_s=8.0, first_s=3.0, half_s=60.0)
 LOOK_S = 0.5
@@ -163,6 +164,20 @@ def test_all_who_wait_for_a_hung_engine_are_told_at_once() -> None:
     watch.now_s += LOOK_S
     after = watch.asks()
     assert watch.silent_for(1.5, after) == {}
+
+
+def test_what_an_engine_may_be_silent_for_is_reckoned_once_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many wait for it: thousands may, and each of them is looked at every time."""
+    watch, looks, bound_s = Watch(), list[float](), Pulse.bound_s
+    vigils = [watch.asks(expected_s=60.0) for _ in range(50)]
+
+    def reckoned(pulse: Pulse) -> float:
+        looks.append(watch.now_s)
+        return bound_s(pulse)
+
+    monkeypatch.setattr(Pulse, "bound_s", reckoned)
+    assert watch.silent_for(6.0, *vigils) == {}
+    assert len(looks) == len(set(looks)) > 0
 
 
 def test_a_head_is_no_pulse() -> None:
