@@ -72,7 +72,9 @@ class TierTallies:
         model = outcome.request.model
         if not self._fleet.knows(model):
             return  # A client must not be able to make series by inventing models.
-        tally = self._tallies.setdefault((outcome.tier, model), TierTally())
+        tally = self._tallies.get((outcome.tier, model))
+        if tally is None:
+            tally = self._tallies[outcome.tier, model] = TierTally()
         if outcome.reason is not None:
             tally.refusals[outcome.reason.value] += 1
         if outcome.promise_met is None:
