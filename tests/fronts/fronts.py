@@ -1,7 +1,7 @@
 """Real programs in front of a gateway, as people put them there: nginx and Envoy, with connections to it kept alive.
 
-One connection to the gateway is kept and shared by all clients: whatever were left over on it by one of them would be
-the answer of the next.
+For smuggling one connection to the gateway is kept and shared by all clients: whatever were left over on it by one of
+them would be the answer of the next.
 """
 
 from __future__ import annotations
@@ -26,27 +26,35 @@ http {{
   access_log off;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  upstream hearth {{ server 127.0.0.1:{gateway}; keepalive 1; }}
+  upstream hearth {{ {servers} keepalive {keeps}; }}
   server {{
     listen 127.0.0.1:{port};
     ignore_invalid_headers {heeds}; underscores_in_headers on;
     location / {{
       proxy_pass http://hearth; proxy_http_version 1.1; proxy_set_header Connection "";
       proxy_request_buffering {buffers};
+      proxy_next_upstream {moves};
     }}
   }}
 }}
 """
 
 
+NEXT = "error timeout"
+"""What nginx asks the next gateway for unless told: not for what is no GET and was sent already."""
+
+
 @asynccontextmanager
-async def nginx(gateway: int, *, buffers: bool) -> AsyncIterator[int]:
+async def nginx(
+    *gateways: int, buffers: bool, keeps: int = 1, of_server: str = "", moves: str = NEXT
+) -> AsyncIterator[int]:
     """One that keeps a body until it has all of it, or passes it on as it comes, and is as lenient as it can be told to
     be. Its port.
     """
     with TemporaryDirectory(prefix="hearth-nginx-") as kept:
         folder, (port,) = Path(kept), free_ports(1)
-        words = {"folder": folder, "gateway": gateway, "port": port, "heeds": "off"}
+        servers = " ".join(f"server 127.0.0.1:{gateway} {of_server};" for gateway in gateways)
+        words = {"folder": folder, "servers": servers, "keeps": keeps, "port": port, "heeds": "off", "moves": moves}
         configuration, log = folder / "nginx.conf", folder / "start.log"
         configuration.write_text(NGINX.format(**words, buffers="on" if buffers else "off"))
         program = await asyncio.create_subprocess_exec("nginx", "-c", str(configuration), "-e", str(log))
