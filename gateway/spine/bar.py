@@ -30,5 +30,7 @@ class Bar(StrEnum):
     """More was said, or asked, than is kept for this."""
     REFUSED = "refused"
     """The next pod called the continuation wrong."""
+    DIFFERS = "differs"
+    """Asked the same again, the next pod said something else than the client had been told."""
     CUTS = "cuts"
     """It was cut more often than is put up with, or nobody took it in time."""

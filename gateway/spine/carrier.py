@@ -43,6 +43,8 @@ class LegEnd(StrEnum):
     """It was judged not good enough before the client had any of it: a larger model is to answer."""
     UNWILLING = "unwilling"
     """It would not go on with an answer that another pod had begun, and says that it was asked wrongly."""
+    DIFFERENT = "different"
+    """Asked for the whole answer again, it said something else than another pod had told the client."""
     STALLED = "stalled"
     """KV that another pod had computed did not come in time. Which of the two, or the way between, nobody knows."""
 
@@ -52,7 +54,12 @@ class LegEnd(StrEnum):
         return self not in NOT_THE_PODS
 
 
-NOT_THE_PODS = frozenset({LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.UNCONVINCING, LegEnd.UNWILLING, LegEnd.STALLED})
+NOT_THE_PODS = frozenset(
+    {
+        *(LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.UNCONVINCING),
+        *(LegEnd.UNWILLING, LegEnd.DIFFERENT, LegEnd.STALLED),
+    }
+)
 
 
 class Leg(Struct, frozen=True, gc=False):
@@ -80,6 +87,10 @@ class Leg(Struct, frozen=True, gc=False):
     """The same request for what is left of its answer, where the stream was cut and another pod can go on with it."""
     told: Usage | None = None
     """Usage of the whole answer as its client is told it, where several pods have made it."""
+    is_behind: bool = False
+    """It ended before it had said again what the client knew."""
+    repeated: int = 0
+    """So many tokens of the answer it made once more."""
     barred: Bar | None = None
     """Why a stream that was cut cannot be gone on with."""
 

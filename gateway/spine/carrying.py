@@ -31,6 +31,7 @@ REASON_OF_END = {
     LegEnd.BUSY: Reason.POD_BUSY,
     LegEnd.BROKEN: Reason.POD_BROKEN,
     LegEnd.UNWILLING: Reason.POD_LOST,
+    LegEnd.DIFFERENT: Reason.POD_LOST,
     LegEnd.STALLED: Reason.POD_TIMEOUT,
 }
 

@@ -64,9 +64,10 @@ class Journey(Struct):
         self.leg = leg
         has_gone_on = placement.first_token_s is not None
         if self.cuts and has_gone_on:
-            self.resumed += 1
+            self.resumed += not leg.is_behind
             if leg.usage is not None:
                 self.wasted_tokens += leg.usage.prompt_tokens - (leg.usage.cached_tokens or 0)
+            self.wasted_tokens += leg.repeated
         if leg.begun and self.begun_by is None:
             self.begun_by, self.held_s = placement, leg.held_s
         if leg.begun and leg.end is not LegEnd.ANSWERED:

@@ -6,7 +6,7 @@ import json
 
 from gateway.proxy.resuming.rest import rest_of
 from gateway.proxy.resuming.said import read_said
-from gateway.proxy.resuming.stitch import UNLIKE, stitched
+from gateway.proxy.resuming.stitch import UNLIKE, Differs, stitched
 from gateway.spine.bar import Bar
 from routing.request import GENERATING
 from tests.fuzz.target import Target, split
@@ -24,6 +24,9 @@ BODY = json.dumps(
     }
 ).encode()
 
+GREEDY = json.dumps(json.loads(BODY) | {"temperature": 0}).encode()
+"""What is the same again is asked for once more where it cannot be gone on with."""
+
 LOST = b"\x00"
 """Stands between what the one has said and what the other says."""
 
@@ -32,16 +35,21 @@ def feed_resuming(raw: bytes) -> None:
     """Gone on with, or a word why not; what the other says is joined, or no event of its API."""
     steer, raw = split(raw)
     api, withholds = SPEAKING[steer % len(SPEAKING)], bool(steer & 4)
+    body = GREEDY if steer & 8 else BODY
     kept, _, more = raw.partition(LOST)
     try:
         said = read_said(api, kept, kept.count(b"\n\n"), withholds_usage=withholds)
     except UNLIKE:  # As the carrier does.
         return
-    rest = rest_of(BODY, said, sequences=1)
+    rest = rest_of(body, said, sequences=1)
     if isinstance(rest, Bar):
         return
     json.loads(rest.asking.body)
-    joined = stitched(rest.stitch(withholds_usage=withholds), more)
+    try:
+        joined = stitched(rest.stitch(withholds_usage=withholds), more)
+    except Differs:
+        assert rest.asking.is_anew
+        return
     assert joined is None or not joined or joined.endswith(b"\n\n")
 
 
@@ -54,6 +62,8 @@ TARGETS = (
             b"\n\n",
             LOST,
             b'"delta":{"content":"',
+            b'"delta":{"reasoning":"',
+            b'"tool_calls":[{"index":0,"function":{"name":"',
             b'"usage":{',
             b"[DONE]",
             b'"finish_reason":"stop"',

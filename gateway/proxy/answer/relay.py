@@ -19,6 +19,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from gateway.ladders.judging import Judge
 from gateway.ladders.trimming import Trim
 from gateway.proxy.answer.bodies import Answer, EventStream, PodHead, Refusal, WholeBody
@@ -206,23 +208,35 @@ class Relay:
             return
         self._end(end, detail)
 
+    def disown(self, end: LegEnd, detail: str) -> None:
+        """What comes is not for the client, even where the pod has said its last words: the engine is told to stop."""
+        if self.reply.source is not None:
+            self.reply.source.abort()
+        self._end(end, detail)
+
     def leg(self) -> Leg:
         """What came of it. Reads the kept bytes, so not on the path of any token."""
-        if self.end is not LegEnd.ANSWERED or self.status >= 400:
-            return Leg(self.end, self.status, begun=self.reply.begun, counted=self.counted, detail=self.detail)
-        facts, answer = self._told()
         joint = self._stitch.joint if self._stitch is not None else None
-        return Leg(
+        leg = Leg(
             self.end,
             self.status,
+            begun=self.reply.begun,
+            counted=self.counted,
+            detail=self.detail,
+            is_behind=joint is not None and joint.is_behind,
+            repeated=joint.repeated if joint is not None else 0,
+        )
+        if self.end is not LegEnd.ANSWERED or self.status >= 400:
+            return leg
+        facts, answer = self._told()
+        return replace(
+            leg,
             begun=True,
             usage=facts.usage if joint is None else joint.usage,
             told=joint.whole if joint is not None else None,
             finish_reason=facts.finish_reason if self.counted is None else "length",
             response_id=facts.response_id if self.api is Api.RESPONSES and joint is None else None,
             answer=answer,
-            detail=self.detail,
-            counted=self.counted,
             held_s=self.held_s,
         )
 

@@ -10,7 +10,7 @@ from gateway.proxy.answer.bodies import EventStream, PodHead, Relaying
 from gateway.proxy.answer.flow import Parsing
 from gateway.proxy.answer.kept import Kept
 from gateway.proxy.answer.scanner import Scanner
-from gateway.proxy.resuming.stitch import Stitch, stitched
+from gateway.proxy.resuming.stitch import Differs, Stitch, stitched
 from gateway.spine.carrier import LegEnd
 
 
@@ -36,11 +36,13 @@ class ResumedStream(EventStream):
     def passes(self, events: bytes) -> None:
         relay = self._relay
         relay.goes_on()
-        joined = stitched(self._stitch, self._trim.events(events) if self._trim is not None else events)
+        try:
+            joined = stitched(self._stitch, self._trim.events(events) if self._trim is not None else events)
+        except Differs:
+            relay.disown(LegEnd.DIFFERENT, "Another pod, asked the same again, gave another answer.")
+            return
         if joined is None:
-            if self._reply.source is not None:
-                self._reply.source.abort()
-            relay.fail(LegEnd.MALFORMED, "The pod's events are not what its API says.")
+            relay.disown(LegEnd.MALFORMED, "The pod's events are not what its API says.")
         elif joined:
             relay.kept.add(joined)
             super().passes(joined)

@@ -1,6 +1,7 @@
 """How a pod is asked to go on: the client's body with what was said behind its prompt, for what is left of the answer.
 
-What cannot be asked for truthfully is named (`Bar`): a second engine knows neither where a grammar stands, nor how far
+Where that cannot be asked for truthfully, but the answer to the same body is the same again, all of it is asked for
+(`rehearsal.py`); else it is named why not (`Bar`): a second engine knows neither where a grammar stands, nor how far
 the call of a tool has come, nor what only the first had stored.
 """
 
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.proxy.resuming.anthropic import as_chat
+from gateway.proxy.resuming.rehearsal import is_same_again
 from gateway.proxy.resuming.said import READ, UNREADABLE, Said
 from gateway.spine.bar import Bar
 from routing.reading.prefilling import LIMITS
@@ -37,6 +39,10 @@ USUAL_COMPLETION = 16
 OPENS_MESSAGE = "assistant"
 
 
+SAME_AGAIN = frozenset({Bar.GRAMMAR, Bar.CALL, Bar.REASONING, Bar.ECHO, Bar.PROMPT, Bar.STOP})
+"""What is in the way of going on, but not of asking anew where the answer is the same again."""
+
+
 class Asking(Struct, frozen=True):
     """What a pod is sent. `api` is its dialect, which may not be the client's."""
 
@@ -46,6 +52,8 @@ class Asking(Struct, frozen=True):
     """The answer has the length that its client allows: all that is missing is that it says so."""
     again: str = ""
     """What was said already, and will be said again."""
+    is_anew: bool = False
+    """All of the answer is asked for, as it was: what is said first is compared with what was said."""
 
 
 def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
@@ -56,6 +64,14 @@ def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
         fields = READ.decode(body)
     except UNREADABLE:
         return Bar.PROMPT
+    may_be_anew = is_same_again(api, fields)
+    asking = _ask_rest(api, fields, said)
+    if may_be_anew and isinstance(asking, Bar) and asking in SAME_AGAIN:
+        return Asking(api, body, is_anew=True)
+    return asking
+
+
+def _ask_rest(api: Api, fields: Body, said: Said) -> Asking | Bar:
     bar = _barred(fields, said)
     if bar is not None:
         return bar
@@ -68,16 +84,16 @@ def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
 
 
 def _barred(fields: Body, said: Said) -> Bar | None:
+    if fields.get("previous_response_id") or fields.get("conversation") or fields.get("background"):
+        return Bar.CONVERSATION
+    if fields.get("use_beam_search"):
+        return Bar.COPIES
     if said.has_call:
         return Bar.CALL
     if said.has_thought:
         return Bar.REASONING
     if fields.get("echo"):
         return Bar.ECHO
-    if fields.get("previous_response_id") or fields.get("conversation") or fields.get("background"):
-        return Bar.CONVERSATION
-    if fields.get("use_beam_search"):
-        return Bar.COPIES
     if _has_grammar(fields):
         return Bar.GRAMMAR
     return Bar.STOP if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, said.text) else None

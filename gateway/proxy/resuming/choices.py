@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.proxy.resuming.hearing import hear_choice, hear_choices
+from gateway.proxy.resuming.rehearsal import Anew, Rehearsal
 from gateway.proxy.resuming.said import Event, Said, is_usage_only
 from gateway.proxy.resuming.stitch import DONE_EVENT, Joint, plain
 from routing.request import Api
@@ -69,3 +71,20 @@ class ChoicesStitch:
             delta.pop("reasoning", None), delta.pop("reasoning_content", None), delta.pop("tool_calls", None)
         tells = any(delta.get(name) for name in ("content", "reasoning", "reasoning_content", "tool_calls"))
         return tells or not (opens or before or joint.is_silent)
+
+
+class ChoicesAgain(ChoicesStitch):
+    """Of the same answer, asked for once more."""
+
+    def __init__(self, api: Api, said: Said, *, withholds_usage: bool) -> None:
+        self._rehearsal = Rehearsal(said, hear_choices)
+        super().__init__(api, said, Anew(said, self._rehearsal), withholds_usage=withholds_usage)
+        self._has_ended = False
+
+    def done(self) -> Iterator[bytes]:
+        self._rehearsal.end()
+        return super().done()
+
+    def _joined(self, choice: Event) -> Event | None:
+        own = {name: value for name, value in choice.items() if name not in OF_THE_PROMPT}
+        return hear_choice(own, self._rehearsal)

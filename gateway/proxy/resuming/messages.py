@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gateway.proxy.resuming.hearing import hear_of_message
+from gateway.proxy.resuming.rehearsal import Anew, Rehearsal
 from gateway.proxy.resuming.said import Event, Said, is_usage_only
 from gateway.proxy.resuming.stitch import Joint, named
 from routing.request import Api
@@ -15,14 +17,18 @@ OF_INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tok
 """What was told of the prompt when the message began stays true."""
 
 
+def input_told(said: Said) -> Event:
+    message = said.first.get("message") or {}
+    return {name: value for name, value in (message.get("usage") or {}).items() if name in OF_INPUT}
+
+
 class MessagesStitch:
     """Of one continuation. A message is told in blocks, one after the other: `_block` is the one that is open."""
 
     def __init__(self, said: Said, joint: Joint) -> None:
         self.api = Api.CHAT
         self.joint = joint
-        message = said.first.get("message") or {}
-        self._input = {name: value for name, value in (message.get("usage") or {}).items() if name in OF_INPUT}
+        self._input = input_told(said)
         begun, ended = said.of("content_block_start"), said.of("content_block_stop")
         self._next = 0 if begun is None else begun["index"] + 1
         self._block = None if begun is None or (ended and ended["index"] == begun["index"]) else begun["index"]
@@ -93,3 +99,24 @@ class MessagesStitch:
         told = (self._input or {"input_tokens": usage["prompt_tokens"]}) | {"output_tokens": usage["completion_tokens"]}
         delta = {"stop_reason": self._reason, "stop_sequence": self._sequence}
         yield named({"type": "message_delta", "delta": delta, "usage": told})
+
+
+class MessagesAgain:
+    """Of the same message, asked for once more."""
+
+    def __init__(self, said: Said) -> None:
+        self.api = Api.MESSAGES
+        self._rehearsal = Rehearsal(said, hear_of_message)
+        self.joint = Anew(said, self._rehearsal)
+        self._input = input_told(said)
+
+    def event(self, event: Event) -> Iterator[bytes]:
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            self.joint.tell(self.api, usage)
+            event = {**event, "usage": usage | self._input}
+        if (new := hear_of_message(event, self._rehearsal)) is not None:
+            yield named(new)
+
+    def done(self) -> Iterator[bytes]:
+        return iter(())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.proxy.resuming.hearing import hear_of_response
+from gateway.proxy.resuming.rehearsal import Anew, Rehearsal
 from gateway.proxy.resuming.said import Event, Said
 from gateway.proxy.resuming.stitch import Joint, named
 from routing.request import Api
@@ -12,6 +14,8 @@ OPENING = frozenset({"response.created", "response.queued", "response.in_progres
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
+ADDED = "response.output_item.added"
+
 OF_THE_FIRST = ("id", "created_at", "model", "instructions", "max_output_tokens", "previous_response_id")
 
 TEXT_DONE, PART_DONE, ITEM_DONE = (
@@ -19,6 +23,19 @@ TEXT_DONE, PART_DONE, ITEM_DONE = (
     "response.content_part.done",
     "response.output_item.done",
 )
+
+
+IDS = ("id", "call_id")
+"""Of an item."""
+
+
+def last_number(said: Said) -> int:
+    return max((event.get("sequence_number", 0) for event in said.events), default=-1)
+
+
+def response_told(said: Said) -> Event:
+    """The response as it was told first; nothing where it was not."""
+    return next((event["response"] for event in said.events if "response" in event), {})
 
 
 class ResponsesStitch:
@@ -30,9 +47,9 @@ class ResponsesStitch:
         self._is_full = is_full
         self._is_over = said.is_over
         self._text = said.text
-        self._number = max((event.get("sequence_number", 0) for event in said.events), default=-1)
-        self._response: Event = next((event["response"] for event in said.events if "response" in event), {})
-        added = said.of("response.output_item.added")
+        self._number = last_number(said)
+        self._response = response_told(said)
+        added = said.of(ADDED)
         self._item: Event | None = None if added is None else added["item"]
         self._index = 0 if added is None else added.get("output_index", 0)
         self._has_part = said.of("response.content_part.added") is not None
@@ -47,7 +64,7 @@ class ResponsesStitch:
             return
         if kind in ENDS:
             yield from self._end(event)
-        elif kind == "response.output_item.added" and event["item"].get("type") == "message" and not self._their_id:
+        elif kind == ADDED and event["item"].get("type") == "message" and not self._their_id:
             self._their_id = event["item"].get("id")
             if self._item is None:
                 self._item = event["item"]
@@ -127,3 +144,44 @@ class ResponsesStitch:
     def _numbered(self, event: Event) -> bytes:
         self._number += 1
         return named({**event, "sequence_number": self._number})
+
+
+class ResponsesAgain:
+    """Of the same response, asked for once more: its items keep the ids that they were told by."""
+
+    def __init__(self, said: Said) -> None:
+        self.api = Api.RESPONSES
+        self._rehearsal = Rehearsal(said, hear_of_response)
+        self.joint = Anew(said, self._rehearsal)
+        self._number = last_number(said)
+        response = response_told(said)
+        self._head = {name: response[name] for name in OF_THE_FIRST if name in response}
+        self._items = {event["output_index"]: event["item"] for event in said.events if event["type"] == ADDED}
+        self._ours: dict[object, object] = {}
+        """By their ids, those of the same items that the client knows."""
+
+    def event(self, event: Event) -> Iterator[bytes]:
+        if event["type"] == ADDED and (told := self._items.get(event["output_index"])) is not None:
+            self._ours |= {event["item"][name]: told[name] for name in IDS if name in told}
+        if (new := hear_of_response(event, self._rehearsal)) is not None:
+            self._number += 1
+            yield named(self._as_ours(new) | {"sequence_number": self._number})
+
+    def done(self) -> Iterator[bytes]:
+        return iter(())
+
+    def _as_ours(self, event: Event) -> Event:
+        made = dict(event)
+        if "item_id" in event:
+            made["item_id"] = self._ours.get(event["item_id"], event["item_id"])
+        if "item" in event:
+            made["item"] = self._renamed(event["item"])
+        if "response" in event:
+            response = made["response"] = event["response"] | self._head
+            response["output"] = [self._renamed(item) for item in response.get("output") or ()]
+            if isinstance(response.get("usage"), dict):
+                self.joint.tell(self.api, response["usage"])
+        return made
+
+    def _renamed(self, item: Event) -> Event:
+        return item | {name: self._ours.get(item[name], item[name]) for name in IDS if name in item}

@@ -5,15 +5,20 @@ from __future__ import annotations
 from msgspec import Struct
 
 from gateway.proxy.resuming.asking import Asking, ask_on
-from gateway.proxy.resuming.choices import ChoicesStitch
-from gateway.proxy.resuming.messages import MessagesStitch
-from gateway.proxy.resuming.responses import ResponsesStitch
+from gateway.proxy.resuming.choices import ChoicesAgain, ChoicesStitch
+from gateway.proxy.resuming.messages import MessagesAgain, MessagesStitch
+from gateway.proxy.resuming.responses import ResponsesAgain, ResponsesStitch
 from gateway.proxy.resuming.said import Said
 from gateway.proxy.resuming.stitch import UNLIKE, Joint, Stitch
 from gateway.spine.bar import Bar
 from routing.request import Api
 
-PATHS = {Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions", Api.RESPONSES: "/v1/responses"}
+PATHS = {
+    Api.CHAT: "/v1/chat/completions",
+    Api.COMPLETIONS: "/v1/completions",
+    Api.MESSAGES: "/v1/messages",
+    Api.RESPONSES: "/v1/responses",
+}
 
 
 class Rest(Struct, frozen=True):
@@ -29,6 +34,8 @@ class Rest(Struct, frozen=True):
     def stitch(self, *, withholds_usage: bool) -> Stitch:
         """For the events of the pod that goes on; made anew for each that tries."""
         said, asking = self.said, self.asking
+        if asking.is_anew:
+            return _anew(said, withholds_usage=withholds_usage)
         joint = Joint(said, is_full=asking.is_full, again=asking.again)
         match said.api:
             case Api.MESSAGES:
@@ -37,6 +44,16 @@ class Rest(Struct, frozen=True):
                 return ResponsesStitch(said, joint, is_full=asking.is_full)
             case _:
                 return ChoicesStitch(said.api, said, joint, withholds_usage=withholds_usage)
+
+
+def _anew(said: Said, *, withholds_usage: bool) -> Stitch:
+    match said.api:
+        case Api.MESSAGES:
+            return MessagesAgain(said)
+        case Api.RESPONSES:
+            return ResponsesAgain(said)
+        case _:
+            return ChoicesAgain(said.api, said, withholds_usage=withholds_usage)
 
 
 def rest_of(body: bytes, said: Said, *, sequences: int) -> Rest | Bar:

@@ -53,6 +53,16 @@ class Joint:
         self.whole: Usage | None = None
         """Of the answer as its client is told it."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether not all has been said again that is asked for once more."""
+        return False
+
+    @property
+    def repeated(self) -> int:
+        """So many tokens of the answer were made once more."""
+        return 0
+
     def text(self, text: str) -> str:
         """What of this text is new."""
         if self.is_silent:
@@ -83,16 +93,23 @@ class Joint:
         return whole
 
 
-def read_told(told: Event) -> Usage | None:
-    """Usage as an engine tells it, in OpenAI's words."""
+def read_told(told: Event, api: Api = Api.CHAT) -> Usage | None:
+    """Usage as an engine tells it, by default in OpenAI's words."""
     try:
-        return usage_of(Api.CHAT, msgspec.convert(told, UsageTold))
+        return usage_of(api, msgspec.convert(told, UsageTold))
     except msgspec.ValidationError:
         return None
 
 
+class Differs(Exception):  # noqa: N818 - no error of ours
+    """A pod has said something else than the client was told: what comes behind is of another answer."""
+
+
 def stitched(stitch: Stitch, events: bytes) -> bytes | None:
-    """What a client is sent for these whole events; None where one of them is no event of this API."""
+    """What a client is sent for these whole events; None where one of them is no event of this API.
+
+    Raises `Differs`.
+    """
     out: list[bytes] = []
     try:
         for raw in _split(events):

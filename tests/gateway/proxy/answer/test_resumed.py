@@ -196,3 +196,107 @@ async def test_a_pod_that_answers_a_stream_in_one_piece_does_not_go_on() -> None
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert text_of(answer.body) == "Once upon a time"
         assert ends(rig) == [LegEnd.LOST, LegEnd.MALFORMED, LegEnd.ANSWERED]
+
+
+def thinking(*thoughts: str, name: str = "chatcmpl-y") -> list[bytes]:
+    """Events of thoughts; of a pod that is asked for all of it."""
+    head = {"id": name, "object": "chat.completion.chunk", "created": 2, "model": "tiny"}
+    told = [{"index": 0, "delta": {"reasoning": thought}, "finish_reason": None} for thought in thoughts]
+    return [event(head | {"choices": [choice]}) for choice in (ROLE, *told)]
+
+
+ENDING = [chat_event(" so.", "stop", id="chatcmpl-y"), DONE]
+
+GREEDY = {"stream": True, "temperature": 0}
+
+THOUGHT = STREAM_HEAD + b"".join(map(chunk, thinking("Hm", ", well", name="chatcmpl-x")))
+
+
+async def test_thoughts_are_asked_for_again_where_they_are_the_same() -> None:
+    """The same body; what was said is passed over, the rest is joined, and what it cost is counted."""
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([THOUGHT, cut])
+        rig.pods[1].plays([STREAM_HEAD + chunked([*thinking("Hm", ", well", ", then"), *ENDING])])
+        answer = await rig.ask(CHAT_PATH, a_chat(**GREEDY))
+        assert answer.is_whole
+        assert text_of(answer.body) == " so."
+        told = [json.loads(line[6:]) for line in answer.body.splitlines() if line.startswith(b"data: {")]
+        thoughts = [choice["delta"].get("reasoning") for each in told for choice in each["choices"]]
+        assert [thought for thought in thoughts if thought] == ["Hm", ", well", ", then"]
+        assert (answer.body.count(DONE), answer.body.count(b'"role"')) == (1, 1)
+        first, again = (json.loads(pod.questions[0].body) for pod in rig.pods)
+        assert first == again
+    (outcome,) = rig.outcomes
+    assert (outcome.status, outcome.resumed, outcome.unresumed, outcome.wasted_tokens) == (200, 1, None, 2)
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+async def test_another_answer_than_was_told_ends_the_stream(is_ending: bool) -> None:
+    """Also where its last words are there already: they are those of another answer."""
+    async with a_rig(pods=3) as rig:
+        rig.pods[0].plays([THOUGHT, cut])
+        others = [*thinking("Hm", ", no"), *(ENDING if is_ending else ())]
+        rig.pods[1].plays([STREAM_HEAD + b"".join(map(chunk, others)), *(() if is_ending else (asyncio.Event(),))])
+        answer = await rig.ask(CHAT_PATH, a_chat(**GREEDY))
+        assert b'"pod_lost"' in answer.body
+        assert answer.body.endswith(DONE)
+        assert b", no" not in answer.body
+        assert not rig.pods[2].questions
+        assert ends(rig) == [LegEnd.LOST, LegEnd.DIFFERENT]
+        assert not LegEnd.DIFFERENT.is_pods_fault
+        await until(lambda: not rig.pods[1].writers)
+        assert rig.router.ledger.is_empty()
+    (outcome,) = rig.outcomes
+    assert (outcome.resumed, outcome.unresumed, outcome.wasted_tokens) == (0, Bar.DIFFERS, 2)
+
+
+async def test_a_pod_that_is_lost_while_it_says_it_again_is_followed_by_another() -> None:
+    """Nothing was told twice, and nothing is lost by it but time."""
+    async with a_rig(pods=3) as rig:
+        rig.pods[0].plays([THOUGHT, cut])
+        rig.pods[1].plays([STREAM_HEAD + b"".join(map(chunk, thinking("Hm"))), cut])
+        rig.pods[2].plays([STREAM_HEAD + chunked([*thinking("Hm, ", "well"), *ENDING])])
+        answer = await rig.ask(CHAT_PATH, a_chat(**GREEDY))
+        assert text_of(answer.body) == " so."
+        assert ends(rig) == [LegEnd.LOST, LegEnd.LOST, LegEnd.ANSWERED]
+    (outcome,) = rig.outcomes
+    assert (outcome.resumed, outcome.unresumed, outcome.wasted_tokens) == (1, None, 3)
+
+
+async def test_a_client_that_leaves_while_it_is_said_again_leaves_nothing() -> None:
+    """The pod is told at once, and the ledger is empty."""
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([THOUGHT, cut])
+        rig.pods[1].plays([STREAM_HEAD + b"".join(map(chunk, thinking("Hm"))), asyncio.Event()])
+        client = await rig.client()
+        await client.send(request_bytes(CHAT_PATH, a_chat(**GREEDY)))
+        await until(lambda: rig.pods[1].questions)
+        client.leave()
+        await until(lambda: not rig.pods[1].writers)
+        await until(lambda: rig.outcomes)
+        assert rig.router.ledger.is_empty()
+    assert rig.outcomes[0].status == 499
+
+
+async def test_limits_do_not_count_what_is_said_again() -> None:
+    """A client pays for what it was told."""
+    kit = Kit(Quota(output_tokens_per_min=1000))
+    usage = {"prompt_tokens": 7, "completion_tokens": 4, "total_tokens": 11}
+    head = {"id": "chatcmpl-y", "object": "chat.completion.chunk", "created": 2, "model": "tiny"}
+    async with a_rig(pods=2, identify=kit.identify, make_quotas=kit.make) as rig:
+        rig.pods[0].plays([THOUGHT, cut])
+        end = [ENDING[0], event(head | {"choices": [], "usage": usage}), DONE]
+        rig.pods[1].plays([STREAM_HEAD + chunked([*thinking("Hm", ", well", ", then"), *end])])
+        answer = await rig.ask(CHAT_PATH, a_chat(**GREEDY))
+        assert text_of(answer.body) == " so."
+        assert kit.used(Kind.OUTPUT) == 4
+
+
+async def test_thoughts_that_are_drawn_are_not_asked_for_again() -> None:
+    """At any other temperature the next pod thinks something else."""
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([THOUGHT, cut])
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True, temperature=0.6))
+        assert b'"pod_lost"' in answer.body
+        assert not rig.pods[1].questions
+    assert rig.outcomes[0].unresumed is Bar.REASONING
