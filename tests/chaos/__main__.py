@@ -45,7 +45,7 @@ def say(words: str) -> None:
 async def by_seeds(options: argparse.Namespace) -> AsyncIterator[Tally]:
     """Each seed on a stage of its own, so that it can be played again alone."""
     for seed in options.seeds or dict.fromkeys((*read_seeds(), *range(1, 6))):
-        async with on_stage(empty(f"seed-{seed}")) as cast:
+        async with on_stage(empty(f"seed-{seed}"), thinks=options.thinking) as cast:
             tally = await play(cast, a_scene(options, seed, options.seconds), say)
         if tally.faults() and not options.seeds and keep_seed(seed, tally.faults()[0]):
             say(f"seed {seed} is kept in seeds.txt")
@@ -56,7 +56,7 @@ async def for_long(options: argparse.Namespace) -> AsyncIterator[Tally]:
     """Scene after scene on one stage: what is left over by one would be found in the next."""
     scenes = max(1, round(options.minutes * 60 / SCENE_S))
     first = options.seeds[0] if options.seeds else 1
-    async with on_stage(empty("long")) as cast:
+    async with on_stage(empty("long"), thinks=options.thinking) as cast:
         for seed in islice(count(first), scenes):
             scene = a_scene(options, seed, min(SCENE_S, options.minutes * 60))
             yield await play(cast, scene if seed % 2 else replace(scene, kinds=CUTTING, pace=DENSE), say)
@@ -64,7 +64,7 @@ async def for_long(options: argparse.Namespace) -> AsyncIterator[Tally]:
 
 async def rolled(options: argparse.Namespace) -> AsyncIterator[Tally]:
     """Everything once, under load."""
-    async with on_stage(empty("roll")) as cast:
+    async with on_stage(empty("roll"), thinks=options.thinking) as cast:
         doing = Doing(cast, say)
         tally = await play_with(cast, a_scene(options, 1, 1.0), doing, lambda: roll(cast, doing))
         tally.name, tally.deeds = "roll", len(cast.pods) + len(cast.gateways)
@@ -72,7 +72,7 @@ async def rolled(options: argparse.Namespace) -> AsyncIterator[Tally]:
 
 
 def a_scene(options: argparse.Namespace, seed: int, seconds: float) -> Scene:
-    return Scene(seed, seconds, options.rate, frozenset(map(Fate, options.forgive)))
+    return Scene(seed, seconds, options.rate, frozenset(map(Fate, options.forgive)), thinks=options.thinking)
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -104,6 +104,9 @@ def main() -> int:
     asked.add_argument("--minutes", type=float, help="one long run instead, in scenes of four minutes")
     asked.add_argument("--roll", action="store_true", help="roll all pods and gateways instead")
     asked.add_argument("--rate", type=float, default=4.0, help="requests a second (4); 1 takes about half a core")
+    asked.add_argument(
+        "--thinking", action=argparse.BooleanOptionalAction, default=False, help="ask for thoughts, calls, schemas too"
+    )
     asked.add_argument("--forgive", nargs="*", default=[], choices=[*Fate], help="fates that are no fault this time")
     return bool(asyncio.run(run(asked.parse_args())))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
 
@@ -19,6 +19,16 @@ class Api(StrEnum):
     COMPLETIONS = "completions"
     RESPONSES = "responses"
     MESSAGES = "messages"
+
+
+class Wanted(StrEnum):
+    """What is to come of it."""
+
+    TEXT = "text"
+    CALL = "call"
+    """Tools are offered: most prompts are answered with a call or two, some with text."""
+    SCHEMA = "schema"
+    """A JSON text of a given structure."""
 
 
 class Tenant(StrEnum):
@@ -42,6 +52,9 @@ class Asked:
     most_tokens: int
     leaves_after: int | None
     """Pieces of the stream after which the client goes away; None: it stays."""
+    wanted: Wanted = Wanted.TEXT
+    thinks: bool = False
+    """The answer may begin with thoughts, on pods that think."""
 
 
 @dataclass(slots=True)
@@ -49,13 +62,31 @@ class Heard:
     """What a client was told, as far as it had come. Seconds are of the loop's clock."""
 
     pieces: list[str] = field(default_factory=list)
+    """Where it turns from thoughts to text, or to a call, a mark stands before the piece."""
     ended: str | None = None
     """Its finish reason, in the words of its API."""
     tokens: int | None = None
     """Those that were generated, by the usage it was told."""
+    _kind: str = "text"
+    _calls: int = 0
+
+    def hear(self, piece: str | None, kind: str = "text") -> None:
+        """Text, or thoughts."""
+        if piece:
+            self.pieces.append(piece if kind == self._kind else f"\n[{kind}] {piece}")
+            self._kind = kind
+
+    def hear_call(self, name: str | None, arguments: str | None) -> None:
+        """Of a call: its name where it begins, and more of its arguments."""
+        if name is not None:
+            self._calls += 1
+            self._kind = f"call {self._calls}"
+            self.pieces.append(f"\n[{self._kind}] {name} ")
+        self.hear(arguments, self._kind)
 
     @property
     def text(self) -> str:
+        """All of it, one behind the other."""
         return "".join(self.pieces)
 
     @property
@@ -64,11 +95,11 @@ class Heard:
         return self.text, self.ended, self.tokens
 
 
-def draw_request(number: int, draw: Random) -> Asked:
-    """One of all that is asked: mostly streams of chat, some of everything."""
+def draw_request(number: int, draw: Random, *, thinks: bool = False) -> Asked:
+    """One of all that is asked: mostly streams of chat, some of everything; `thinks`: of pods that think, and call."""
     group = draw.randrange(GROUPS)
     prompt = f"group {group} " + " ".join(WORDS[group % 5 :] * 20) + f" question {number} {draw.random()}"
-    return Asked(
+    plain = Asked(
         number,
         draw.choice((Api.CHAT, Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)),
         Tenant.NARROW if draw.random() < 0.2 else Tenant.WIDE,
@@ -77,3 +108,6 @@ def draw_request(number: int, draw: Random) -> Asked:
         most_tokens=draw.choice((5, 40, 150)),
         leaves_after=draw.randrange(1, 40) if draw.random() < 0.1 else None,
     )
+    if not thinks or plain.api is Api.COMPLETIONS:
+        return plain
+    return replace(plain, wanted=draw.choice((Wanted.TEXT, *Wanted)), thinks=draw.random() < 0.6)

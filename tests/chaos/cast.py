@@ -62,8 +62,13 @@ def key_of(tenant: Tenant) -> str:
     return f"key-of-{tenant}"
 
 
-def a_pod(name: str, folder: Path, port: int) -> Program:
-    words = ("simulator.pod", "--listen", f"127.0.0.1:{port}", "--model", MODEL, "--step-base-s", "0.02", "--accents")
+THINKS = ("--longest-thought", "40", "--calls-tools")
+"""Words for pods whose answers have more than text."""
+
+
+def a_pod(name: str, folder: Path, port: int, *more: str) -> Program:
+    usual = ("simulator.pod", "--listen", f"127.0.0.1:{port}", "--model", MODEL, "--step-base-s", "0.02", "--accents")
+    words = (*usual, *more)
     url = f"http://127.0.0.1:{port}"
     return Program(name, words, url, f"{url}/health", folder / f"{name}.log")
 
@@ -86,8 +91,9 @@ def write_policy(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def on_stage(folder: Path, *, pods: int = 3, gateways: int = 3) -> AsyncIterator[Cast]:
-    """Everybody started and ready; ended when the block ends."""
+async def on_stage(folder: Path, *, pods: int = 3, gateways: int = 3, thinks: bool = False) -> AsyncIterator[Cast]:
+    """Everybody started and ready; ended when the block ends. `thinks`: the pods think, and call tools."""
+    more = THINKS if thinks else ()
     write_policy(folder)
     ports = iter(free_ports(2 + pods + 1 + 3 * gateways))
     async with AsyncExitStack() as stack:
@@ -97,9 +103,9 @@ async def on_stage(folder: Path, *, pods: int = 3, gateways: int = 3) -> AsyncIt
             stack.push_async_callback(server.kill)
             await server.start()
         redis_wire = await stack.enter_async_context(wired(redis[0].url))
-        fleet = [a_pod(f"pod{number}", folder, next(ports)) for number in range(pods)]
+        fleet = [a_pod(f"pod{number}", folder, next(ports), *more) for number in range(pods)]
         wires = [await stack.enter_async_context(wired(pod.url)) for pod in fleet]
-        undisturbed = a_pod("undisturbed", folder, next(ports))
+        undisturbed = a_pod("undisturbed", folder, next(ports), *more)
         replicas = [a_gateway(f"gateway{number}", folder, ports, wires, redis_wire) for number in range(gateways)]
         for program in (undisturbed, *fleet):
             await _join(stack, program)

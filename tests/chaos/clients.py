@@ -57,7 +57,7 @@ class Waits:
         self.began_s = self._last_s = self._clock()
         self.longest_s = 0.0
 
-    def note(self, _: str | None = None) -> None:
+    def note(self) -> None:
         now_s = self._clock()
         self.longest_s = max(self.longest_s, now_s - self._last_s)
         self._last_s = now_s
@@ -115,7 +115,7 @@ class Clients:
 
     async def _compared(self, asked: Asked, heard: Heard, fate: Fate) -> tuple[Fate, str]:
         wanted = Heard()
-        await listen(self._undisturbed, replace(asked, leaves_after=None), wanted, lambda _: None)
+        await listen(self._undisturbed, replace(asked, leaves_after=None), wanted, lambda: None)
         has_left = asked.leaves_after is not None and heard.ended is None
         is_right = wanted.text.startswith(heard.text) if has_left else heard.answer == wanted.answer
         if is_right:

@@ -29,6 +29,8 @@ class Scene:
     forgives: frozenset[Fate] = frozenset()
     kinds: Sequence[Kind] = tuple(Kind)
     pace: Pace = USUAL
+    thinks: bool = False
+    """Thoughts, calls of tools and structured output are asked for too."""
 
 
 async def play(cast: Cast, scene: Scene, say: Say) -> Tally:
@@ -67,7 +69,7 @@ async def _ask(clients: Clients, ended: list[Ended], scene: Scene, done: asyncio
     until_s, number = clock() + scene.seconds, 0
 
     async def one(number: int) -> None:
-        ended.append(await clients.ask(draw_request(number, Random(f"{scene.seed} {number}"))))
+        ended.append(await clients.ask(draw_request(number, Random(f"{scene.seed} {number}"), thinks=scene.thinks)))
 
     async with asyncio.TaskGroup() as group:
         while clock() < until_s or not done.done():

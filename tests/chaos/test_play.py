@@ -41,8 +41,8 @@ async def test_streams_lose_both_their_pods_and_go_on_as_if_nothing_had_been(tmp
                 number, api, Tenant.WIDE, f"story {number}", is_streamed=True, most_tokens=60, leaves_after=None
             )
             heard, wanted = Heard(), Heard()
-            await listen(front, asked, heard, lambda _: None)
-            await listen(undisturbed, asked, wanted, lambda _: None)
+            await listen(front, asked, heard, lambda: None)
+            await listen(undisturbed, asked, wanted, lambda: None)
             assert heard.answer == wanted.answer
             await _befall(cast, {"kind": "none"})
             await doing.do(Deed(0.0, deed, 0, 0.0))
