@@ -16,7 +16,7 @@ import aiohttp
 from tests.chaos.asked import Tenant
 from tests.chaos.dialects import MODEL
 from tests.chaos.programs import LIFE_S, Program
-from tests.chaos.wire import Wire, wired
+from tests.chaos.wire import Balancer, Wire, balanced, wired
 from tests.gateway.warmth.redis_servers import Server, free_ports
 
 POLICY = """\
@@ -53,7 +53,8 @@ class Cast:
     redis_wire: Wire
     undisturbed: Program
     """A pod like the others that no gateway knows: what it says is what should have been said."""
-    front: Wire
+    front: Balancer
+    """Before the gateways, with a wire to each in their order."""
     session: aiohttp.ClientSession
 
 
@@ -115,7 +116,7 @@ async def on_stage(folder: Path, *, pods: int = 3, gateways: int = 3, thinks: bo
             await _join(stack, gateway.program)
         for gateway in replicas:
             await gateway.program.ready(session)
-        front = await stack.enter_async_context(wired(*(gateway.program.url for gateway in replicas)))
+        front = await stack.enter_async_context(balanced(*(gateway.program.url for gateway in replicas)))
         yield Cast(fleet, wires, replicas, redis, redis_wire, undisturbed, front, session)
 
 

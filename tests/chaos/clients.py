@@ -16,6 +16,9 @@ from tests.chaos.dialects import Left, listen
 from tests.chaos.doing import TOKENS_BEFORE_ABORT
 from tests.chaos.sdks import LOST, TOLD, TOO_MANY, Sdks
 
+TIMES = 3
+"""A stream is asked for again at most, in a run in which a gateway may be lost every few seconds."""
+
 
 class Fate(StrEnum):
     """What became of one request."""
@@ -85,7 +88,7 @@ class Clients:
         return sum((sdks.traffic.statuses for sdks in self._front.values()), Counter())
 
     async def ask(self, asked: Asked) -> Ended:
-        """Ask once; once more where the gateway was lost inside a stream."""
+        """Ask once; again where the gateway was lost inside a stream, as often as one may be."""
         waits = Waits()
         fate, words = await self._ask(asked, waits)
         waits.note()
@@ -98,18 +101,20 @@ class Clients:
         except Left:
             return await self._compared(asked, heard, Fate.LEFT)
         except LOST as error:
-            return await self._again(asked, waits) if heard.pieces else (Fate.FAILED, repr(error))
+            return await self._again(asked, waits, TIMES) if heard.pieces else (Fate.FAILED, repr(error))
         except TOLD as error:
             return _told(asked, heard, error)
         return await self._compared(asked, heard, Fate.WHOLE)
 
-    async def _again(self, asked: Asked, waits: Waits) -> tuple[Fate, str]:
+    async def _again(self, asked: Asked, waits: Waits, times: int) -> tuple[Fate, str]:
         heard = Heard()
         try:
             await listen(self._front[asked.tenant], asked, heard, waits.note)
         except Left:
             return await self._compared(asked, heard, Fate.RECONNECTED)
         except (*LOST, *TOLD) as error:
+            if heard.pieces and times > 1 and isinstance(error, LOST):
+                return await self._again(asked, waits, times - 1)
             return Fate.LIMITED if _is_limit(asked, error) else Fate.FAILED, f"asked again: {error!r}"
         return await self._compared(asked, heard, Fate.RECONNECTED)
 

@@ -57,10 +57,11 @@ class Doing:
             **dict.fromkeys((Kind.KILL_POD, Kind.KILL_GATEWAY), self._kill),
             **dict.fromkeys((Kind.STOP_POD, Kind.STOP_GATEWAY), self._stop),
             **dict.fromkeys((Kind.PAUSE_POD, Kind.PAUSE_GATEWAY), self._pause),
-            **dict.fromkeys((Kind.RESET_POD, Kind.RESET_REDIS), self._reset),
-            **dict.fromkeys((Kind.SILENCE_POD, Kind.SILENCE_REDIS), self._silence),
-            **dict.fromkeys((Kind.LAG_POD, Kind.LAG_REDIS), self._lag),
+            **dict.fromkeys((Kind.RESET_POD, Kind.RESET_GATEWAY, Kind.RESET_REDIS), self._reset),
+            **dict.fromkeys((Kind.SILENCE_POD, Kind.SILENCE_GATEWAY, Kind.SILENCE_REDIS), self._silence),
+            **dict.fromkeys((Kind.LAG_POD, Kind.LAG_GATEWAY, Kind.LAG_REDIS), self._lag),
             Kind.DAMAGE_POD: self._damage,
+            Kind.IDLE_GATEWAY: self._close_idle,
             Kind.KILL_REDIS: self._kill_redis,
             Kind.PAUSE_REDIS: self._pause_redis,
             Kind.FLUSH_REDIS: self._flush_redis,
@@ -86,7 +87,7 @@ class Doing:
             await self._of[deed.kind](deed)
         finally:
             self.suffering.discard(name)
-            if deed.kind.whom is Whom.GATEWAY:
+            if deed.kind.whom is Whom.GATEWAY and deed.kind is not Kind.LAG_GATEWAY:
                 self.lost.append((began_s, clock()))
 
     def _program(self, deed: Deed) -> Program:
@@ -95,7 +96,9 @@ class Doing:
         return self._cast.pods[deed.who]
 
     def _wire(self, deed: Deed) -> Wire:
-        return self._cast.redis_wire if deed.kind.whom is Whom.REDIS else self._cast.pod_wires[deed.who]
+        if deed.kind.whom is Whom.REDIS:
+            return self._cast.redis_wire
+        return (self._cast.front.wires if deed.kind.whom is Whom.GATEWAY else self._cast.pod_wires)[deed.who]
 
     async def _fault(self, deed: Deed) -> None:
         pod = self._program(deed)
@@ -140,6 +143,9 @@ class Doing:
     async def _reset(self, deed: Deed) -> None:
         self._wire(deed).reset()
 
+    async def _close_idle(self, deed: Deed) -> None:
+        self._wire(deed).close_idle()
+
     async def _silence(self, deed: Deed) -> None:
         wire = self._wire(deed)
         wire.fall_silent()
@@ -179,5 +185,5 @@ class Doing:
         servers, wire = self._cast.redis, self._cast.redis_wire
         servers.reverse()
         await servers[0].say("FLUSHALL")
-        wire.lead_to([servers[0].url])
+        wire.lead_to(servers[0].url)
         wire.reset()

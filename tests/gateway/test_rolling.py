@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.chaos.wire import wired
+from tests.chaos.wire import balanced
 from tests.gateway.rolls import CLIENTS, Operator, Seat, a_gateway, a_pod, loaded, roll_gateway
 from tests.gateway.warmth.redis_servers import free_ports
 
@@ -34,7 +34,7 @@ async def test_pods_and_gateways_are_rolled_and_no_request_fails(tmp_path: Path)
         ]
         for seat in (*pods, *gateways):
             await seat.fill()
-        front = await stack.enter_async_context(wired(*(seat.now.at("traffic") for seat in gateways)))
+        front = await stack.enter_async_context(balanced(*(seat.now.at("traffic") for seat in gateways)))
         async with loaded(front.url, retries=2) as load:
             for seat, url in zip(pods, urls, strict=True):
                 await Operator(gateways, session).rolls(seat, url)
