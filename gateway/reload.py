@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
-from gateway.build import Gateway, put_policy
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
+from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
 from gateway.ladders.at_work import served_ladders
 from gateway.pairs.at_work import know_sizes
@@ -67,7 +67,7 @@ class Reloader:
         gateway = self._gateway
 
         async def renew(policy: Policy | None) -> list[str]:
-            put_policy(gateway, policy)
+            gateway.go_by(policy)
             return []
 
         keyring = gateway.keyring
@@ -90,7 +90,7 @@ def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
     new = fresh.settings
     if new.tls and gateway.tls:
         load_certificate(gateway.tls, new.tls)
-    put_policy(gateway, fresh.policy)
+    gateway.go_by(fresh.policy)
     gateway.pod_keys.key = new.pod_api_key.value if new.pod_api_key else None
     gateway.say.level = new.log_level
     gateway.prices.clear()

@@ -18,10 +18,11 @@ from typing import Any
 from aiohttp import web
 
 from gateway.admin import Admin, admin_app
-from gateway.build import Gateway, build
-from gateway.closing import close_kindly
+from gateway.build import build
+from gateway.closing import close_door
 from gateway.config.show import show_settings
 from gateway.config.values import Secret, Settings
+from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
 from gateway.log import Bridge, EventLog
 from gateway.metrics.port import metrics_app
@@ -31,9 +32,6 @@ from gateway.tls import renew
 
 BACKLOG = 4096
 """Connections the kernel keeps for us while the loop is busy; it cuts this to its own somaxconn."""
-
-KNOCKING_S = 2.0
-"""How long who came in the last moment may take for a TLS handshake."""
 
 Reload = Callable[[], Coroutine[Any, Any, dict[str, object]]]
 """What becomes of it, as JSON values."""
@@ -193,7 +191,7 @@ async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Si
     """Unready first, then no new connections; wait for what is in flight as long as allowed, or until told again."""
     gateway.life.is_stopping = True
     await _serve_on(gateway, signals)
-    await _close_door(gateway, servers)
+    await close_door(servers, gateway.front.protocol, gateway.tls)
     grace_s = gateway.settings.timeouts.drain_s
     gateway.say("info", "draining", requests=gateway.front.open_requests, grace_s=grace_s)
     draining = asyncio.create_task(_empty(gateway, grace_s), name="drain")
@@ -208,17 +206,6 @@ async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Si
     for log in gateway.logs.values():
         log.flush()
     gateway.say("info", "stopped")
-
-
-async def _close_door(gateway: Gateway, servers: Sequence[asyncio.Server]) -> None:
-    """Let nobody in any more but those who have knocked."""
-    loop, tls = asyncio.get_running_loop(), gateway.tls
-    limit_s = KNOCKING_S if tls is not None else None
-    taken = [
-        loop.connect_accepted_socket(gateway.front.protocol, one, ssl=tls, ssl_handshake_timeout=limit_s)
-        for one in await close_kindly(servers)
-    ]
-    await asyncio.gather(*taken, return_exceptions=True)
 
 
 async def _empty(gateway: Gateway, grace_s: float) -> None:

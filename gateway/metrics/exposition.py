@@ -35,13 +35,12 @@ class Gauges:
     tasks: Callable[[], int] = int
 
 
-def make_registry(tallies: Tallies, gauges: Gauges) -> CollectorRegistry:
-    """A registry of its own: nothing is shared with other gateways in this interpreter."""
+def make_registry() -> CollectorRegistry:
+    """A registry of its own, with what is known of the process: other gateways in this interpreter share nothing."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
-    registry.register(Exposition(tallies, gauges))
     return registry
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from gateway.build import Gateway, build
+from gateway.build import build
+from gateway.gateway import Gateway
 from gateway.ports import open_socket, share_port
 from gateway.processes.channel import Channel
 from gateway.processes.child import socket_of

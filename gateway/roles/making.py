@@ -6,19 +6,16 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from gateway.canary.watch import CanaryWatch
 from gateway.config.redis_place import parse_redis_url
+from gateway.gateway import Gateway
 from gateway.host import Host
 from gateway.roles.at_work import RolesAtWork, RoleSwitch, Shared
 from gateway.roles.keeper import RoleKeeper
 from gateway.roles.on_host import RolesOnHost
 from routing.canary import CanaryTerms, Rollout
 from routing.router import Router
-
-if TYPE_CHECKING:
-    from gateway.build import Gateway
 
 
 def make_canaries(

@@ -3,7 +3,7 @@
 from gateway.discovery.source import Found
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watched import WatchedPod
-from gateway.metrics.exposition import Gauges, make_registry
+from gateway.metrics.exposition import Exposition, Gauges, make_registry
 from gateway.metrics.tallies import Tallies
 from gateway.others import Others, own_load
 from tests.routing.engines import ask, place
@@ -22,7 +22,8 @@ def test_own_load_is_shown_beside_that_of_others() -> None:
     assert (others.load()[slot].running, own_load(ledger, slot, others.load()).running) == (2, 1)
 
     gauges = Gauges(here.router, tuple, lambda: 0, lambda: 0, dict, lambda: 0.1, others.load)
-    registry = make_registry(Tallies(lambda _: True), gauges)
+    registry = make_registry()
+    registry.register(Exposition(Tallies(lambda _: True), gauges))
     assert registry.get_sample_value("hearth_engine_running", {"engine": ours.engine.name}) == 1
 
     view = show_fleet(here.router, [WatchedPod(Found(ours.engine.pod))], 0.1, others.load())

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.discovery.source import Found
 from gateway.fleet.probe import Health
 from gateway.fleet.watched import WatchedPod
-from gateway.metrics.exposition import Gauges, make_registry
+from gateway.metrics.exposition import Exposition, Gauges, make_registry
 from gateway.metrics.tallies import Tallies
 from routing.fleet import EngineShape, Pod, Standing
 from routing.refusal import Reason
@@ -36,7 +36,8 @@ class Scraped:
             dropped_lines=lambda: {"requests": 5},
             clock=lambda: 100.0,
         )
-        self.registry = make_registry(self.tallies, gauges)
+        self.registry = make_registry()
+        self.registry.register(Exposition(self.tallies, gauges))
 
     def add(self, url: str) -> None:
         self.router.put_pod(Pod(url, standing=Standing.READY, models=frozenset({"tiny"})))

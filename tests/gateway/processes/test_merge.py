@@ -6,7 +6,7 @@ from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics.exposition import Gauges, make_registry
+from gateway.metrics.exposition import Exposition, Gauges, make_registry
 from gateway.metrics.tallies import Tallies
 from gateway.processes.merge import Legacy, Reading, merged, read_exposition
 from gateway.processes.metrics import Merged
@@ -96,7 +96,9 @@ async def test_what_a_gateway_really_shows_survives_the_merge() -> None:
             Router(routings()["warm"]), lambda: (), lambda: 1, lambda: 2, lambda: {"requests": 0}, lambda: 0.0
         )
         encode, _ = choose_encoder("text/plain")
-        texts.append(encode(make_registry(tallies, gauges)).decode())
+        registry = make_registry()
+        registry.register(Exposition(tallies, gauges))
+        texts.append(encode(registry).decode())
     readings = {f"worker-{at}": read_exposition(text) for at, text in enumerate(texts, 1)}
     for accepted in ("text/plain", "application/openmetrics-text; version=1.0.0"):
         encode, _ = choose_encoder(accepted)
