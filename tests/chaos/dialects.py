@@ -45,7 +45,7 @@ async def listen(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> None:
 
 
 async def _chat(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> None:
-    body = {"messages": _said(asked), "max_tokens": asked.most_tokens, **_common(asked)}
+    body = {"messages": _said(asked), "max_tokens": asked.most_tokens, **_of_chat(asked)}
     if asked.wanted is Wanted.CALL:
         body["tools"] = [{"type": "function", "function": {"name": NAME, "parameters": SCHEMA}}]
     if asked.wanted is Wanted.SCHEMA:
@@ -91,7 +91,7 @@ async def _completions(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> No
 
 
 async def _responses(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> None:
-    body = {"input": asked.prompt, "max_output_tokens": asked.most_tokens, **_common(asked)}
+    body = {"input": asked.prompt, "max_output_tokens": asked.most_tokens, **_of_chat(asked)}
     if asked.wanted is Wanted.CALL:
         body["tools"] = [{"type": "function", "name": NAME, "parameters": SCHEMA}]
     if asked.wanted is Wanted.SCHEMA:
@@ -136,7 +136,7 @@ def _compare_with_end(heard: Heard, items: Any) -> None:
 
 
 async def _messages(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> None:
-    body = {"messages": _said(asked), "max_tokens": asked.most_tokens, **_common(asked)}
+    body = {"messages": _said(asked), "max_tokens": asked.most_tokens, **_of_chat(asked)}
     # The SDK knows no temperature any more; the engine does.
     body["extra_body"] |= {"temperature": body.pop("temperature")}
     if asked.wanted is Wanted.CALL:
@@ -183,7 +183,7 @@ def _hear_delta(heard: Heard, delta: Any) -> None:
             heard.hear(delta.text)
 
 
-def _common(asked: Asked) -> dict[str, Any]:
+def _of_chat(asked: Asked) -> dict[str, Any]:
     """What every API of chat has. Without temperature whoever goes on says what the first would have said."""
     quiet = {} if asked.thinks else {"chat_template_kwargs": {"enable_thinking": False}}
     return {"model": MODEL, "temperature": 0, "extra_body": quiet}
