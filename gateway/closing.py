@@ -13,14 +13,18 @@ import ctypes
 import fcntl
 import os
 import socket
+import ssl
 import struct
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 ARRIVING_S = 0.1
 """From a client's first packet to the third of its handshake: a round trip, of any but the farthest."""
+
+KNOCKING_S = 2.0
+"""How long who came in the last moment may take for a TLS handshake."""
 
 SO_ATTACH_FILTER = 26
 """Linux; Python has no name for it."""
@@ -35,6 +39,18 @@ NO_FIRST_PACKETS = (
 )
 """Instructions of a packet filter: what begins a connection is dropped, all else passes. Its sender tries again after a
 second, and finds another process on the port, or nobody."""
+
+
+async def close_door(
+    servers: Sequence[asyncio.Server], protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None
+) -> None:
+    """Let nobody in any more but those who have knocked: they are served as all others are."""
+    loop, limit_s = asyncio.get_running_loop(), KNOCKING_S if tls is not None else None
+    taken = [
+        loop.connect_accepted_socket(protocol, one, ssl=tls, ssl_handshake_timeout=limit_s)
+        for one in await close_kindly(servers)
+    ]
+    await asyncio.gather(*taken, return_exceptions=True)
 
 
 async def close_kindly(servers: Sequence[asyncio.Server]) -> list[socket.socket]:

@@ -13,7 +13,7 @@ from enum import Enum
 
 from google.protobuf.message import DecodeError
 
-from gateway.extproc.http2.connection import Serve
+from gateway.extproc.http2.host import Serve
 from gateway.extproc.http2.stream import Stream
 from gateway.extproc.messages_pb2 import HttpLogEntry, StreamAccessLogsMessage
 

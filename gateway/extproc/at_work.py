@@ -17,10 +17,10 @@ from gateway.extproc.exchange import Exchange
 from gateway.extproc.exposition import Exposition
 from gateway.extproc.health import Health
 from gateway.extproc.http2.bounds import Bounds
-from gateway.extproc.http2.connection import Serve
+from gateway.extproc.http2.host import Serve
 from gateway.extproc.http2.stream import Stream, Taker
 from gateway.extproc.office import Office, Rules
-from gateway.extproc.port import Port
+from gateway.extproc.port import EMPTYING_S, Port
 from gateway.ports import addresses_of, cannot_listen
 from gateway.proxy.carrying.carrier import PodKeys
 from gateway.proxy.client.front import Front
@@ -31,6 +31,8 @@ from routing.refusal import Reason, Refused
 from routing.router import Router
 
 EXT_PROC = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+
+BACKLOG = 1024
 
 Say = Callable[..., None]
 
@@ -54,7 +56,6 @@ class EnvoyShell:
         self._words = words
         self._number = max(0, number - 1)
         self._is_one_of_several = number > 0
-        self._backlog = settings.limits.max_connections
         loop = asyncio.get_running_loop()
         trusted: tuple[IPv4Network | IPv6Network, ...] = settings.trusted_proxies
         self.office = Office(
@@ -104,13 +105,16 @@ class EnvoyShell:
         shares = self._words.shares_port
         number = where.port + self._number if where.port and not shares else where.port
         try:
-            server = await asyncio.get_running_loop().create_server(
-                port.protocol, where.host, number, backlog=1024, ssl=tls, reuse_port=shares and self._is_one_of_several
+            server = await port.listen(
+                tls=tls,
+                host=where.host,
+                port=number,
+                backlog=BACKLOG,
+                reuse_port=shares and self._is_one_of_several,
             )
         except OSError as error:
             raise cannot_listen(name, where, error) from None
         stack.callback(port.close)
-        stack.callback(server.close)
         return addresses_of(server.sockets)
 
     def renewing(self, say: Say) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
@@ -119,11 +123,13 @@ class EnvoyShell:
         return [] if tls is None else [lambda: renew(tls, lambda: words.tls, say)]
 
     async def drain(self, grace_s: float) -> None:
-        """Ask Envoy for no more, finish what is under way, then end what is left with a word."""
+        """Ask Envoy for no more, finish what is under way, then end what is left with a word; health to the last."""
+        await self.port.leave()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._cut_late(grace_s))
             group.create_task(self.port.drain(grace_s))
-        self.health_port.close()
+        await self.health_port.leave()
+        await self.health_port.drain(EMPTYING_S)
 
     async def _cut_late(self, grace_s: float) -> None:
         """Who still waits for an engine when the grace is over is told so."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from gateway.extproc.http2.connection import Serve
+from gateway.extproc.http2.host import Serve
 from gateway.extproc.http2.stream import Stream
 from gateway.extproc.messages_pb2 import HealthCheckRequest, HealthCheckResponse
 

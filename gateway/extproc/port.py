@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from gateway.closing import close_door
 from gateway.extproc.http2.bounds import Bounds
-from gateway.extproc.http2.connection import Connection, Serve
+from gateway.extproc.http2.connection import Connection
+from gateway.extproc.http2.host import Serve
 from gateway.proxy.client.asked import Budget
 from gateway.proxy.patrol import Patrol
 
@@ -26,7 +30,7 @@ class Crowd:
 
 
 class Port:
-    """One per listener; `protocol` is what `loop.create_server` wants."""
+    """One per listener."""
 
     def __init__(self, services: Mapping[bytes, Serve], budget: Budget, crowd: Crowd, bounds: Bounds) -> None:
         """`budget` bounds bytes of messages that have not come whole; `crowd` counts work that streams have begun."""
@@ -36,8 +40,12 @@ class Port:
         self._crowd = crowd
         self._patrol = Patrol(bounds.preface_s, bounds.silence_s)
         self._left = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._tls: ssl.SSLContext | None = None
+        self._is_closed = False
         self.connections: set[Connection] = set()
         self.is_leaving = False
+        """No more streams are wanted; a connection that was on its way is told so as soon as it is there."""
 
     def __repr__(self) -> str:
         return f"<Port with {len(self.connections)} connections, {self.open_streams} streams>"
@@ -46,15 +54,29 @@ class Port:
     def open_streams(self) -> int:
         return sum(len(connection.streams) for connection in self.connections)
 
+    async def listen(self, *, tls: ssl.SSLContext | None = None, **where: Any) -> asyncio.Server:
+        """Let Envoys in. `where`: as `loop.create_server` takes it. Raises `OSError`."""
+        self._tls = tls
+        server = await asyncio.get_running_loop().create_server(self.protocol, **where, ssl=tls)
+        self._servers.append(server)
+        return server
+
     def protocol(self) -> asyncio.Protocol:
         """A protocol for one connection."""
         return Connection(self)
 
-    async def drain(self, grace_s: float) -> None:
-        """Ask for no more streams, wait for those that are open, then cut what is left."""
+    async def leave(self) -> None:
+        """Let nobody in but those who have knocked, and ask all for no more streams.
+
+        In this order: who hears that no more are wanted connects anew at once, and must not find us again.
+        """
+        await close_door(self._servers, self.protocol, self._tls)
         self.is_leaving = True
         for connection in tuple(self.connections):
             connection.say_goodbye()
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait for the streams that are open, then cut what is left."""
         await self.wait_until_empty(grace_s)
         for connection in tuple(self.connections):
             connection.close()
@@ -63,7 +85,9 @@ class Port:
 
     def close(self) -> None:
         """Close everything at once."""
-        self.is_leaving = True
+        self.is_leaving = self._is_closed = True
+        for server in self._servers:
+            server.close()
         for connection in tuple(self.connections):
             connection.transport.abort()
         self._patrol.stop()
@@ -81,7 +105,7 @@ class Port:
     # -- what a connection asks for --------------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        if len(self.connections) >= MOST_CONNECTIONS or self.is_leaving:
+        if len(self.connections) >= MOST_CONNECTIONS or self._is_closed:
             return False
         self.connections.add(connection)
         self._patrol.watch(connection)

@@ -6,38 +6,19 @@ Knows gRPC paths as names of services and nothing of what they mean. All is done
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
+from gateway.closing import has_unread
 from gateway.extproc.http2 import frames as f
-from gateway.extproc.http2.bounds import Bounds
 from gateway.extproc.http2.frames import Broken, Fault
 from gateway.extproc.http2.hearing import BlockReader, Fields
-from gateway.extproc.http2.stream import Stream, Taker
+from gateway.extproc.http2.host import Host
+from gateway.extproc.http2.stream import Stream
 
 UNIMPLEMENTED = 12
 
 LEAVING_S = 1.0
 """How long streams may still come after the other side was asked for no more: they were under way."""
-
-Serve = Callable[[Stream], Taker]
-"""Serves the streams of one path."""
-
-
-class Host(Protocol):
-    """What a connection needs of the port it belongs to."""
-
-    bounds: Bounds
-
-    def admit(self, connection: Connection) -> bool: ...
-    def forget(self, connection: Connection) -> None: ...
-    def service(self, path: bytes) -> Serve | None: ...
-    def has_room(self) -> bool:
-        """Whether one more stream may be begun."""
-        ...
-
-    def take_room(self, count: int) -> bool: ...
-    def give_room(self, count: int) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -92,6 +73,8 @@ class Connection(asyncio.Protocol):
             f.MAX_HEADER_LIST: bounds.max_header_bytes,
         }
         self.write(f.settings_frame(values) + f.window_frame(0, f.LARGEST_WINDOW - f.USUAL_WINDOW))
+        if self._host.is_leaving:
+            self.say_goodbye()
 
     def connection_lost(self, exc: Exception | None) -> None:
         streams, self.streams = self.streams, {}
@@ -371,9 +354,7 @@ class Connection(asyncio.Protocol):
             if not stream.is_finished:
                 stream.taker.check(now_s)
         if self._leaving_since_s is not None and now_s - self._leaving_since_s > LEAVING_S:
-            self._name_last()
-            if not self.streams:
-                self.close()
+            self._leave()
 
     def say_goodbye(self) -> None:
         """Ask for no more streams. Those that were on their way when this was said are served like all others."""
@@ -381,11 +362,17 @@ class Connection(asyncio.Protocol):
             self._leaving_since_s = asyncio.get_running_loop().time()
             self.write(f.goaway_frame(f.LARGEST_WINDOW, Fault.NONE))
 
-    def _name_last(self) -> None:
-        """Say which stream is the last that is served: those beyond it may be sent elsewhere without fear."""
+    def _leave(self) -> None:
+        """Say which stream is the last that is served: those beyond it may be sent elsewhere without fear. Then the
+        other side ends the connection, or we do at the next look: who is closed upon while speaking is reset.
+        """
+        if has_unread(self.transport):
+            return
         if not self._takes_no_more:
             self._takes_no_more = True
             self.write(f.goaway_frame(self._last, Fault.NONE))
+        elif not self.streams:
+            self.close()
 
     def close(self, fault: Fault = Fault.NONE, words: str = "") -> None:
         """End at once, and say why."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -55,11 +54,10 @@ async def echoing(
     fates: list[str] = []
     budget = Budget(most_bytes)
     port = Port({ECHO.encode(): lambda stream: Echo(stream, fates)}, budget, Crowd(most), bounds or Bounds())
-    server = await asyncio.get_running_loop().create_server(port.protocol, "127.0.0.1", 0)
+    server = await port.listen(host="127.0.0.1", port=0)
     name = server.sockets[0].getsockname()
     try:
         yield Echoing(port, f"{name[0]}:{name[1]}", budget, fates)
     finally:
-        server.close()
         port.close()
         await port.wait_until_empty(60)
