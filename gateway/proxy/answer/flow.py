@@ -45,7 +45,11 @@ EVENTS_END = b"\n\n\r\n"
 
 QUOTE = b'"'
 
-TEXT_OF_EVENT = re.compile(rb'(data: \{(?:(?!\n).)*?"(?:content|text|delta)": ?")(?:[^"\\]|\\.)*("[^\n]*\}\n\n)')
+TEXT_OF_EVENT = re.compile(
+    rb'((?:event: \w+\n)?data: \{(?:(?!\n).)*?"(?:content|text|delta|reasoning(?:_content)?|thinking)": ?")'
+    rb'(?:[^"\\]|\\.)*'
+    rb'("[^\n]*\}\n\n)'
+)
 """What stands before and behind the text of an event, in the words of all generating APIs."""
 
 LESSONS = 8

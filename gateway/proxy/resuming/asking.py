@@ -90,7 +90,7 @@ def _barred(fields: Body, said: Said) -> Bar | None:
         return Bar.COPIES
     if said.has_call:
         return Bar.CALL
-    if said.has_thought:
+    if said.has_thought or fields.get("include_reasoning") is False:  # It may have thought, and told nobody.
         return Bar.REASONING
     if fields.get("echo"):
         return Bar.ECHO

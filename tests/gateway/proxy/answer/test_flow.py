@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -220,6 +221,24 @@ def test_of_events_that_are_alike_only_the_text_is_kept() -> None:
     told = kept.joined()
     assert len(told) < 10 * len(events[0])
     assert answer_bytes(Api.CHAT, told, stream=True) == answer_bytes(Api.CHAT, b"".join(events), stream=True)
+
+
+def a_thought(text: str) -> bytes:
+    return event({"id": "chatcmpl-x", "choices": [{"index": 0, "delta": {"reasoning": text}, "finish_reason": None}]})
+
+
+def a_block(text: str) -> bytes:
+    said = {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": text}}
+    return b"event: content_block_delta\n" + event(said)
+
+
+@pytest.mark.parametrize("made", [a_thought, a_block])
+def test_so_it_is_of_thoughts(made: Callable[[str], bytes]) -> None:
+    """In any API whose events are not numbered: models think for longer than they answer."""
+    flow, kept, written = a_flow()
+    feed(flow, *[made(f" {n}") for n in range(100)])
+    assert len(written) == 100
+    assert kept.joined() == made(" 0") + made("".join(f" {n}" for n in range(1, 100)))
 
 
 @given(st.lists(st.sampled_from(['"', "\\", "\\n", "a", "ü", "\u2028", '"usage"', "\n\n"]), min_size=1, max_size=30))

@@ -207,7 +207,7 @@ def thinking(*thoughts: str, name: str = "chatcmpl-y") -> list[bytes]:
 
 ENDING = [chat_event(" so.", "stop", id="chatcmpl-y"), DONE]
 
-GREEDY = {"stream": True, "temperature": 0}
+GREEDY: dict[str, Any] = {"stream": True, "temperature": 0}
 
 THOUGHT = STREAM_HEAD + b"".join(map(chunk, thinking("Hm", ", well", name="chatcmpl-x")))
 

@@ -156,6 +156,7 @@ def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
     assert asked(Api.CHAT, body, sequences=2) is Bar.COPIES
     assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is Bar.CALL
     assert asked(Api.CHAT, body, said(Api.CHAT, has_thought=True)) is Bar.REASONING
+    assert asked(Api.CHAT, body | {"include_reasoning": False}) is Bar.REASONING, "nobody saw whether it did"
     assert ask_on(Api.CHAT, b"[]", said(Api.CHAT), 1) is Bar.PROMPT
 
 
