@@ -1,17 +1,35 @@
-"""What the papers show can be used as it stands there."""
+"""What the papers show can be used as it stands there, and what they name is there."""
 
 import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from gateway.cli import make_parser
+from gateway.config.file import read_settings
 from gateway.config.schema import config_schema
+from gateway.config.values import Settings
+from gateway.limits import Timeouts
+from routing.lateness import Bounds
+from routing.retries import RetryTerms
+from simulator.command import make_parser as make_simulate_parser
 from tenancy.policy import Bare, HeaderRules
 from tenancy.reading.policy import read_policy
 from tenancy.reading.words import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
 from tenancy.telling.schema import policy_schema
-from tests.sources import ROOT
+from tests.sources import ROOT, SHIPPED
+
+PAPERS = (*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")), *ROOT.glob("docs/*.md"))
+
+VARIABLES = {"HEARTH_ADMIN": "told by nobody, and long enough", "HEARTH_REDIS_URL": "redis://redis:6379"}
+"""What the examples take from the environment."""
+
+MISSING = re.compile(r"there is no file|no place for a file|a folder that holds")
+"""What is wrong with an example on a machine that does not have the files it names."""
 
 POLICY = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
 
@@ -36,7 +54,86 @@ def test_every_word_of_a_policy_is_explained(words: dict[str, object]) -> None:
     assert [name for name in HeaderRules().names if f"`{name}`" not in POLICY] == []
 
 
-def test_the_configuration_is_one() -> None:
-    """Of the papers, as editors see it."""
-    whole = examples((ROOT / "docs" / "configuration.md").read_text(encoding="utf-8"))[0]
-    assert list(Draft202012Validator(config_schema()).iter_errors(yaml.safe_load(whole))) == []
+def configurations() -> Iterator[tuple[Path, str]]:
+    """All examples in which nothing stands but words of a configuration."""
+    words = set(config_schema()["properties"])
+    for paper in PAPERS:
+        for example in examples(paper.read_text(encoding="utf-8")):
+            if words.issuperset(yaml.safe_load(example)):
+                yield paper, example
+
+
+def test_every_configuration_is_one() -> None:
+    """For the reader, but for the files that it names, and for editors."""
+    schema, found = Draft202012Validator(config_schema()), list(configurations())
+    assert len(found) > 12
+    for paper, example in found:
+        _, table = read_settings(example, VARIABLES)
+        faults = [str(fault) for fault in table.faults]
+        assert [fault for fault in faults if not MISSING.search(fault)] == [], paper.name
+        assert list(schema.iter_errors(yaml.safe_load(example))) == [], paper.name
+
+
+def test_defaults_are_told_as_they_are() -> None:
+    """Where a paper shows all words of a thing with their defaults."""
+    told = {paper.stem: read_settings(example, VARIABLES)[0] for paper, example in configurations()}
+    retries = told["retries"]
+    assert (retries.retries, retries.stalls, retries.timeouts) == (RetryTerms(), Bounds(), Timeouts())
+    (roles,) = (settings.roles for settings in shown("roles") if settings.roles)
+    assert roles == read_settings("roles: true", {})[0].roles
+
+
+def shown(paper: str) -> Iterator[Settings]:
+    return (read_settings(example, VARIABLES)[0] for each, example in configurations() if each.stem == paper)
+
+
+def commands() -> Iterator[tuple[Path, list[str]]]:
+    """All lines that begin with our command, where lines are meant to be typed."""
+    for paper in PAPERS:
+        for block in re.findall(r"```\w*\n(.*?)```", paper.read_text(encoding="utf-8"), re.DOTALL):
+            for line in block.replace("\\\n", "").splitlines():
+                if typed := re.match(r"\s*(?:\.venv/bin/)?hearth ([^>&]+)", line):
+                    yield paper, shlex.split(typed[1], comments=True)
+
+
+def test_every_command_can_be_typed() -> None:
+    """With its flags."""
+    found = list(commands())
+    assert len(found) > 12
+    for paper, words in found:
+        is_replay = words[0] == "simulate"
+        try:
+            make_simulate_parser().parse_args(words[1:]) if is_replay else make_parser(words).parse_args(words)
+        except SystemExit:
+            pytest.fail(f"{paper.name}: hearth {shlex.join(words)}")
+
+
+def sources() -> str:
+    return "".join(path.read_text(encoding="utf-8") for folder in SHIPPED for path in (ROOT / folder).rglob("*.py"))
+
+
+def is_metric(name: str, code: str) -> bool:
+    """Whether this is a family, or a sample of one."""
+    family = re.sub(r"_(?:total|bucket|sum|count)$", "", name)
+    pieces = (family, family.replace("hearth_cascade_", ""))  # Those of ladders are put together from their ends.
+    return any(f'"{piece}"' in code for piece in pieces)
+
+
+NAMED: dict[str, tuple[str, Callable[[str, str], bool]]] = {
+    "metrics": (r"\bhearth_[a-z_]+[a-z]\b", is_metric),
+    "headers": (r"\bx-hearth-[a-z-]+[a-z]\b", lambda name, code: f'"{name}"' in code.lower()),
+    "verbs": (r"`make ([a-z-]+)", lambda name, _: f"\n{name}:" in (ROOT / "Makefile").read_text(encoding="utf-8")),
+    "files": (
+        rf"(?<![\w./-])(?:docs|bench|tests|deploy|{'|'.join(SHIPPED)})/[\w./-]+\.(?:md|py|txt|yaml|png)\b",
+        lambda name, _: (ROOT / name).exists() or "NAME" in name,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_what_is_named_is_there(kind: str) -> None:
+    """Metrics, headers, verbs of make, files of this repository."""
+    (pattern, is_there), code = NAMED[kind], sources()
+    named = {(paper.name, name) for paper in PAPERS for name in re.findall(pattern, paper.read_text(encoding="utf-8"))}
+    assert len(named) > 5
+    assert [f"{paper}: {name}" for paper, name in sorted(named) if not is_there(name, code)] == []
