@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
@@ -19,7 +20,10 @@ from tests.gateway.running import ANYWHERE, Running, serving, serving_to
 from tests.gateway.test_tls import make_certificate
 
 SLOW = Profile(step_base_s=0.02)
-"""An answer of a hundred tokens takes two seconds: time to send signals."""
+"""An answer of a hundred tokens takes two seconds."""
+
+SLUGGISH = Fault(FaultKind.SLOW, factor=10)
+"""It takes twenty, until the pod is told otherwise: whoever sends signals meanwhile need not hurry."""
 
 
 @pytest.fixture
@@ -111,12 +115,14 @@ async def test_sigterm_lets_what_runs_finish(client: aiohttp.ClientSession, pod:
         await gateway.until("pod ready")
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
+            pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGTERM)
             await gateway.until("draining", requests=1)
             with pytest.raises(aiohttp.ClientConnectorError):
                 await client.get(gateway.at("traffic", "/health"))
             async with client.get(gateway.at("metrics", "/ready")) as ready:
                 assert ready.status == 503
+            pod.set_fault(NO_FAULT)
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
         assert await gateway.end() == 0
     assert gateway.lines[-1]["message"] == "stopped"
@@ -149,8 +155,10 @@ async def test_a_lame_duck_goes_by_itself(client: aiohttp.ClientSession, pod: Si
         await gateway.until("pod ready")
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
+            pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGTERM)
             await gateway.until("draining")
+            pod.set_fault(NO_FAULT)
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
         assert await gateway.end() == 0
 
@@ -169,6 +177,7 @@ async def test_a_second_signal_cuts_at_once(client: aiohttp.ClientSession, pod: 
         await gateway.until("pod ready")
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
+            pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGINT)
             await gateway.until("draining")
             gateway.running.send_signal(signal.SIGINT)
@@ -184,6 +193,7 @@ async def test_the_grace_has_an_end(client: aiohttp.ClientSession, pod: Simulate
         await gateway.until("pod ready")
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
+            pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGTERM)
             assert await cut_short(answer)
         assert await gateway.end() == 0

@@ -8,7 +8,7 @@ from simulator.profile import Profile
 from simulator.rank import Bell, Progress, Rank
 from simulator.sequence import Sequence
 
-PATIENCE_S = 10.0
+PATIENCE_S = 120.0
 
 FAST = Profile(time_scale=100.0)
 

@@ -17,6 +17,9 @@ from tests.gateway.warmth.redis_servers import Server, redis_server
 
 NAME = "node-7"
 
+GONE = -2
+"""In place of the milliseconds that a key of Redis has left."""
+
 
 @pytest.fixture
 async def redis(tmp_path: Path) -> AsyncIterator[Server]:
@@ -118,7 +121,10 @@ async def test_an_agent_that_is_killed_is_forgotten_after_its_ttl(redis: Server)
     """Its key expires by Redis' own clock."""
     async with scene(redis, ttl_s=3.0) as (started, _):
         await started.until(serves)
-        left_ms = await redis.say("PTTL", key("", NAME))
+        left_ms: object = GONE
+        # Between two beats the key may have run out, where the machine stands still for so long.
+        while left_ms in (GONE, 0):
+            left_ms = await redis.say("PTTL", key("", NAME))
         assert isinstance(left_ms, int)
         assert 0 < left_ms <= 3000
     await started.until(lambda record: record is None)

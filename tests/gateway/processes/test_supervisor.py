@@ -14,16 +14,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from simulator.faults import NO_FAULT
 from simulator.options import Options
 from simulator.pod import SimulatedPod
-from simulator.profile import Profile
 from tests.gateway.running import Running, serving
-from tests.gateway.test_serving import CHAT, asked, cut_short, first_byte, write_policy
+from tests.gateway.test_serving import CHAT, SLOW, SLUGGISH, asked, cut_short, first_byte, write_policy
 from tests.gateway.test_tls import make_certificate
 from tests.sources import ROOT
-
-SLOW = Profile(step_base_s=0.02)
-"""An answer of a hundred tokens takes two seconds: time to send signals."""
 
 THREE = ("--processes", "3")
 
@@ -188,6 +185,7 @@ async def test_all_finish_what_runs(client: aiohttp.ClientSession, pod: Simulate
     """Streams on every worker end whole, new connections are refused, and the run folder is gone."""
     async with serving("--pod", pod.url, *THREE) as gateway, AsyncExitStack() as stack:
         folder = await run_folder(gateway)
+        pod.set_fault(SLUGGISH)
         answers = [
             await stack.enter_async_context(client.post(gateway.at("traffic", CHAT), json=asked(100))) for _ in range(6)
         ]
@@ -202,6 +200,7 @@ async def test_all_finish_what_runs(client: aiohttp.ClientSession, pod: Simulate
             await client.get(gateway.at("traffic", "/health"))
         async with client.get(gateway.at("metrics", "/ready")) as ready:
             assert ready.status == 503
+        pod.set_fault(NO_FAULT)
         for answer in answers:
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
         assert await gateway.end() == 0
@@ -229,6 +228,7 @@ async def test_a_second_signal_cuts_all(client: aiohttp.ClientSession, pod: Simu
     async with serving("--pod", pod.url, "--processes", "2") as gateway:
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
+            pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGINT)
             for _ in range(3):
                 await gateway.until("draining")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 """Until a test that waits for something gives up."""
 
 

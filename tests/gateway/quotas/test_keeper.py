@@ -277,6 +277,8 @@ async def test_a_hanging_redis_holds_nobody_up(tmp_path: Path) -> None:
             assert await all_ask(every, quota, 10) >= 4
         assert all(each.keeper.is_apart for each in every)
         await redis.wake()
-        await until(lambda: all(each.lender.is_connected for each in every))
-        await beat(every, clock)
-        assert not any(each.keeper.is_apart for each in every)
+        async with asyncio.timeout(120):
+            # A beat that takes more than half a second, for whatever reason, parts them again.
+            while any(each.keeper.is_apart for each in every):
+                await until(lambda: all(each.lender.is_connected for each in every))
+                await beat(every, clock)

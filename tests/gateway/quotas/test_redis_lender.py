@@ -83,6 +83,7 @@ async def test_who_asks_a_redis_that_is_away_is_told_so(tmp_path: Path) -> None:
         with pytest.raises(LenderAway):
             await lender.ask("a", "me", ask)
         await redis.wake()
+        lender._answer_s = 20.0
         await until(lambda: lender.is_connected)
         await redis.kill()
         with pytest.raises(LenderAway):

@@ -22,7 +22,7 @@ from routing.router import Router
 from tests.routing.engines import router_of
 from tests.routing.exchanges import loads
 
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 
 
 class Said(EventLog):

@@ -78,7 +78,7 @@ class Server:
         return f"redis://127.0.0.1:{self.port}"
 
     def client(self) -> Redis:
-        return Redis(host="127.0.0.1", port=self.port, socket_timeout=5)
+        return Redis(host="127.0.0.1", port=self.port, socket_timeout=60)
 
     async def start(self, *, until_ready: bool = True) -> None:
         """Start it, again where it had ended: with what it holds only if it was told to keep that."""

@@ -44,6 +44,7 @@ async def test_hosts_know_what_the_others_do(tmp_path: Path) -> None:
         host(tmp_path / "b", redis.url) as there,
     ):
         one, other = here.worker(), there.worker()
+        began_s = one.now_s()
         await until(lambda: connected(here, there))
         await agree(one, other)
         first = serve(one.router, ask(session="talk"), now_s=one.now_s(), draw=0.9)
@@ -54,7 +55,7 @@ async def test_hosts_know_what_the_others_do(tmp_path: Path) -> None:
         second.release(other.now_s())
         staleness_s = bridge(here).staleness_s()
         assert staleness_s is not None
-        assert 0 < staleness_s < 5
+        assert 0 < staleness_s < one.now_s() - began_s
         shown = here.registry.get_sample_value
         assert shown("hearth_redis_connected") == 1
         assert (shown("hearth_redis_written_total") or 0) > 1
@@ -208,7 +209,7 @@ async def test_what_is_kept_for_redis_is_bounded(tmp_path: Path, monkeypatch: py
             serve(one.router, ask(b"Talk %d. " % number * 100), now_s=one.now_s())
             sent = one.sharing.sent
             await until(lambda sent=sent: one.sharing.sent > sent)  # type: ignore[misc]
-        assert bridge(here).dropped > 0
+        await until(lambda: bridge(here).dropped > 0)
         assert bridge(here)._outbox_bytes <= 3000
         await redis.start()
         await until(lambda: alike(one, other))
@@ -231,8 +232,7 @@ async def test_foreign_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> Non
         await until(lambda: bridge(here).strange == bridge(there).strange == 2)
         await redis.say("CONFIG", "SET", "maxmemory", "1")
         held = place(one.router, ask(), now_s=one.now_s())
-        await until(lambda: not bridge(here).writes)
-        assert bridge(here).reads
+        await until(lambda: bridge(here).reads and not bridge(here).writes)
         await redis.say("CONFIG", "SET", "maxmemory", "0")
         await until(lambda: alike(one, other))
         held.release(one.now_s())
