@@ -27,6 +27,8 @@ class Wanted(StrEnum):
     TEXT = "text"
     CALL = "call"
     """Tools are offered: most prompts are answered with a call or two, some with text."""
+    ORDERED_CALL = "ordered call"
+    """A tool must be called."""
     SCHEMA = "schema"
     """A JSON text of a given structure."""
 

@@ -31,6 +31,14 @@ SCHEMA: dict[str, Any] = {
 
 NAME = "look_up"
 
+MOST_THOUGHT = 60
+"""Tokens, where an engine can be told: vLLM in its chat API. A model that was never trained thinks for ever."""
+
+QUIET = {"chat_template_kwargs": {"enable_thinking": False}}
+
+CALLS = {Wanted.CALL: "auto", Wanted.ORDERED_CALL: "required"}
+"""What a tool is offered for, in OpenAI's words."""
+
 
 async def listen(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> None:
     """Ask, and note the answer in `heard`. Raises what the SDK raises, and `Left`."""
@@ -46,8 +54,9 @@ async def listen(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> None:
 
 async def _chat(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> None:
     body = {"messages": _said(asked), "max_tokens": asked.most_tokens, **_of_chat(asked)}
-    if asked.wanted is Wanted.CALL:
+    if asked.wanted in CALLS:
         body["tools"] = [{"type": "function", "function": {"name": NAME, "parameters": SCHEMA}}]
+        body["tool_choice"] = CALLS[asked.wanted]
     if asked.wanted is Wanted.SCHEMA:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": NAME, "schema": SCHEMA}}
     create = sdks.openai.chat.completions.create
@@ -92,8 +101,9 @@ async def _completions(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> No
 
 async def _responses(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> None:
     body = {"input": asked.prompt, "max_output_tokens": asked.most_tokens, **_of_chat(asked)}
-    if asked.wanted is Wanted.CALL:
+    if asked.wanted in CALLS:
         body["tools"] = [{"type": "function", "name": NAME, "parameters": SCHEMA}]
+        body["tool_choice"] = CALLS[asked.wanted]
     if asked.wanted is Wanted.SCHEMA:
         body["text"] = {"format": {"type": "json_schema", "name": NAME, "schema": SCHEMA}}
     create = sdks.openai.responses.create
@@ -139,8 +149,9 @@ async def _messages(sdks: Sdks, asked: Asked, heard: Heard, note: Note) -> None:
     body = {"messages": _said(asked), "max_tokens": asked.most_tokens, **_of_chat(asked)}
     # The SDK knows no temperature any more; the engine does.
     body["extra_body"] |= {"temperature": body.pop("temperature")}
-    if asked.wanted is Wanted.CALL:
+    if asked.wanted in CALLS:
         body["tools"] = [{"name": NAME, "input_schema": SCHEMA}]
+        body["tool_choice"] = {"type": "auto" if asked.wanted is Wanted.CALL else "any"}
     if asked.wanted is Wanted.SCHEMA:
         body["extra_body"] |= {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
     create = sdks.anthropic.messages.create
@@ -185,8 +196,8 @@ def _hear_delta(heard: Heard, delta: Any) -> None:
 
 def _of_chat(asked: Asked) -> dict[str, Any]:
     """What every API of chat has. Without temperature whoever goes on says what the first would have said."""
-    quiet = {} if asked.thinks else {"chat_template_kwargs": {"enable_thinking": False}}
-    return {"model": MODEL, "temperature": 0, "extra_body": quiet}
+    thoughts = {"thinking_token_budget": MOST_THOUGHT} if asked.thinks else QUIET
+    return {"model": MODEL, "temperature": 0, "extra_body": dict(thoughts)}
 
 
 def _said(asked: Asked) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from tests.conformance.wire import Body, Exchange, cut, pieces, spell
 
 CONTRACTS = tuple(
     f"tests.conformance.{name}"
-    for name in ("answers", "busy", "continuing", "measures", "refusals", "silence", "streams", "surface")
+    for name in ("answers", "busy", "continuing", "measures", "refusals", "silence", "streams", "surface", "thinking")
 )
 """Modules that pytest must be told of, for their assertions to say what they compared."""
 

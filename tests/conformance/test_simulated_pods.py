@@ -16,6 +16,7 @@ from tests.conformance.silence import SilenceContract
 from tests.conformance.streams import StreamsContract
 from tests.conformance.subject import Subject, acquaint
 from tests.conformance.surface import SurfaceContract
+from tests.conformance.thinking import CallingContract, ThinkingContract
 
 # Fast, but no faster than that a head can be seen to come before the first token.
 PROFILE = Profile(prefill_tokens_per_s=20_000, step_base_s=0.002, kv_capacity_tokens=16_384, block_size=32)
@@ -44,6 +45,22 @@ class TestRefusals(OfAPlainPod, RefusalsContract): ...
 
 
 class TestMeasures(OfAPlainPod, MeasuresContract): ...
+
+
+class TestCalling(OfAPlainPod, CallingContract): ...
+
+
+class OfAThinkingPod:
+    @pytest.fixture
+    async def subject(self) -> AsyncIterator[Subject]:
+        async with SimulatedPod(Options(PROFILE, max_model_len=2048, longest_thought=30, calls_tools=True)) as pod:
+            yield await acquaint(pod.url)
+
+
+class TestThinking(OfAThinkingPod, ThinkingContract): ...
+
+
+class TestThinkingOfCalls(OfAThinkingPod, CallingContract): ...
 
 
 class OfATersePod:
