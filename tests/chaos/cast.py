@@ -78,6 +78,7 @@ def a_gateway(name: str, folder: Path, ports: Iterator[int], wires: Sequence[Wir
     traffic, admin, metrics = (f"127.0.0.1:{next(ports)}" for _ in range(3))
     flags = {"--listen": traffic, "--admin": admin, "--metrics": metrics, "--policy": str(folder / "policy.yaml")}
     flags["--redis"] = redis.url.replace("http", "redis")
+    flags["--config"] = str(folder / "hearth.yaml")
     flags["--usage-log"] = str(folder / f"{name}.usage.jsonl")
     named = tuple(word for wire in wires for word in ("--pod", wire.url))
     words = ("gateway", "serve", *(word for flag in flags.items() for word in flag), *named)
@@ -92,10 +93,15 @@ def write_policy(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def on_stage(folder: Path, *, pods: int = 3, gateways: int = 3, thinks: bool = False) -> AsyncIterator[Cast]:
-    """Everybody started and ready; ended when the block ends. `thinks`: the pods think, and call tools."""
+async def on_stage(
+    folder: Path, *, pods: int = 3, gateways: int = 3, thinks: bool = False, settings: str = "{}"
+) -> AsyncIterator[Cast]:
+    """Everybody started and ready; ended when the block ends. `thinks`: the pods think, and call tools. `settings`: the
+    configuration file of all gateways.
+    """
     more = THINKS if thinks else ()
     write_policy(folder)
+    (folder / "hearth.yaml").write_text(settings, encoding="utf-8")
     ports = iter(free_ports(2 + pods + 1 + 3 * gateways))
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())

@@ -12,6 +12,9 @@ import openai
 
 PATIENCE_S = 120.0
 
+RETRIES = 2
+"""Of both, unless told."""
+
 TOO_MANY = 429
 
 TRIES = "x-stainless-retry-count"
@@ -43,7 +46,7 @@ class Traffic:
 class Sdks:
     """Both, for one server and one key."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, *, retries: int = RETRIES) -> None:
         self.traffic = Traffic()
         hooks: dict[str, list[Any]] = {
             "request": [self.traffic.count_request],
@@ -51,11 +54,12 @@ class Sdks:
         }
         wide = httpx.Limits(max_connections=1000, max_keepalive_connections=20)
         common: dict[str, Any] = {"timeout": PATIENCE_S, "limits": wide, "event_hooks": hooks}
+        again = {"max_retries": retries}
         self.openai = openai.AsyncOpenAI(
-            base_url=f"{url}/v1", api_key=key, http_client=openai.DefaultAsyncHttpxClient(**common)
+            base_url=f"{url}/v1", api_key=key, http_client=openai.DefaultAsyncHttpxClient(**common), **again
         )
         self.anthropic = anthropic.AsyncAnthropic(
-            base_url=url, api_key=key, http_client=anthropic.DefaultAsyncHttpxClient(**common)
+            base_url=url, api_key=key, http_client=anthropic.DefaultAsyncHttpxClient(**common), **again
         )
 
     async def close(self) -> None:
