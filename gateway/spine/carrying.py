@@ -6,7 +6,7 @@ again; who is asked next is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
@@ -77,16 +77,14 @@ class Carrying:
         journey.last, journey.leg = placement, None
         leg: Leg | None = None
         try:
-            leg = await self._carry(placement, carrier, self._deadline(journey))
+            leg = await self._carried(placement, carrier, self._deadline(journey))
         finally:
             self._settle(journey, placement, leg)
         return leg
 
-    async def _carry(self, placement: Placement, carrier: Carrier, by_s: float) -> Leg:
+    def _carried(self, placement: Placement, carrier: Carrier, by_s: float) -> Awaitable[Leg]:
         side = placement.prefill
-        if side is None:
-            return await carrier.carry(placement, by_s)
-        return await self._pairs.carry(placement, side, carrier, by_s)
+        return carrier.carry(placement, by_s) if side is None else self._pairs.carry(placement, side, carrier, by_s)
 
     def _settle(self, journey: Journey, placement: Placement, leg: Leg | None) -> None:
         """Give back what was charged and learn from what was seen. `leg` is None where the client has gone."""

@@ -54,10 +54,19 @@ class Hedging:
         self._budget = budget
         self._terms = terms
 
+    def may_hedge(self, journey: Journey, placement: Placement) -> bool:
+        """Whether a second engine may be asked. Not for a pair, which has patience of its own; nor for what continues
+        an answer, which is stored with one engine only.
+        """
+        if not self._terms.hedge:
+            return False
+        request = journey.request
+        tells = request.stream or not request.api.generates
+        is_one_of_its_own = placement.prefill is None and request.continues is None and not journey.cuts
+        return tells and is_one_of_its_own and journey.caller.tenant.hedges
+
     async def carry(self, journey: Journey, placement: Placement, carrier: Carrier) -> tuple[Leg, Carrier]:
-        """Carry a journey's request as `Carrying` does; returns also who has carried it, for whatever comes next."""
-        if not self._terms.hedge or not _may_be_hedged(journey, placement):
-            return await self._carrying.carry(journey, placement, carrier), carrier
+        """Carry what may be hedged as `Carrying` does; returns also who has carried it, for whatever comes next."""
         first = _begin(self._carrying.carry(journey, placement, carrier))
         try:
             await asyncio.wait({first}, timeout=self._terms.late_s(placement.predicted.ttft_s))
@@ -104,14 +113,6 @@ class Hedging:
         finally:
             await _end(second.task)
             _merge(journey, second.journey, placement, has_won=has_won)
-
-
-def _may_be_hedged(journey: Journey, placement: Placement) -> bool:
-    """A pair has patience of its own, and what continues an answer is stored with one engine only."""
-    request = journey.request
-    tells = request.stream or not request.api.generates
-    is_one_of_its_own = placement.prefill is None and request.continues is None and not journey.cuts
-    return tells and is_one_of_its_own and journey.caller.tenant.hedges
 
 
 def _has_begun(placement: Placement, first: asyncio.Task[Leg]) -> bool:

@@ -152,7 +152,10 @@ class Passage:
     async def _try_pods(self, journey: Journey, carrier: Carrier, _: Look | None = None) -> None:
         while True:
             placement = await self._placing.place(journey)
-            leg, carrier = await self._hedging.carry(journey, placement, carrier)
+            if self._hedging.may_hedge(journey, placement):
+                leg, carrier = await self._hedging.carry(journey, placement, carrier)
+            else:
+                leg = await self._carrying.carry(journey, placement, carrier)
             if leg.end is LegEnd.ANSWERED:
                 return
             if not self._carrying.may_try_again(journey, leg):

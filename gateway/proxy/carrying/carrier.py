@@ -103,15 +103,9 @@ class HttpCarrier:
         return self._body
 
     async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
+        url = placement.engine.pod
         self._attempts += 1
         self._keeping.count_in()
-        try:
-            return await self._carry(placement, first_byte_by_s)
-        finally:
-            self._keeping.count_out()
-
-    async def _carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
-        url = placement.engine.pod
         try:
             relay = await self._ask(placement, first_byte_by_s, fresh=False)
             if relay.was_stale:
@@ -126,6 +120,8 @@ class HttpCarrier:
             leg = relay.leg()
             if relay.has_begun and leg.end is not LegEnd.ANSWERED:
                 return self._cut(leg, relay)
+        finally:
+            self._keeping.count_out()
         return leg if self._rest is None or leg.end is LegEnd.ANSWERED else self._cut_again(leg, placement.request)
 
     def _rest_of(self, relay: Relay) -> Rest | Bar:

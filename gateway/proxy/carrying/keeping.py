@@ -12,20 +12,17 @@ from gateway.proxy.client.asked import Budget
 class Keeping:
     """One request's."""
 
-    __slots__ = ("_budget", "_counted", "_limits", "body", "is_off")
+    __slots__ = ("_budget", "_counted", "_limits", "answer_bytes", "body", "is_off")
 
     def __init__(self, budget: Budget, limits: Limits, *, is_off: bool) -> None:
         """`budget` is that of all bodies that are kept; `is_off`: nobody is to go on, so none is."""
         self._budget = budget
         self._limits = limits
         self._counted = 0
+        self.answer_bytes = limits.kept_answer_bytes
+        """So much of the answer is kept."""
         self.is_off = is_off
         self.body = b""
-
-    @property
-    def answer_bytes(self) -> int:
-        """So much of the answer is kept."""
-        return self._limits.kept_answer_bytes
 
     def another(self) -> Keeping:
         """For a second attempt beside this one."""
@@ -44,5 +41,6 @@ class Keeping:
 
     def count_out(self) -> None:
         """It has ended; the next one, if there is one, follows at once."""
-        self._budget.give(self._counted)
-        self._counted = 0
+        if self._counted:
+            self._budget.give(self._counted)
+            self._counted = 0
