@@ -111,7 +111,8 @@ class Journey(Struct):
     def outcome(self, now_s: float, at_s: float) -> Outcome:
         """The end of the journey, however it came."""
         leg, refusal = self.leg, self.refusal
-        first_s = self._first_s
+        first_s, usage = self._first_s, self.usage
+        ttft_s = None if first_s is None else first_s - self.started_s + self._held_s
         return Outcome(
             request=self.request,
             at_s=at_s,
@@ -121,16 +122,16 @@ class Journey(Struct):
             reason=refusal.reason if refusal else None,
             detail=refusal.message if refusal else leg.detail if leg else "client gone",
             finish_reason=leg.finish_reason if leg else None,
-            usage=self.usage or leg.counted if leg else None,
+            usage=usage or leg.counted if leg else None,
             attempts=tuple(self.attempts),
-            ttft_s=None if first_s is None else first_s - self.started_s + self._held_s,
+            ttft_s=ttft_s,
             duration_s=now_s - self.started_s,
             decode_s=None if first_s is None else now_s - first_s,
             tier=self.promise.tier.name,
             key_id=self.caller.key_id,
             user=self.caller.user,
             queued_s=self.queued_s,
-            promise_met=self._promise_met(now_s),
+            promise_met=self._promise_met(ttft_s, now_s - self.started_s, usage),
             group=self.caller.group,
             shared=self.shared,
             shell=self.shell,
@@ -140,7 +141,7 @@ class Journey(Struct):
             wasted_tokens=self.wasted_tokens,
         )
 
-    def _promise_met(self, now_s: float) -> bool | None:
+    def _promise_met(self, ttft_s: float | None, took_s: float, usage: Usage | None) -> bool | None:
         """Whether it got what was promised; None where nothing was, or the client was to blame or did not wait."""
         promise, leg, last = self.promise, self.leg, self.last
         if not promise.is_bound or self.shared is not None:
@@ -149,14 +150,9 @@ class Journey(Struct):
             return None if SAYINGS[self.refusal.reason].fault is Fault.CLIENT else False
         if leg is None or last is None or leg.status >= 400:
             return None
-        first_s = None if self._first_s is None else self._first_s - self.started_s + self._held_s
-        tokens = self.usage.completion_tokens // self.request.sequences if self.usage is not None else 0
-        return promise.is_kept(
-            own_s=(self.begun_by or last).predicted.own_s,
-            first_token_s=first_s,
-            took_s=now_s - self.started_s,
-            tokens=tokens,
-        )
+        tokens = usage.completion_tokens // self.request.sequences if usage is not None else 0
+        own_s = (self.begun_by or last).predicted.own_s
+        return promise.is_kept(own_s=own_s, first_token_s=ttft_s, took_s=took_s, tokens=tokens)
 
     def _status(self) -> int:
         if self.refusal:

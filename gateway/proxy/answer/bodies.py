@@ -191,15 +191,8 @@ class WholeBody:
         self._held.append(payload)
         self._held_bytes += len(payload)
         if self._held_bytes > HELD_BYTES:
-            self._let_go()
-
-    def _was_given_up(self) -> bool:
-        self._held = [b"".join(self._held)]
-        return is_whole_aborted(self._relay.api, self._held[0])
-
-    def _let_go(self) -> None:
-        held, self._held = b"".join(self._held), []
-        self._relay.begin(self._head, held, is_stream=False)
+            held, self._held = b"".join(self._held), []
+            relay.begin(self._head, held, is_stream=False)
 
     def flow(self, line: Parsing) -> None:
         """A body is few reads."""
@@ -207,10 +200,11 @@ class WholeBody:
     def end(self) -> None:
         relay = self._relay
         if not relay.reply.begun:
-            if self._was_given_up():
+            held = b"".join(self._held)
+            if is_whole_aborted(relay.api, held):
                 relay.fail(_end_of(ABORTED), ABORTED.message)
                 return
-            self._let_go()
+            relay.begin(self._head, held, is_stream=False)
         relay.reply.end()
         relay.answered()
 
