@@ -15,6 +15,9 @@ TAIL_BYTES = 64 << 10
 EVENTS_READ = 8
 """From a stream's end backwards: enough to find usage and why it ended, whatever stands between the two."""
 
+DONE = (b"data: [DONE]", b"data:[DONE]")
+"""Last words that are no JSON."""
+
 USAGE_KEY = b'"usage":'
 
 LONGEST_RUN_BYTES = 16 << 10
@@ -97,6 +100,8 @@ def facts_of_stream(api: Api, kept: Kept) -> AnswerFacts:
         usage = usage or facts.usage
         finish_reason = finish_reason or facts.finish_reason
         response_id = response_id or facts.response_id
+        if usage is not None and finish_reason is not None and response_id is not None:
+            break
     if usage is None and not kept.is_whole:
         usage = _facts_of_end(api, told).usage
     return AnswerFacts(usage, finish_reason, response_id)
@@ -109,7 +114,7 @@ def _last_events(told: bytes) -> list[bytes]:
     least = max(0, end - TAIL_BYTES)
     while end > least and len(events) < EVENTS_READ:
         begin = told.rfind(b"\n", least, end) + 1 or least
-        if told.startswith(b"data:", begin, end):
+        if told.startswith(b"data:", begin, end) and not told.startswith(DONE, begin, end):
             events.append(told[begin + 5 : end])
         end = begin - 1
     return events
