@@ -104,7 +104,9 @@ async def on_stage(
     (folder / "hearth.yaml").write_text(settings, encoding="utf-8")
     ports = iter(free_ports(2 + pods + 1 + 3 * gateways))
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(aiohttp.ClientSession())
+        # A connection that was kept might be closed by a pod in the moment in which it is told what to suffer.
+        once = aiohttp.TCPConnector(force_close=True)
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=once))
         redis = [Server(folder / f"redis{number}", next(ports), life_s=LIFE_S) for number in range(2)]
         for server in redis:
             stack.push_async_callback(server.kill)

@@ -140,7 +140,7 @@ class CallingContract:
 
     async def test_a_call_that_was_ordered_is_told_in_pieces(self, subject: Subject) -> None:
         """The first has an id and the name; the others have arguments, and the call's number."""
-        order = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "switch"}}}
+        order: dict[str, Any] = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "switch"}}}
         prompt = subject.prompt()
         values = (await subject.stream(CHAT, prompt, LONG, **order, **QUIET)).values()
         pieces = [call for delta in deltas_of(values) for call in delta.get("tool_calls", [])]
@@ -158,7 +158,7 @@ class CallingContract:
     async def test_an_ordered_call_of_a_message_is_a_block(self, subject: Subject) -> None:
         """With its arguments as JSON in pieces."""
         tool = {"name": "switch", "input_schema": SCHEMA}
-        order = {"tools": [tool], "tool_choice": {"type": "tool", "name": "switch"}}
+        order: dict[str, Any] = {"tools": [tool], "tool_choice": {"type": "tool", "name": "switch"}}
         events = (await subject.stream(MESSAGES, tokens=LONG, **order, **QUIET)).events()
         block = told(events, "content_block_start")[-1]["content_block"]
         assert (block["type"], block["name"], block["input"]) == ("tool_use", "switch", {})
