@@ -114,6 +114,7 @@ class Doing:
         await self._back(pod)
 
     async def _order(self, pod: Program, fault: dict[str, object]) -> None:
+        await pod.ready(self._cast.session)  # It may have been started a moment ago, on a busy machine.
         async with self._cast.session.post(f"{pod.url}/faults", json=fault) as answer:
             assert answer.status == 200, await answer.text()
 

@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from simulator.children import ChildFailed
+from tests.families import family_of
 from tests.sources import ROOT
 
 LIFE_S = 4 * 3600
@@ -92,16 +93,6 @@ class Program:
         except TimeoutError:
             await self.kill()
             return False
-
-
-def family_of(pid: int) -> list[int]:
-    """It and its children's children: these are in sessions of their own and would outlive it."""
-    family = [pid]
-    for member in family:  # Grows as it goes.
-        with suppress(OSError):
-            for children in Path(f"/proc/{member}/task").glob("*/children"):
-                family += map(int, children.read_text(encoding="ascii").split())
-    return family
 
 
 ENDED_WELL = (0, 124, 143)

@@ -18,6 +18,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, RedisError
 
+from tests.families import family_of
+
 LIFE_S = 900
 """Whatever becomes of the test, a server has ended by then."""
 
@@ -142,11 +144,7 @@ class Server:
     def _server_pid(self) -> int | None:
         """The server is the child of the command that bounds its life."""
         assert self.running is not None
-        children = Path(f"/proc/{self.running.pid}/task/{self.running.pid}/children")
-        try:
-            return int(children.read_text(encoding="ascii").split()[0])
-        except (OSError, IndexError):
-            return None
+        return next(iter(family_of(self.running.pid)[1:]), None)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
