@@ -61,12 +61,13 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     life, receipts, others = Life(), Receipts(), Others()
     say, logs = open_logs(settings, prices, host)
     router = Router(settings.routing.scorers, index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks))
-    probes, counts = probe_session(), Counts(router, prices, say)
-    issuer = Issuer(probes, say=say, clock=clock)
-    keyring = Keyring(None, issuer, time.time)
+    counts = Counts(router, prices, say)
     static, pod_file = Static(settings.static_pods), WatchedFile(file, say) if (file := settings.pod_file) else None
     means = Means(say, clock, draw, Pushed(router, clock).take)
     sources: list[Source] = [static, *filter(None, [pod_file]), *asked_sources(settings, means)]
+    probes = probe_session()  # Nothing is refused from here on: it would have to be closed.
+    issuer = Issuer(probes, say=say, clock=clock)
+    keyring = Keyring(None, issuer, time.time)
     watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
     room = Room(router, clock=clock, draw=draw, no_pod_s=settings.timeouts.no_pod_s)
     quotas = make_quotas(router, prices, room, clock=clock, draw=draw)

@@ -13,7 +13,7 @@ Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 well, 1 it could not be done, 2 the command line is wrong."""
+    """The exit status: 0 well, 1 it could not be done, 2 the command line or the configuration is wrong."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["simulate"]:
         # Its flags are its own: they are read where they are known.

@@ -28,6 +28,10 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.path}: {self.words}" if self.path else self.words
 
+    def within(self, file: object) -> Fault:
+        """The same, with the name of the document before its path."""
+        return Fault(f"{file}: {self.path}" if self.path else str(file), self.words)
+
 
 class Invalid(Exception):  # noqa: N818 - it carries a verdict on a document
     """A document with faults; all of them."""
@@ -201,7 +205,8 @@ class Table:
         try:
             return parse(value)
         except Wrong as wrong:
-            self.faults.append(Fault(path, str(wrong)))
+            if all(fault.path != path for fault in self.faults):  # Else this is what came of the first.
+                self.faults.append(Fault(path, str(wrong)))
             return default
 
 

@@ -28,7 +28,7 @@ COLLECT_AFTER = (20_000, 20, 100)
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
-    """The exit status: 0 after a stop by signal, 1 where it could not start."""
+    """The exit status: 0 after a stop by signal, 1 where it could not start, 2 where what it was told is wrong."""
 
     def reread() -> Settings:
         return read(arguments, variables)
@@ -41,7 +41,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
             runner.run(run_all(settings, reread, variables))
     except Invalid as invalid:
         sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.faults))
-        return 1
+        return 2
     except CannotListen as trouble:
         sys.stderr.write(f"hearth: {trouble}\n")
         return 1

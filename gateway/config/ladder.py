@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cascade.ladder import ALL_ABILITIES, Ability, Window
 from cascade.ladder_file import LadderFile
-from cascade.ladder_json import read_ladder_file
+from cascade.ladder_json import BadLadderFile, read_ladder_file
 from gateway.ladders.judging import AtTime, HoldBack
 from tenancy.document import Fault, Parse, Table, Wrong, flag, not_negative, one_of, positive, text, whole
 
@@ -102,7 +102,9 @@ def _ladder_file(path: Path) -> LadderFile:
     try:
         return read_ladder_file(path.read_bytes())
     except OSError as error:
-        raise Wrong(f"cannot be read: {error.strerror}") from None
+        raise Wrong(f"`{path}` cannot be read: {error.strerror}") from None
+    except BadLadderFile as bad:
+        raise Wrong(f"`{path}` is no calibration: {'; '.join(bad.faults)}") from None
 
 
 def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:

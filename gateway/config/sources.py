@@ -99,7 +99,7 @@ def gather(flags: Mapping[str, Given], variables: Mapping[str, str], config: Pat
 
 
 def read_file(config: Path, variables: Mapping[str, str]) -> tuple[Settings, list[Fault]]:
-    """The settings of a file, and what is wrong with it."""
+    """The settings of a file, and what is wrong with it, with the file's name before each path."""
     try:
         source = config.read_text(encoding="utf-8")
     except OSError as error:
@@ -109,8 +109,8 @@ def read_file(config: Path, variables: Mapping[str, str]) -> tuple[Settings, lis
     try:
         settings, root = read_settings(source, variables)
     except Invalid as invalid:
-        return Settings(), list(invalid.faults)
-    return settings, root.faults
+        return Settings(), [fault.within(config) for fault in invalid.faults]
+    return settings, [fault.within(config) for fault in root.faults]
 
 
 def check_file(config: Path, variables: Mapping[str, str]) -> Settings:

@@ -29,7 +29,7 @@ def read_file(path: Path, variables: Mapping[str, str], prices: Mapping[str, Mod
         if faults := [*_bad_keys(policy), *_unpriced(policy, prices)]:
             raise Invalid(faults)
     except Invalid as invalid:
-        raise Invalid([Fault(f"{path}: {fault.path}", fault.words) for fault in invalid.faults]) from None
+        raise Invalid([fault.within(path) for fault in invalid.faults]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid([Fault(str(path), f"cannot be read: {error}")]) from None
     return policy

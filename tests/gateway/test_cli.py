@@ -17,14 +17,14 @@ POD = ("--pod", "http://127.0.0.1:9")
 
 def hearth(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """The command, run to its end."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEARTH_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HEARTH_", "KUBERNETES_"))}
     return subprocess.run(
         [sys.executable, "-m", "gateway", *map(str, words)],
         cwd=ROOT,
         env=environment | variables,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=55,
         check=False,
     )
 
@@ -82,7 +82,8 @@ def test_every_fault_of_a_configuration_is_told(tmp_path: Path, capsys: pytest.C
     config.write_text("model_list: [{model_name: a}, {model_name: b, litellm_params: {}}]\nlisten: 1\n")
     assert main(["config", "check", str(config)]) == 1
     assert capsys.readouterr().out == (
-        "listen: must be a text, not a number (quote it)\nmodel_list[1].litellm_params: not supported by this version\n"
+        f"{config}: listen: must be a text, not a number (quote it)\n"
+        f"{config}: model_list[1].litellm_params: not supported by this version\n"
     )
     assert main(["config", "check", str(tmp_path / "nowhere")]) == 1
     assert "No such file" in capsys.readouterr().out
@@ -100,16 +101,55 @@ def test_every_fault_of_a_configuration_is_told(tmp_path: Path, capsys: pytest.C
         ((*POD, "--redis", "http://user:hunter2@h"), {}, "hearth: --redis: must be a URL beginning with redis://"),
         (POD, {"HEARTH_METRICS": "x"}, "hearth: HEARTH_METRICS: must be HOST:PORT"),
         (("--config", "/nowhere"), {}, "hearth: /nowhere: No such file or directory"),
-        ((*POD, "--listen", "192.0.2.1:0"), {}, "hearth: listen: cannot listen on 192.0.2.1:0"),
     ],
 )
 def test_what_keeps_it_from_starting_is_told(words: tuple[str, ...], variables: dict[str, str], told: str) -> None:
-    """In one line each, with status 1, without a traceback and without secrets."""
+    """In one line each, with status 2, without a traceback and without secrets."""
     done = hearth("serve", "--admin", "off", *words, **variables)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(told)
     assert "Traceback" not in done.stderr
     assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("listen: [1\n", "line 2, column 1: expected"),
+        ("- 1\n", "must be a mapping, not a list"),
+        ("admin_token: ${NOPE}\n", "admin_token: the variable NOPE is not set"),
+        ("limits: {max_body_bytes: big}\n", "limits.max_body_bytes: must be a number, not 'big'"),
+        (
+            "model_list: [{model_name: x, ladder: [a, b], calibration: FILE}]\n",
+            "model_list[0].calibration: `FILE` is no",
+        ),
+    ],
+)
+def test_a_configuration_is_refused_by_its_name(tmp_path: Path, lines: str, told: str) -> None:
+    """File, field, and what is wrong with it, in one line."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text(lines.replace("FILE", str(config)))
+    done = hearth("serve", *POD, "--config", str(config))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"hearth: {config}: {told.replace('FILE', str(config))}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_session_is_left_where_nothing_is_started(tmp_path: Path) -> None:
+    """A source of pods that cannot be had is found out before anything is opened."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text("discovery: {kubernetes: {namespace: a, selector: b=c}}\n")
+    done = hearth("serve", "--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off", "--config", str(config))
+    assert done.returncode == 2
+    assert done.stderr.startswith("hearth: discovery.kubernetes: we run in no cluster")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_address_that_is_not_ours_is_told() -> None:
+    """That could not be done, though nothing is wrong with how it was said: status 1."""
+    done = hearth("serve", *POD, "--admin", "off", "--metrics", "off", "--listen", "192.0.2.1:0")
+    assert done.returncode == 1
+    assert done.stderr.startswith("hearth: listen: cannot listen on 192.0.2.1:0")
 
 
 @pytest.mark.parametrize("port", ["listen", "metrics", "admin"])

@@ -87,7 +87,7 @@ def test_all_faults_of_all_places_are_told_at_once(tmp_path: Path) -> None:
     config = tmp_path / "hearth.yaml"
     config.write_text("listn: x\n")
     assert faults({"pod": ["pod"]}, {"HEARTH_ROUTING": "cold"}, config) == [
-        "listn: unknown key (did you mean `listen`?)",
+        f"{config}: listn: unknown key (did you mean `listen`?)",
         "--pod: must be a URL beginning with http:// or https://: `pod`",
         "HEARTH_ROUTING: `cold` is none of warm, round-robin, least-loaded",
     ]
