@@ -74,7 +74,7 @@ class Candidates(Struct, gc=False):
     none of them."""
     usual_prefill_s: float = 0.0
     usual_stream_s: float = 0.0
-    """How long prompts and undisturbed answers take here (`routing.usual`)."""
+    """How long prompts and undisturbed answers take here (`routing.usual`), said where there are shares of prefill."""
     burden_s: Sequence[float] = ()
     """Prefill on the very engine that decodes, where pairs make it another than own seconds."""
 

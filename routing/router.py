@@ -320,8 +320,8 @@ class Router:
             holds_adapter=self._holds_adapter(request, roster),
             prompts=roster.prompts,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
-            usual_prefill_s=costs.usual.prefill_s,
-            usual_stream_s=costs.usual.stream_s,
+            usual_prefill_s=costs.usual.prefill_s if pairs else 0.0,
+            usual_stream_s=costs.usual.stream_s if pairs else 0.0,
         )
 
     def _may_shorten(self, request: Request, roster: Roster, now_s: float) -> bool:

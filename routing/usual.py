@@ -19,7 +19,8 @@ class Mean:
     seen: float = 0.0
 
     def observe(self, value: float) -> None:
-        self.seen = min(self.seen + 1, MEMORY)
+        if self.seen < MEMORY:
+            self.seen += 1
         self.value += (value - self.value) / self.seen
 
 
