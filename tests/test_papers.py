@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from gateway.cli import make_parser
 from gateway.config.file import read_settings
 from gateway.config.schema import config_schema
 from gateway.config.values import Settings
-from gateway.limits import Timeouts
+from gateway.limits import Limits, Timeouts
 from routing.lateness import Bounds
 from routing.retries import RetryTerms
 from simulator.command import make_parser as make_simulate_parser
@@ -85,6 +86,19 @@ def test_defaults_are_told_as_they_are() -> None:
 
 def shown(paper: str) -> Iterator[Settings]:
     return (read_settings(example, VARIABLES)[0] for each, example in configurations() if each.stem == paper)
+
+
+SIZES = {"": 1, "s": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+
+
+def test_bounds_are_told_as_they_are() -> None:
+    """Each word of `limits` and `timeouts` with its default, where a number follows it."""
+    told = (ROOT / "docs" / "bounds.md").read_text(encoding="utf-8")
+    usual = asdict(Limits()) | asdict(Timeouts())
+    found = re.findall(r"`([a-z_]+)` ([0-9,]+)(?: (s|KB|MB|GB))?\b", told)
+    assert len(found) > 12
+    for name, number, unit in found:
+        assert usual[name] == int(number.replace(",", "")) * SIZES[unit], name
 
 
 def commands() -> Iterator[tuple[Path, list[str]]]:
