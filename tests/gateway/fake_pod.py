@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from tests.gateway.warmth.redis_servers import free_port
+
 
 class Pulse:
     """Something may have changed: who waits for a state looks again at every beat, and never sleeps."""
@@ -52,7 +54,8 @@ class FakePod:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Listen, on the same port as before where there was one."""
+        """Listen, on the same port as before where there was one: no outgoing connection is given it meanwhile."""
+        self.port = self.port or free_port()
         app = web.Application()
         app.add_routes(
             [
@@ -66,7 +69,6 @@ class FakePod:
         await self.runner.setup()
         assert self.runner.server is not None
         self.server = await asyncio.get_running_loop().create_server(self.runner.server, "127.0.0.1", self.port)
-        self.port = self.server.sockets[0].getsockname()[1]
 
     def stop_listening(self) -> None:
         """Take no new connection; those that stand are served on."""

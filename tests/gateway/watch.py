@@ -113,7 +113,7 @@ async def watching(
     *sources: Source,
     rhythm: Rhythm = FAST,
     models: dict[str, ModelEntry] | None = None,
-    timeout_s: float = 0.2,
+    timeout_s: float = 60.0,
 ) -> AsyncIterator[Watch]:
     router, heard, gone = TellingRouter(), Heard(), list[str]()
     async with probe_session() as session:

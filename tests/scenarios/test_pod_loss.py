@@ -14,6 +14,7 @@ from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from tests.gateway.running import Running, serving
+from tests.gateway.warmth.redis_servers import free_ports
 
 PODS = 3
 CHAT = "/v1/chat/completions"
@@ -80,7 +81,7 @@ async def loaded() -> AsyncIterator[tuple[Running, list[SimulatedPod], Load]]:
     """A gateway before three pods, with clients at work on all of them."""
     async with AsyncExitStack() as stack:
         options = Options(models=("tiny",), shortest_answer=30, longest_answer=30, profile=PACE)
-        pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(PODS)]
+        pods = [await stack.enter_async_context(SimulatedPod(options, port=port)) for port in free_ports(PODS)]
         flags = [word for pod in pods for word in ("--pod", pod.url)]
         gateway = await stack.enter_async_context(serving(*flags))
         for _ in pods:

@@ -15,6 +15,7 @@ import pytest
 from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.options import Options
 from simulator.pod import SimulatedPod, parse_options
+from tests.gateway.warmth.redis_servers import free_port
 from tests.simulator.asking import LONG, MODEL, PATIENCE_S, PROFILE, Client, chat, running
 
 CHAT = "/v1/chat/completions"
@@ -195,7 +196,7 @@ async def test_small_things_are_there() -> None:
 
 async def test_a_pod_starts_again_on_its_port_and_cold() -> None:
     """After it was stopped, or died."""
-    pod = SimulatedPod(Options(profile=PROFILE, models=(MODEL,)))
+    pod = SimulatedPod(Options(profile=PROFILE, models=(MODEL,)), port=free_port())
     async with pod, aiohttp.ClientSession() as session:
         client = Client(pod.url, session)
         await client.ask(CHAT, chat(LONG))

@@ -17,7 +17,7 @@ from gateway.agent.listeners import Command
 from gateway.agent.server import Asker, Spot
 from gateway.config.redis_place import parse_redis_url
 from gateway.discovery.record import Record, key, read_record
-from tests.gateway.warmth.redis_servers import Server
+from tests.gateway.warmth.redis_servers import Server, free_port
 
 GUARD_S = 120.0
 
@@ -33,11 +33,11 @@ class VllmLike:
     def __init__(self) -> None:
         self.health = 200
         self.models = ["m"]
-        self.port = 0
+        self.port = free_port()
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen, on the port it had before if it had one."""
+        """Listen, on the port it had before where it begins anew."""
         app = web.Application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", answers({"version": "0.32.0"}))
@@ -46,7 +46,6 @@ class VllmLike:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Close the port."""

@@ -20,16 +20,23 @@ async def pod() -> AsyncIterator[FakePod]:
 @pytest.fixture
 async def prober() -> AsyncIterator[Prober]:
     async with probe_session() as session:
+        yield Prober(session, lambda _: "sk-pods", timeout_s=60.0)
+
+
+@pytest.fixture
+async def impatient() -> AsyncIterator[Prober]:
+    """For pods that do not answer at all."""
+    async with probe_session() as session:
         yield Prober(session, lambda _: "sk-pods", timeout_s=0.2)
 
 
-async def test_health_has_four_answers(pod: FakePod, prober: Prober) -> None:
+async def test_health_has_four_answers(pod: FakePod, prober: Prober, impatient: Prober) -> None:
     """Well, not ready, silent, gone."""
     assert await prober.health(pod.url) is Health.WELL
     pod.health = 503
     assert await prober.health(pod.url) is Health.NOT_READY
     pod.hangs = True
-    assert await prober.health(pod.url) is Health.SILENT
+    assert await impatient.health(pod.url) is Health.SILENT
     await pod.stop()
     assert await prober.health(pod.url) is Health.GONE
 
@@ -83,7 +90,7 @@ async def test_metrics_may_be_missing(pod: FakePod, prober: Prober) -> None:
     assert await prober.page(pod.url) is None
 
 
-async def test_an_engine_shows_that_it_works_by_a_token(pod: FakePod, prober: Prober) -> None:
+async def test_an_engine_shows_that_it_works_by_a_token(pod: FakePod, prober: Prober, impatient: Prober) -> None:
     """Whoever makes none of this kind says so, and is no worse for it; a server without its engine says nothing."""
     assert await prober.speaks(pod.url, "tiny", rank=1)
     assert pod.keys_seen == {"Bearer sk-pods"}
@@ -92,6 +99,6 @@ async def test_an_engine_shows_that_it_works_by_a_token(pod: FakePod, prober: Pr
     pod.tokens_status = 500
     assert not await prober.speaks(pod.url, "tiny", None)
     pod.is_silent = True
-    assert not await prober.speaks(pod.url, "tiny", None)
+    assert not await impatient.speaks(pod.url, "tiny", None)
     await pod.stop()
     assert not await prober.speaks(pod.url, "tiny", None)

@@ -151,7 +151,7 @@ async def test_a_pod_that_was_drained_before_is_never_chosen() -> None:
 async def test_it_is_known_when_every_pod_has_been_looked_at() -> None:
     """Whoever begins among others takes no request before; a dead pod has been looked at too."""
     slow, dead = FakePod(hangs=True), static("http://127.0.0.1:1")
-    async with fake_pods(slow), watching(static(slow.url), dead) as watch:
+    async with fake_pods(slow), watching(static(slow.url), dead, timeout_s=1.0) as watch:
         await slow.pulse.until(lambda: "health" in slow.asked)
         assert not watch.watcher.has_looked.is_set()
         async with asyncio.timeout(120):
@@ -250,7 +250,10 @@ async def test_no_more_probes_at_once_than_allowed() -> None:
     """Hundreds of pods are looked at a few at a time."""
     pods = [FakePod() for _ in range(4)]
     one_at_a_time = Rhythm(probe_s=60, at_once=1)
-    async with fake_pods(*pods), watching(static(*(pod.url for pod in pods)), rhythm=one_at_a_time) as watch:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(fake_pods(*pods))
+        found = static(*(pod.url for pod in pods))
+        watch = await stack.enter_async_context(watching(found, rhythm=one_at_a_time, timeout_s=1.0))
         pods[0].hangs = True
         for pod in pods[1:]:
             await watch.stands(pod.url, Standing.READY)
@@ -260,7 +263,7 @@ async def test_no_more_probes_at_once_than_allowed() -> None:
 async def test_a_pod_that_hangs_comes_back_when_it_shows_tokens() -> None:
     """Whatever its health says: each of its engines is asked for one, and clients are not the ones to try."""
     pod = FakePod(page=metrics_page(ranks=2), is_silent=True)
-    async with fake_pods(pod), watching(static(pod.url)) as watch:
+    async with fake_pods(pod), watching(static(pod.url), timeout_s=1.0) as watch:
         await watch.stands(pod.url, Standing.READY)
         watch.watcher.take_end(pod.url, LegEnd.HUNG)
         watch.watcher.take_end(pod.url, LegEnd.HUNG)

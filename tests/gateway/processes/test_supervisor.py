@@ -20,6 +20,7 @@ from simulator.pod import SimulatedPod
 from tests.gateway.running import Running, serving
 from tests.gateway.test_serving import CHAT, SLOW, SLUGGISH, asked, cut_short, first_byte, write_policy
 from tests.gateway.test_tls import make_certificate
+from tests.gateway.warmth.redis_servers import free_port
 from tests.sources import ROOT
 
 THREE = ("--processes", "3")
@@ -239,7 +240,9 @@ async def test_a_second_signal_cuts_all(client: aiohttp.ClientSession, pod: Simu
 
 async def test_without_their_supervisor_workers_end(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
     """Killed as hard as can be; they finish what runs, and the port and the folder are free."""
-    async with serving("--pod", pod.url, "--processes", "2") as gateway:
+    where = f"127.0.0.1:{free_port()}"
+    ports = ("--listen", where, "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+    async with serving("--pod", pod.url, "--processes", "2", where=ports) as gateway:
         folder, children = await run_folder(gateway), await pids(client, gateway)
         async with client.post(gateway.at("traffic", CHAT), json=asked(20)) as answer:
             await first_byte(answer)
@@ -249,7 +252,6 @@ async def test_without_their_supervisor_workers_end(client: aiohttp.ClientSessio
         for pid in children.values():
             await until(partial(has_ended, pid))
         assert not folder.exists()
-        where = gateway.at("traffic").removeprefix("http://")
         async with serving("--pod", pod.url, "--listen", where, where=()) as again:
             assert again.at("traffic") == gateway.at("traffic")
 

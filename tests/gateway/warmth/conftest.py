@@ -1,17 +1,14 @@
 """Ports for sockets that others must know before they are open, and time for machines that stand still now and then."""
 
-import socket
-
 import pytest
 
 from gateway.warmth import subscriber, tokenizing
+from tests.gateway.warmth import redis_servers
 
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port: int = held.getsockname()[1]
-        return port
+    return redis_servers.free_port()
 
 
 @pytest.fixture(autouse=True)
