@@ -77,7 +77,7 @@ class ChoicesAgain(ChoicesStitch):
     """Of the same answer, asked for once more."""
 
     def __init__(self, api: Api, said: Said, *, withholds_usage: bool) -> None:
-        self._rehearsal = Rehearsal(said, hear_choices)
+        self._rehearsal = Rehearsal(said.events, hear_choices)
         super().__init__(api, said, Anew(said, self._rehearsal), withholds_usage=withholds_usage)
         self._has_ended = False
 

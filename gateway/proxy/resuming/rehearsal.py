@@ -6,7 +6,7 @@ next by nature (ids, signatures) is not. Knows the words of no API.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from gateway.proxy.resuming.said import Event, Said
@@ -74,9 +74,9 @@ class Memory:
 class Rehearsal:
     """How much of what was told one pod has said again."""
 
-    def __init__(self, said: Said, walk: Walk) -> None:
+    def __init__(self, told: Iterable[Event], walk: Walk) -> None:
         memory = Memory()
-        for event in said.events:
+        for event in told:
             walk(event, memory)
         self._told = memory.whole()
         self._next = 0

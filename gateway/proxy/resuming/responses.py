@@ -151,7 +151,7 @@ class ResponsesAgain:
 
     def __init__(self, said: Said) -> None:
         self.api = Api.RESPONSES
-        self._rehearsal = Rehearsal(said, hear_of_response)
+        self._rehearsal = Rehearsal(said.events, hear_of_response)
         self.joint = Anew(said, self._rehearsal)
         self._number = last_number(said)
         response = response_told(said)

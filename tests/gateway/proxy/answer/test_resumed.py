@@ -300,3 +300,22 @@ async def test_thoughts_that_are_drawn_are_not_asked_for_again() -> None:
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
     assert rig.outcomes[0].unresumed is Bar.REASONING
+
+
+@pytest.mark.parametrize("leaves_first", [True, False])
+async def test_a_client_that_leaves_as_its_stream_is_cut_leaves_nothing(leaves_first: bool) -> None:
+    """Whichever is heard of first, in the same tick or one after the other."""
+    go_on = asyncio.Event()
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([THOUGHT, go_on, cut])
+        rig.pods[1].plays([STREAM_HEAD + b"".join(map(chunk, thinking("Hm"))), asyncio.Event()])
+        client = await rig.client()
+        await client.send(request_bytes(CHAT_PATH, a_chat(**GREEDY)))
+        await client.head()
+        await client.chunk()
+        for step in (client.leave, go_on.set) if leaves_first else (go_on.set, client.leave):
+            step()
+        await until(lambda: rig.outcomes)
+        await until(lambda: not any(pod.writers for pod in rig.pods))
+        assert rig.router.ledger.is_empty()
+    assert rig.outcomes[0].status == 499

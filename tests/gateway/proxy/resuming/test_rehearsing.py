@@ -18,8 +18,11 @@ from gateway.proxy.resuming.said import read_said
 from gateway.proxy.resuming.stitch import Differs, stitched
 from gateway.spine.bar import Bar
 from routing.request import Api
-from tests.gateway.proxy.resuming.teller import Event
-from tests.gateway.proxy.resuming.thinker import PROMPT_TOKENS, TOKENS, WORDS, Thinker
+from tests.gateway.proxy.resuming.hearing import read
+from tests.gateway.proxy.resuming.teller import STORY, Event, Teller, named
+from tests.gateway.proxy.resuming.thinker import PROMPT_TOKENS, THOUGHTS, TOKENS, WORDS, Thinker
+
+OF_BLOCKS = ("thinking", "text", "partial_json")
 
 APIS = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)
 
@@ -188,6 +191,36 @@ def test_any_cuts_in_any_reads_are_not_seen(api: Api, cuts: list[int], pieces: l
     assert one_named(hear(api, joined), names) == one_named(hear(api, whole), names)
 
 
+@pytest.mark.parametrize("more", [{"echo": True}, {"suffix": "!"}, {"echo": True, "return_token_ids": True}])
+def test_a_completion_that_no_text_can_go_on_with_is_said_again(more: Event) -> None:
+    """With its log-probabilities, and what shows nothing yet in between."""
+    body = {"prompt": "Tell: ", "max_tokens": 99, "logprobs": 1, "temperature": 0, "stream": True, **more}
+    asked = json.dumps(body | {"stream_options": {"include_usage": True}}).encode()
+    told = Teller(STORY, "one").answer(Api.COMPLETIONS, asked)
+    whole = read(Api.COMPLETIONS, b"".join(told))
+    for cut in range(1, len(told)):
+        said = read_said(Api.COMPLETIONS, b"".join(told[:cut]), cut, withholds_usage=False)
+        rest = rest_of(asked, said, sequences=1)
+        assert isinstance(rest, Rest)
+        assert rest.asking.is_anew
+        theirs = b"".join(Teller(STORY, "two").answer(Api.COMPLETIONS, rest.asking.body))
+        joined = stitched(rest.stitch(withholds_usage=False), theirs)
+        assert joined is not None
+        assert read(Api.COMPLETIONS, said.told + joined) == whole, cut
+
+
+def test_usage_that_the_client_did_not_ask_for_is_withheld() -> None:
+    """It was asked of both pods on our behalf, and is known."""
+    said = read_said(Api.CHAT, b"".join(Thinker("one").answer(Api.CHAT)[:4]), 4, withholds_usage=True)
+    rest = rest_of(ASKED, said, sequences=1)
+    assert isinstance(rest, Rest)
+    stitch = rest.stitch(withholds_usage=True)
+    joined = stitched(stitch, b"".join(Thinker("two").answer(Api.CHAT)))
+    assert joined is not None
+    assert b"prompt_tokens" not in joined
+    assert stitch.joint.usage is not None
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -215,6 +248,39 @@ def test_a_pod_that_says_less_differs(api: Api) -> None:
     first = Thinker("one", calls=())
     with pytest.raises(Differs):
         cut_and_joined(api, [len(first.answer(api)) - 4], [first, Thinker("two", words=("\n\n",), calls=())])
+
+
+@pytest.mark.parametrize("cut", range(2, 12))
+def test_a_block_that_was_closed_too_early_goes_on_in_another(cut: int) -> None:
+    """So vLLM ends a message that it gives up; what comes behind moves up by one."""
+    first, other = Thinker("one", calls=()), Thinker("two", pieces=2, calls=())
+    told = first.answer(Api.MESSAGES)
+    begun = events_of(b"".join(told[:cut]))[-1]
+    if begun["type"] == "content_block_stop":
+        return
+    shown = b"".join([*told[:cut], named({"type": "content_block_stop", "index": begun["index"]})])
+    given_up = named({"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 1}})
+    said = read_said(Api.MESSAGES, shown + given_up, cut + 2, withholds_usage=False)
+    rest = rest_of(ASKED, said, sequences=1)
+    assert isinstance(rest, Rest)
+    joined = stitched(rest.stitch(withholds_usage=False), b"".join(other.answer(Api.MESSAGES)))
+    assert joined is not None
+    heard = hear(Api.MESSAGES, said.told + joined)
+    said_of = {name: "".join(text for (_, kind), text in heard.texts.items() if kind == name) for name in OF_BLOCKS}
+    assert said_of == {"thinking": "".join(THOUGHTS), "text": "".join(WORDS), "partial_json": ""}
+    starts = [event["index"] for event in events_of(said.told + joined) if event["type"] == "content_block_start"]
+    stops = [event["index"] for event in events_of(said.told + joined) if event["type"] == "content_block_stop"]
+    assert starts == stops == [*range(len(starts))]
+
+
+def test_a_call_that_was_closed_too_early_is_not_gone_on_with() -> None:
+    """Half of its arguments is no call."""
+    first, other = Thinker("one", thoughts=(), words=()), Thinker("two", thoughts=(), words=())
+    shown = b"".join([*first.answer(Api.MESSAGES)[:3], named({"type": "content_block_stop", "index": 0})])
+    rest = rest_of(ASKED, read_said(Api.MESSAGES, shown, 4, withholds_usage=False), sequences=1)
+    assert isinstance(rest, Rest)
+    with pytest.raises(Differs):
+        stitched(rest.stitch(withholds_usage=False), b"".join(other.answer(Api.MESSAGES)))
 
 
 def test_thoughts_by_their_old_name_are_thoughts() -> None:
