@@ -22,7 +22,7 @@ RosterKey = tuple[str, frozenset[str] | None]
 
 
 class Standing(StrEnum):
-    """Where a pod is in its life. Only `READY` pods are chosen, and where there is none, `DOUBTED` ones."""
+    """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `DOUBTED` ones."""
 
     STARTING = "starting"
     READY = "ready"
@@ -329,10 +329,12 @@ class Fleet:
 
     def serving(self, model: str, regions: frozenset[str] | None = None) -> list[Pod]:
         """The pods that may serve `model` now."""
-        for standing in (Standing.READY, Standing.DOUBTED):
-            if pods := [pod for pod in self._serving(model, regions) if pod.standing is standing]:
-                return pods
-        return []
+        return [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
+
+    def doubted_roster(self, model: str, regions: frozenset[str] | None = None) -> Roster:
+        """The engines whose pods fail requests and look well: for whom nobody else is left."""
+        doubted = [pod for pod in self._serving(model, regions) if pod.standing is Standing.DOUBTED]
+        return _roster_of([(engine, pod) for pod in doubted for engine in pod.engines], model)
 
     def _ready(self, model: str, regions: frozenset[str] | None) -> list[tuple[Engine, Pod]]:
         return [(engine, pod) for pod in self.serving(model, regions) for engine in pod.engines]

@@ -250,21 +250,23 @@ class Router:
         self.fleet.recycle(slot)
 
     def _roster(self, request: Request, avoid: frozenset[str]) -> Roster:
-        roster = self.fleet.roster(request.model, request.regions)
-        if request.pods is not None:
-            avoid |= {engine.pod for engine in roster.engines} - request.pods
-        if avoid:
-            roster = roster.without(avoid)
+        fleet, model, regions = self.fleet, request.model, request.regions
+        roster = _left_of(fleet.roster(model, regions), request, avoid)
         if not roster.engines and roster.has_prefillers:
-            roster = self.fleet.prefill_roster(request.model, request.regions, at_large=True).without(avoid)
-        if roster.engines:
-            return roster
+            roster = _left_of(fleet.prefill_roster(model, regions, at_large=True), request, avoid)
+        if not roster.engines:
+            roster = _left_of(fleet.doubted_roster(model, regions), request, avoid)
+        if not roster.engines:
+            raise self._nobody_for(request)
+        return roster
+
+    def _nobody_for(self, request: Request) -> Refused:
         if not self.fleet.knows(request.model):
-            raise Refused(Reason.UNKNOWN_MODEL, f"The model `{request.model}` does not exist.", param="model")
+            return Refused(Reason.UNKNOWN_MODEL, f"The model `{request.model}` does not exist.", param="model")
         if not self.fleet.knows(request.model, request.regions):
             words = f"The model `{request.model}` is served in no region that your requests may be computed in."
-            raise Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
-        raise Refused(
+            return Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
+        return Refused(
             Reason.NO_POD_READY, f"No pod that serves `{request.model}` is ready.", param="model", retry_after_s=2.0
         )
 
@@ -369,6 +371,13 @@ class Router:
             self.index.forget(slot)
             self._retired.add(slot)
             self.recycle(slot)
+
+
+def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:
+    """Those who have not failed the request, and are among the pods that it may go to."""
+    if request.pods is not None:
+        avoid |= {engine.pod for engine in roster.engines} - request.pods
+    return roster.without(avoid) if avoid else roster
 
 
 def _missed_s(candidates: Candidates, at: int) -> float:

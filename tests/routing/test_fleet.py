@@ -37,15 +37,13 @@ def test_only_ready_pods_are_chosen(standing: Standing) -> None:
     assert fleet.knows("m")
 
 
-def test_doubted_pods_are_chosen_where_no_pod_is_ready() -> None:
-    """And only among those that serve the model, in the regions asked for."""
+def test_doubted_pods_have_a_roster_of_their_own() -> None:
+    """Of those that serve the model, in the regions asked for."""
     doubted = pod("http://a", "m", standing=Standing.DOUBTED)
-    fleet = fleet_of(doubted, pod("http://b", "m", standing=Standing.BROKEN), pod("http://c", "other"))
-    assert names(fleet, "m") == ["http://a"]
-    assert not fleet.roster("m", frozenset({"elsewhere"})).engines
-    fleet.put(pod("http://d", "m"))
-    fleet.reshape("http://d", shapes(1))
-    assert names(fleet, "m") == ["http://d"]
+    fleet = fleet_of(doubted, pod("http://b", "m"), pod("http://c", "other", standing=Standing.DOUBTED))
+    assert [engine.name for engine in fleet.doubted_roster("m").engines] == ["http://a"]
+    assert not fleet.doubted_roster("m", frozenset({"elsewhere"})).engines
+    assert names(fleet, "m") == ["http://b"]
 
 
 def test_a_roster_is_of_those_that_serve_the_model() -> None:

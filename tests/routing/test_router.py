@@ -207,6 +207,20 @@ def test_a_known_model_without_a_ready_pod_is_refused_for_now() -> None:
     assert router.ledger.is_empty()
 
 
+def test_doubted_pods_are_asked_where_nobody_else_is_left() -> None:
+    """Not while another is ready, but rather than refuse; and never where the request must not go."""
+    router = router_of(2)
+    pod = router.fleet.pod("http://0")
+    assert pod
+    router.put_pod(replace(pod, standing=Standing.DOUBTED))
+    for number in range(3):
+        assert place(router, ask(texts_apart(number))).engine.pod == "http://1"
+    assert place(router, ask(), avoid="http://1").engine.pod == "http://0"
+    with pytest.raises(Refused) as refused:
+        place(router, structs.replace(ask(), pods=frozenset({"http://1"})), avoid="http://1")
+    assert refused.value.reason is Reason.NO_POD_READY
+
+
 def test_when_all_pods_have_failed_a_request_it_is_refused() -> None:
     """The last one avoided is the last one there is."""
     assert refusal(router_of(1), MODEL, avoid="http://0").reason is Reason.NO_POD_READY

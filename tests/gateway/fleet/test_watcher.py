@@ -249,7 +249,7 @@ async def test_quiet_pods_are_not_put_again() -> None:
 async def test_no_more_probes_at_once_than_allowed() -> None:
     """Hundreds of pods are looked at a few at a time."""
     pods = [FakePod() for _ in range(4)]
-    one_at_a_time = Rhythm(probe_s=60, at_once=1)
+    one_at_a_time = Rhythm(probe_s=2, at_once=1)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(fake_pods(*pods))
         found = static(*(pod.url for pod in pods))
