@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +20,12 @@ from tests.gateway.warmth.redis_servers import redis_server
 CHAT = "/v1/chat/completions"
 
 FAST = Profile(step_base_s=0.004)
+
+SHARED = 30
+"""Requests per minute that several processes grant together."""
+
+MOST = SHARED + SHARED / 8
+"""With what docs/limits.md grants beyond it where a lender is lost: a machine that stands still looks like that."""
 
 PROMPT = "Tell me of the hearth, and of those who sit around it when the nights are long. " * 12
 
@@ -69,6 +75,21 @@ async def storm(gateway: Running, count: int) -> list[Served]:
         return list(await asyncio.gather(*(stream(client, gateway, number) for number in range(count))))
 
 
+def granted(served: Iterable[Served]) -> int:
+    return sum(each.status == 200 for each in served)
+
+
+async def granted_together(gateways: Sequence[Running], count: int, enough: int) -> int:
+    """How many of many requests are granted in all, once it is enough, and no more are to be had."""
+    total = 0
+    async with asyncio.timeout(40):  # before the minute is over
+        while total < enough:
+            total += sum(map(granted, await asyncio.gather(*(storm(gateway, count) for gateway in gateways))))
+    for _ in range(2):
+        total += sum(map(granted, await asyncio.gather(*(storm(gateway, count) for gateway in gateways))))
+    return total
+
+
 def pod(**words: object) -> SimulatedPod:
     options = {"models": ("tiny",), "shortest_answer": 40, "longest_answer": 160, "profile": FAST} | words
     return SimulatedPod(Options(**options))  # type: ignore[arg-type]
@@ -110,19 +131,15 @@ async def test_long_streams_are_ended_where_the_limit_is(tmp_path: Path) -> None
 
 async def test_workers_of_one_host_share_a_limit(tmp_path: Path) -> None:
     """Three processes without Redis: all of the limit, and no more, whoever the connections land on."""
-    policy = write_policy(tmp_path / "policy.yaml", {"rpm": 30})
+    policy = write_policy(tmp_path / "policy.yaml", {"rpm": SHARED})
     async with pod() as engine, serving("--pod", engine.url, "--policy", str(policy), "--processes", "3") as gateway:
-        served = [await storm(gateway, 40) for _ in range(4)]
-        granted = sum(each.status == 200 for wave in served for each in wave)
-        assert 24 <= granted <= 30
+        assert await granted_together([gateway], 40, enough=24) <= MOST
 
 
 async def test_gateways_of_two_hosts_share_a_limit_by_redis(tmp_path: Path) -> None:
     """Each is told in headers how little is left."""
-    policy = write_policy(tmp_path / "policy.yaml", {"rpm": 30, "max_parallel_requests": 100})
+    policy = write_policy(tmp_path / "policy.yaml", {"rpm": SHARED, "max_parallel_requests": 100})
     async with redis_server(tmp_path) as redis, pod() as engine:
         flags = ("--pod", engine.url, "--policy", str(policy), "--redis", redis.url)
         async with serving(*flags) as one, serving(*flags) as other:
-            waves = [await asyncio.gather(storm(one, 20), storm(other, 20)) for _ in range(4)]
-            granted = sum(each.status == 200 for wave in waves for each in [*wave[0], *wave[1]])
-            assert 24 <= granted <= 30
+            assert await granted_together([one, other], 20, enough=24) <= MOST
