@@ -105,7 +105,7 @@ def main() -> int:
     asked.add_argument("--roll", action="store_true", help="roll all pods and gateways instead")
     asked.add_argument("--rate", type=float, default=4.0, help="requests a second (4); 1 takes about half a core")
     asked.add_argument(
-        "--thinking", action=argparse.BooleanOptionalAction, default=False, help="ask for thoughts, calls, schemas too"
+        "--thinking", action=argparse.BooleanOptionalAction, default=True, help="ask for thoughts, calls, schemas too"
     )
     asked.add_argument("--forgive", nargs="*", default=[], choices=[*Fate], help="fates that are no fault this time")
     return bool(asyncio.run(run(asked.parse_args())))

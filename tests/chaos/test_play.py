@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.asked import Api, Asked, Heard, Tenant
+from tests.chaos.asked import Api, Asked, Heard, Tenant, Wanted
 from tests.chaos.cast import Cast, key_of, on_stage
 from tests.chaos.deeds import Deed, Kind
 from tests.chaos.dialects import listen
@@ -19,11 +19,11 @@ from tests.chaos.told import Told, read_told
 
 pytestmark = pytest.mark.timeout(600)
 
-PLAY: tuple[tuple[Api, dict[str, object], Kind], ...] = (
-    (Api.CHAT, {"kind": "cut", "after_chunks": 6}, Kind.REPLACE_REDIS),
-    (Api.COMPLETIONS, {"kind": "reset", "after_chunks": 5, "spot": "character"}, Kind.STOP_GATEWAY),
-    (Api.RESPONSES, {"kind": "damage", "after_chunks": 9, "spot": "frame"}, Kind.FLUSH_REDIS),
-    (Api.MESSAGES, {"kind": "abort", "after_chunks": 9}, Kind.KILL_POD),
+PLAY: tuple[tuple[Api, Wanted, dict[str, object], Kind], ...] = (
+    (Api.CHAT, Wanted.TEXT, {"kind": "cut", "after_chunks": 6}, Kind.REPLACE_REDIS),
+    (Api.COMPLETIONS, Wanted.TEXT, {"kind": "reset", "after_chunks": 5, "spot": "character"}, Kind.STOP_GATEWAY),
+    (Api.RESPONSES, Wanted.SCHEMA, {"kind": "damage", "after_chunks": 9, "spot": "frame"}, Kind.FLUSH_REDIS),
+    (Api.MESSAGES, Wanted.ORDERED_CALL, {"kind": "abort", "after_chunks": 9}, Kind.KILL_POD),
 )
 """What befalls each pod once in the middle of a stream, so that it loses both; and what is done when it has ended."""
 
@@ -31,19 +31,17 @@ TOLD_S = 120.0
 
 
 async def test_streams_lose_both_their_pods_and_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    """In each API: text, finish reason and tokens as undisturbed; at the end nothing is left anywhere."""
-    async with on_stage(tmp_path, pods=2, gateways=1) as cast:
+    """In each API: thoughts, text, calls, reason to end and tokens as undisturbed; at the end nothing is left."""
+    async with on_stage(tmp_path, pods=2, gateways=1, thinks=True) as cast:
         front, undisturbed = Sdks(cast.front.url, key_of(Tenant.WIDE)), Sdks(cast.undisturbed.url, "k")
         doing = Doing(cast, lambda _: None)
-        for number, (api, fault, deed) in enumerate(PLAY):
+        for number, (api, wanted, fault, deed) in enumerate(PLAY):
             await _befall(cast, {**fault, "requests": 1})
-            asked = Asked(
-                number, api, Tenant.WIDE, f"story {number}", is_streamed=True, most_tokens=60, leaves_after=None
-            )
-            heard, wanted = Heard(), Heard()
+            asked = Asked(number, api, Tenant.WIDE, f"story {number}", True, 120, None, wanted, thinks=number > 1)
+            heard, undisturbed_said = Heard(), Heard()
             await listen(front, asked, heard, lambda: None)
-            await listen(undisturbed, asked, wanted, lambda: None)
-            assert heard.answer == wanted.answer
+            await listen(undisturbed, asked, undisturbed_said, lambda: None)
+            assert heard.answer == undisturbed_said.answer
             await _befall(cast, {"kind": "none"})
             await doing.do(Deed(0.0, deed, 0, 0.0))
         await front.close()
