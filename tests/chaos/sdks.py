@@ -54,7 +54,7 @@ class Sdks:
         }
         wide = httpx.Limits(max_connections=1000, max_keepalive_connections=20)
         common: dict[str, Any] = {"timeout": PATIENCE_S, "limits": wide, "event_hooks": hooks}
-        again = {"max_retries": retries}
+        again: dict[str, Any] = {"max_retries": retries}
         self.openai = openai.AsyncOpenAI(
             base_url=f"{url}/v1", api_key=key, http_client=openai.DefaultAsyncHttpxClient(**common), **again
         )
