@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from gateway.agent.place import own_address, read_labels
 from gateway.config.redis_place import RedisPlace, parse_redis_url
+from gateway.config.said import Given, Word, read_said
 from gateway.config.values import Address, Secret
 from gateway.config.words import LOG_LEVELS, address_or_off, file, pod_url, redis_url, secret
 from gateway.discovery.record import LONGEST_TTL_S, is_agent_name
@@ -42,26 +43,6 @@ class AgentSettings:
     loads: Address | None = USUAL_LOADS
     pod_api_key: Secret | None = None
     log_level: str = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class AgentWord:
-    """One setting, as flag and as variable."""
-
-    name: str
-    parse: Callable[[object], Any]
-    help: str
-    metavar: str = "TEXT"
-    variable: str = ""
-    many: bool = False
-
-    @property
-    def field(self) -> str:
-        return self.name.replace("-", "_")
-
-    @property
-    def named(self) -> str:
-        return self.variable or f"HEARTH_AGENT_{self.field.upper()}"
 
 
 def ports(value: object) -> tuple[int, ...]:
@@ -102,46 +83,42 @@ def seconds(least: float, most: float) -> Callable[[object], float]:
 FACTS = ("host", "rack", "zone", "region", "role", "prompts", "revision")
 """Words of a pod's facts that are flags too."""
 
-WORDS: tuple[AgentWord, ...] = (
-    AgentWord("redis", redis_url, "where pods are registered", "URL", "HEARTH_REDIS"),
-    AgentWord("pod", pod_url, "a vLLM server, as gateways reach it; may stand several times", "URL", many=True),
-    AgentWord("ports", ports, "local ports where servers are looked for, or off (default 8000-8009)", "PORTS"),
-    AgentWord("address", text, "host by which gateways reach servers found here (default: this machine's)", "HOST"),
-    AgentWord("name", agent_name, "of this agent, unlike all others (default: the host's name)", "NAME"),
-    AgentWord("labels-file", file, "labels as the downward API writes them", "FILE"),
-    *(AgentWord(name, text, f"fact of all servers here: {name}") for name in FACTS),
-    AgentWord("ttl", seconds(1, LONGEST_TTL_S), "forgotten after so long in silence (default 15)", "SECONDS"),
-    AgentWord("look", seconds(0.2, 60), "between two looks at the servers (default 2)", "SECONDS"),
-    AgentWord(
-        "drain", seconds(0, 3600), "registered as draining for so long when told to stop (default 10)", "SECONDS"
+ours = partial(Word, metavar="TEXT", by_file=True, prefix="HEARTH_AGENT_")
+shared = partial(ours, prefix="HEARTH_")
+"""What gateways are told by the same variables."""
+
+WORDS: tuple[Word, ...] = (
+    shared("redis", redis_url, "where pods are registered", metavar="URL"),
+    ours("pod", pod_url, "a vLLM server, as gateways reach it; may stand several times", metavar="URL", many=True),
+    ours("ports", ports, "local ports where servers are looked for, or off (default 8000-8009)", metavar="PORTS"),
+    ours("address", text, "host by which gateways reach servers found here (default: this machine's)", metavar="HOST"),
+    ours("name", agent_name, "of this agent, unlike all others (default: the host's name)", metavar="NAME"),
+    ours("labels-file", file, "labels as the downward API writes them", metavar="FILE"),
+    *(ours(name, text, f"fact of all servers here: {name}") for name in FACTS),
+    ours("ttl", seconds(1, LONGEST_TTL_S), "forgotten after so long in silence (default 15)", metavar="SECONDS"),
+    ours("look", seconds(0.2, 60), "between two looks at the servers (default 2)", metavar="SECONDS"),
+    ours(
+        "drain",
+        seconds(0, 3600),
+        "registered as draining for so long when told to stop (default 10)",
+        metavar="SECONDS",
     ),
-    AgentWord("on-stop", one_of(("leave", "stay")), "take pods out, or let the next agent take over", "leave|stay"),
-    AgentWord(
-        "loads", address_or_off, "UDP on which engines tell their load, or off (default 127.0.0.1:8126)", "HOST:PORT"
+    ours("on-stop", one_of(("leave", "stay")), "take pods out, or let the next agent take over", metavar="leave|stay"),
+    ours(
+        "loads",
+        address_or_off,
+        "UDP on which engines tell their load, or off (default 127.0.0.1:8126)",
+        metavar="HOST:PORT",
     ),
-    AgentWord("log-level", one_of(LOG_LEVELS), "least level that is logged (default info)", "|".join(LOG_LEVELS)),
-    AgentWord(
-        "pod-api-key",
-        secret,
-        "what servers were given as --api-key (better by environment)",
-        "KEY",
-        "HEARTH_POD_API_KEY",
-    ),
+    ours("log-level", one_of(LOG_LEVELS), "least level that is logged (default info)", metavar="|".join(LOG_LEVELS)),
+    shared("pod-api-key", secret, "what servers were given as --api-key (better by environment)", metavar="KEY"),
 )
 
 
-def gather(flags: Mapping[str, object], variables: Mapping[str, str], host: str) -> AgentSettings:
+def gather(flags: Mapping[str, Given | None], variables: Mapping[str, str], host: str) -> AgentSettings:
     """The settings of a start. `host`: this machine's name. Raises `Invalid` with all faults."""
     faults: list[Fault] = []
-    given: dict[str, Any] = {"name": host}
-    for word in WORDS:
-        label, value = _given(word, flags, variables)
-        if value is None:
-            continue
-        try:
-            given[word.field] = _parsed(word, value)
-        except Wrong as wrong:
-            faults.append(Fault(label, str(wrong)))
+    given = {"name": host, **read_said(WORDS, flags, variables, faults)}
     said = {"host": host, **_facts(given, faults)}
     if not is_agent_name(given["name"]):
         faults.append(Fault("--name", f"`{host}` cannot stand in a key: name it otherwise"))
@@ -167,29 +144,6 @@ _FIELDS = {
     "drain": "drain_s",
 }
 """Words that are settings as they stand."""
-
-
-def _given(word: AgentWord, flags: Mapping[str, object], variables: Mapping[str, str]) -> tuple[str, object]:
-    """Where a word was said, and what: flag, variable, or the file that a variable names."""
-    if (value := flags.get(word.field)) is not None:
-        return f"--{word.name}", value
-    if held := variables.get(word.named):
-        return word.named, held.replace(",", " ").split() if word.many else held
-    label = f"{word.named}_FILE"
-    return label, _read(variables[label]) if label in variables else None
-
-
-def _parsed(word: AgentWord, value: object) -> object:
-    if word.many and isinstance(value, list):
-        return tuple(dict.fromkeys(map(word.parse, value)))
-    return word.parse(value)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _facts(given: Mapping[str, Any], faults: list[Fault]) -> dict[str, object]:

@@ -20,19 +20,19 @@ from tenancy.document import Invalid
 def add_flags(parser: ArgumentParser) -> None:
     """One flag a word; each may also be given by the environment."""
     for word in WORDS:
-        says = f"{word.help} [{word.named}]".replace("%", "%%")
+        says = f"{word.help} [{word.variable}]".replace("%", "%%")
         action = "append" if word.many else "store"
         parser.add_argument(f"--{word.name}", dest=word.field, metavar=word.metavar, help=says, action=action)
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
-    """The exit status: 0 after a stop by signal, 1 where it could not start."""
+    """The exit status: 0 after a stop by signal, 2 where what it was told is wrong."""
     flags = {word.field: getattr(arguments, word.field, None) for word in WORDS}
     try:
         settings = gather(flags, variables, socket.gethostname())
     except Invalid as invalid:
         sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.faults))
-        return 1
+        return 2
     writer = LineWriter(STDOUT)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.config.sources import WORDS, Given, gather
+from gateway.config.said import Given
+from gateway.config.sources import WORDS, gather
 from gateway.config.values import Settings
 from gateway.discovery.places import ELSEWHERE
 from gateway.ports import CannotListen

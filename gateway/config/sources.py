@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gateway.config.discovery import pod_place
 from gateway.config.extproc import ExtProc
 from gateway.config.extproc_words import judged_by_nobody
 from gateway.config.file import read_settings
+from gateway.config.said import Given, Word, read_said
 from gateway.config.values import Routing, Settings, TlsFiles
 from gateway.config.words import (
     LOG_LEVELS,
@@ -26,33 +27,7 @@ from gateway.config.words import (
     secret,
 )
 from scorers.registry import routings
-from tenancy.document import Fault, Invalid, Wrong, one_of
-
-Given = str | Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One setting as flags and environment know it."""
-
-    name: str
-    """The flag without its dashes, and the field of `Settings` it sets unless `apply` knows better."""
-    parse: Callable[[object], Any]
-    help: str
-    metavar: str = "HOST:PORT"
-    many: bool = False
-    secret: bool = False
-    """Given by the environment or a file only where it stands in no flag: command lines are seen by everybody."""
-    flag: bool = True
-
-    @property
-    def field(self) -> str:
-        return self.name.replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        return f"HEARTH_{self.field.upper()}"
-
+from tenancy.document import Fault, Invalid, one_of
 
 WORDS: tuple[Word, ...] = (
     Word("listen", address, "where clients come in (default 127.0.0.1:8000)"),
@@ -61,7 +36,7 @@ WORDS: tuple[Word, ...] = (
     Word("pod-file", file, "a file that lists pods, watched for changes", metavar="FILE"),
     Word("extproc", address, "where Envoy sends requests to be placed (default: nowhere)"),
     Word("policy", file, "tenants and their keys; without it everybody may come in", metavar="FILE"),
-    Word("redis", redis_url, "shared state of several gateways", metavar="URL", secret=True),
+    Word("redis", redis_url, "shared state of several gateways", metavar="URL", by_file=True),
     Word("metrics", address_or_off, "metrics and health, read-only, or off (default 127.0.0.1:9090)"),
     Word(
         "admin", address_or_off, "receipts, fleet, drain, or off (default 127.0.0.1:9091); beyond loopback with a token"
@@ -72,8 +47,8 @@ WORDS: tuple[Word, ...] = (
     Word("usage-log", place, "one JSON line of usage per request, for chargeback", metavar="FILE"),
     Word("route-log", place, "one JSON line per request to play again with another routing", metavar="FILE"),
     Word("log-level", one_of(LOG_LEVELS), "least level that is logged (default info)", metavar="|".join(LOG_LEVELS)),
-    Word("admin-token", secret, "token of the admin port", secret=True, flag=False),
-    Word("pod-api-key", secret, "what pods were given as --api-key", secret=True, flag=False),
+    Word("admin-token", secret, "token of the admin port", by_file=True, flag=False),
+    Word("pod-api-key", secret, "what pods were given as --api-key", by_file=True, flag=False),
 )
 
 
@@ -82,15 +57,7 @@ def gather(flags: Mapping[str, Given], variables: Mapping[str, str], config: Pat
     settings, faults = Settings(), list[Fault]()
     if config is not None:
         settings, faults = read_file(config, variables)
-    overlay: dict[str, Any] = {}
-    for word in WORDS:
-        label, given = _given(word, flags, variables, faults)
-        if given is None:
-            continue
-        try:
-            overlay[word.field] = _parsed(word, given)
-        except Wrong as wrong:
-            faults.append(Fault(label, str(wrong)))
+    overlay = read_said(WORDS, flags, variables, faults)
     settings = _overlaid(settings, overlay, faults)
     faults.extend(_contradictions(settings))
     if faults:
@@ -120,29 +87,6 @@ def check_file(config: Path, variables: Mapping[str, str]) -> Settings:
     if faults:
         raise Invalid(faults)
     return settings
-
-
-def _given(
-    word: Word, flags: Mapping[str, Given], variables: Mapping[str, str], faults: list[Fault]
-) -> tuple[str, Given | None]:
-    """Where a word was said, and what, by flag or else by environment."""
-    if (value := flags.get(word.field)) is not None:
-        return f"--{word.name}", value
-    if value := variables.get(word.variable):
-        return word.variable, value.replace(",", " ").split() if word.many else value
-    label = f"{word.variable}_FILE"
-    if word.secret and (path := variables.get(label)):
-        try:
-            return label, Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            faults.append(Fault(label, f"cannot read `{path}`"))
-    return word.variable, None
-
-
-def _parsed(word: Word, given: Given) -> object:
-    if not word.many:
-        return word.parse(given)
-    return tuple(dict.fromkeys(word.parse(value) for value in ([given] if isinstance(given, str) else given)))
 
 
 def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[Fault]) -> Settings:

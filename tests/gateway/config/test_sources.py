@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.sources import WORDS, Given, gather
+from gateway.config.said import Given
+from gateway.config.sources import WORDS, gather
 from gateway.config.values import Address, Secret, Settings
 from gateway.discovery.source import Found
 from tenancy.document import Invalid
@@ -54,7 +55,7 @@ def test_secrets_come_by_file(tmp_path: Path) -> None:
 
 def test_secrets_are_no_flags() -> None:
     """A command line is seen by every user of the machine; the Redis URL may stand there, as it need hold no secret."""
-    assert {word.name for word in WORDS if word.secret and word.flag} == {"redis"}
+    assert {word.name for word in WORDS if word.by_file and word.flag} == {"redis"}
 
 
 def test_tls_wants_both_files(tmp_path: Path) -> None:
