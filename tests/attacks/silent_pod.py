@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
+from tests.gateway.proxy.scripted import until
+
 MODEL = "tiny"
 HEAD_END = b"\r\n\r\n"
 EVENT = b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"tiny","choices":[{"index":0,"delta":'
@@ -39,9 +41,17 @@ FLOOD = STREAM + chunk(EVENT % FLOOD_TEXT) * FLOOD_EVENTS
 class SilentPod(asyncio.Protocol):
     """One connection. A streamed answer begins and never ends; with `flood` in its prompt it is a large one."""
 
+    def __init__(self, met: set[SilentPod]) -> None:
+        self.met = met
+        """Those who are connected."""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         self._read = b""
+        self.met.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.met.discard(self)
 
     def data_received(self, data: bytes) -> None:
         self._read += data
@@ -52,7 +62,7 @@ class SilentPod(asyncio.Protocol):
             if len(self._read) < size:
                 return
             asked, self._read = self._read[:size], self._read[size:]
-            self._transport.write(_answer(asked))
+            self.transport.write(_answer(asked))
 
 
 def _answer(asked: bytes) -> bytes:
@@ -68,9 +78,13 @@ def _answer(asked: bytes) -> bytes:
 @asynccontextmanager
 async def silent_pod() -> AsyncIterator[str]:
     """Its URL."""
-    server = await asyncio.get_running_loop().create_server(SilentPod, "127.0.0.1", 0, backlog=4096)
+    met = set[SilentPod]()
+    server = await asyncio.get_running_loop().create_server(lambda: SilentPod(met), "127.0.0.1", 0, backlog=4096)
     host, port = server.sockets[0].getsockname()[:2]
     try:
         yield f"http://{host}:{port}"
     finally:
         server.close()
+        for each in tuple(met):
+            each.transport.abort()
+        await until(lambda: not met)
