@@ -22,18 +22,17 @@ class AnswerSide:
     """One exchange's; a `Speaker` for its reply."""
 
     __slots__ = (
-        *("_answer", "_has_said", "_is_begun", "_is_over", "_said_no", "_samples", "_stream", "_trailers_end"),
+        *("_answer", "_has_said", "_is_begun", "_is_over", "_said_all", "_samples", "_stream", "_trailers_end"),
         *("events", "has_heard_head", "relay", "reply", "sight"),
     )
 
-    reply: EnvoyReply
-
-    def __init__(self, stream: Stream, samples: Callable[[], bool], said_no: Callable[[], None]) -> None:
-        """`samples`: whether to have an answer shown that we would not see; `said_no`: nothing more is to be said."""
+    def __init__(self, stream: Stream, samples: Callable[[], bool], said_all: Callable[[], None]) -> None:
+        """`samples`: whether to have an answer shown that we would not see; `said_all`: nothing more is to be said."""
         self._stream = stream
-        self._said_no = said_no
+        self._said_all = said_all
         self._samples = samples
         self.sight = Sight.FULL
+        self.reply: EnvoyReply | None = None
         self.relay: Relay | None = None
         self.events = 0
         """Of a stream, as far as they were seen."""
@@ -47,6 +46,11 @@ class AnswerSide:
     def close(self) -> None:
         """Nobody listens any more."""
         self._is_over = True
+
+    def part(self) -> None:
+        """The request is settled, and all who served it know each other: let go of them (see `http2.stream.Nobody`)."""
+        self.reply = self.relay = self._answer = None
+        self._said_all = _nothing
 
     @property
     def is_seen(self) -> bool:
@@ -62,8 +66,8 @@ class AnswerSide:
     def take_head(self, head: PodHead, *, ends: bool) -> None:
         """The pod's status and headers. What they make us say is said now, or when the body has shown more."""
         self.has_heard_head = True
-        relay = self.relay
-        if relay is None or relay.ended.done():
+        relay, reply = self.relay, self.reply
+        if relay is None or reply is None or relay.ended.done():
             if not self._has_said:
                 self._stream.send(telling.ANSWER_HEADERS_GO_ON)
             return
@@ -76,9 +80,9 @@ class AnswerSide:
             if refusal is not None:
                 refusal.end()  # The client is told by whoever leads the request.
         else:
-            self._let_pass(relay, head, ends=ends)
+            self._let_pass(relay, reply, head, ends=ends)
 
-    def _let_pass(self, relay: Relay, head: PodHead, *, ends: bool) -> None:
+    def _let_pass(self, relay: Relay, reply: EnvoyReply, head: PodHead, *, ends: bool) -> None:
         relay.status = head.status
         is_sample = False
         if head.status < 400 and not self.is_seen:
@@ -89,8 +93,8 @@ class AnswerSide:
                 self._begin_blind(relay, head)
         self._is_begun = True
         if not self.is_seen:  # Else it begins with its first token, as in every shell.
-            self.reply.begun = True
-        self._stream.send(telling.answer_head(self.reply.head_fields(), shows_body=is_sample))
+            reply.begun = True
+        self._stream.send(telling.answer_head(reply.head_fields(), shows_body=is_sample))
         if ends:
             self.end_seen()
 
@@ -153,7 +157,7 @@ class AnswerSide:
         self._is_begun = self._has_said = True
         self._stream.send(telling.no(status, fields, body, "hearth"))
         self._stream.finish()
-        self._said_no()
+        self._said_all()
 
     def begin(self, fields: Fields) -> None:
         if self.sight is Sight.FULL and not self._is_over:
@@ -174,6 +178,7 @@ class AnswerSide:
         if self.sight is Sight.FULL and self._is_begun and not self._is_over and not self._has_said:
             self._is_over = True
             self._stream.reset()
+            self._said_all()
 
 
 def head_of(headers: HeaderMap) -> PodHead:
@@ -190,6 +195,10 @@ def head_of(headers: HeaderMap) -> PodHead:
         elif name == "content-encoding":
             encoded = (header.raw_value or header.value.encode()) != b"identity"
     return PodHead(status, kind, length, encoded)
+
+
+def _nothing() -> None:
+    """All has been said, and that is known."""
 
 
 def is_pods_no(status: int) -> bool:

@@ -324,6 +324,13 @@ class Exchange:
     def _leave(self) -> None:
         task = self.reply.task if self.reply is not None else None
         if task is None or task.done():
-            self._office.leave(self)
+            self._part()
         else:
-            task.add_done_callback(lambda _: self._office.leave(self))
+            task.add_done_callback(lambda _: self._part())
+
+    def _part(self) -> None:
+        """Nothing of it is under way any more."""
+        self._office.leave(self)
+        self._answer.part()
+        if self.reply is not None:
+            self.reply.make_carrier = self.reply.task = None

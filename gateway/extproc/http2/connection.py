@@ -81,8 +81,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self._unsent.clear()
         for stream in streams.values():
-            stream.drop()
-            stream.taker.lost()
+            stream.lose()
         self._host.forget(self)
 
     def pause_writing(self) -> None:
@@ -229,9 +228,8 @@ class Connection(asyncio.Protocol):
         if stream is None:
             self._check_closed(number)
             return
+        stream.lose()
         self.forget(stream)
-        stream.drop()
-        stream.taker.lost()
 
     def _take_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
@@ -277,9 +275,8 @@ class Connection(asyncio.Protocol):
             return
         stream.send_window += more
         if not more or stream.send_window > f.LARGEST_WINDOW:
+            stream.lose()
             stream.reset(Fault.FLOW_CONTROL)
-            stream.drop()
-            stream.taker.lost()
         elif number in self._waiting and stream.room_came():
             self._waiting.pop(number, None)
 
@@ -316,6 +313,7 @@ class Connection(asyncio.Protocol):
         self._waiting[stream.number] = stream
 
     def forget(self, stream: Stream) -> None:
+        stream.part()
         self.streams.pop(stream.number, None)
         self._waiting.pop(stream.number, None)
 

@@ -38,6 +38,21 @@ class Taker(Protocol):
         ...
 
 
+class Nobody:
+    """Serves a stream that is over. Whoever served it knows the stream: did it know them still, both would stay in
+    memory, with all that they hold, until the next collection.
+    """
+
+    def take(self, message: bytes) -> None: ...
+    def ended(self) -> None: ...
+    def lost(self) -> None: ...
+    def overfull(self) -> None: ...
+    def check(self, now_s: float) -> None: ...
+
+
+NOBODY = Nobody()
+
+
 class Wire(Protocol):
     """What a stream needs of its connection."""
 
@@ -65,10 +80,9 @@ class Stream:
         *("_room_bytes", "_wire", "has_heard_end", "number", "send_window", "taker"),
     )
 
-    taker: Taker
-
     def __init__(self, wire: Wire, number: int, send_window: int) -> None:
         self._wire = wire
+        self.taker: Taker = NOBODY
         self.number = number
         self.send_window = send_window
         self.has_heard_end = False
@@ -112,12 +126,18 @@ class Stream:
         if not self._is_finished:
             self.taker.ended()
 
-    def drop(self) -> None:
-        """The stream is gone: what is held of it is let go."""
+    def lose(self) -> None:
+        """The stream is gone: what is held of it is let go, and who serves it is told."""
         self._is_finished = True
         self._give_room()
         self._held.clear()
         self._pending.clear()
+        self.part().lost()
+
+    def part(self) -> Taker:
+        """It is over: nobody serves it from here on. Returns who did."""
+        taker, self.taker = self.taker, NOBODY
+        return taker
 
     def _take_whole(self) -> None:
         while not self._is_finished and self._held_bytes >= PREFIX_BYTES:
