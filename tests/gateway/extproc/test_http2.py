@@ -199,10 +199,11 @@ async def test_silent_peers_are_asked_and_then_closed() -> None:
     """A peer that answers is asked again and stays; one that has vanished is noticed."""
     async with echoing(Bounds(silence_s=0.1, preface_s=5)) as port:
         assert f.frame(f.PING, 0, 0, b"hearth??") in await raw(port.where, HELLO)
-        async with calling(port.where) as caller:
-            while caller.pings < 3:
-                await caller.hear()
-            assert not caller.is_over
+    # Answers within a second: a busy machine is not taken for a peer that has vanished.
+    async with echoing(Bounds(silence_s=1.0, preface_s=5)) as port, calling(port.where) as caller:
+        while caller.pings < 2:
+            await caller.hear()
+        assert not caller.is_over
 
 
 async def test_leaving_is_said_before_it_is_done() -> None:
