@@ -10,7 +10,8 @@ import asyncio
 
 from msgspec.structs import replace
 
-from gateway.ladders.evidence import Evidence, hear_whole
+from gateway.ladders.evidence import Evidence
+from gateway.ladders.hearing.hear import hear_whole
 from gateway.ladders.judging import HELD_BYTES, Judge, Moment, Verdict
 from gateway.ladders.trimming import Trim
 from gateway.proxy.answer.bodies import EventStream, PodHead, Relaying, WholeBody

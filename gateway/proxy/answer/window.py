@@ -5,7 +5,8 @@ Chunks are held as they came; they are read as far as the window reaches, and ne
 
 from __future__ import annotations
 
-from gateway.ladders.evidence import Evidence, hear_events
+from gateway.ladders.evidence import Evidence
+from gateway.ladders.hearing.hear import hear_events
 from gateway.ladders.judging import HELD_BYTES, HoldBack, Judge, Moment, Verdict
 from routing.request import Api
 

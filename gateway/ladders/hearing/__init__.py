@@ -1,0 +1,1 @@
+"""Answers heard as evidence, one family of APIs a file."""
