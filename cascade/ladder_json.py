@@ -10,14 +10,24 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from itertools import pairwise
-from math import inf, isfinite
+from math import inf
 
+from cascade.calibration.bound import fewest
 from cascade.ladder_file import Cut, Evidence, LadderFile, Map, Promise, Stage
 
 VERSION = 1
 
 LARGEST = 4_000_000
 """Bytes."""
+
+LARGEST_NUMBER = 1e300
+"""Whole numbers of JSON may be larger than any float."""
+
+SMALLEST_SHARE = 1e-6
+"""Of quality lost, or of confidence: below it no number of examples could show anything."""
+
+MOST_CUTS = 1_024
+"""A request looks through all of them."""
 
 WORDS = {
     "": frozenset({"version", "models", "signal", "stage", "promise", "evidence", "cuts", "is_promised"}),
@@ -62,6 +72,10 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no number")
 
 
+def _is_share(part: float) -> bool:
+    return SMALLEST_SHARE <= part <= 1.0 - SMALLEST_SHARE
+
+
 class _Reader:
     """Collects faults, and goes on with something harmless where one is."""
 
@@ -97,13 +111,21 @@ class _Reader:
             self.fault("is_promised", f"is true, and evidence.needs says that {file.evidence.needs} examples would do")
         if file.evidence.loss > file.promise.max_loss:
             self.fault("is_promised", "is true, and evidence.loss is above promise.max_loss")
+        promise = file.promise
+        is_share = _is_share(promise.max_loss) and _is_share(promise.confidence)
+        least = fewest(promise.max_loss, 1.0 - promise.confidence) if is_share else 0
+        if file.evidence.examples < least:
+            words = (
+                f"is true, and evidence.examples is {file.evidence.examples}: with fewer than {least} nothing shows it"
+            )
+            self.fault("is_promised", words)
 
     def promise(self, told: Mapping[str, object]) -> Promise:
         max_loss = self.number(told.get("max_loss"), "promise.max_loss")
         confidence = self.number(told.get("confidence"), "promise.confidence")
         for name, part in (("max_loss", max_loss), ("confidence", confidence)):
-            if not 0.0 < part < 1.0:
-                self.fault(f"promise.{name}", "must be between 0 and 1")
+            if not _is_share(part):
+                self.fault(f"promise.{name}", f"must be between 0 and 1, {SMALLEST_SHARE:g} away from both")
         return Promise(max_loss, confidence)
 
     def evidence(self, told: Mapping[str, object]) -> Evidence:
@@ -124,7 +146,10 @@ class _Reader:
 
     def cuts(self, told: Mapping[str, object], steps: int) -> Iterator[Cut]:
         seen: set[tuple[int, str]] = set()
-        for at, item in enumerate(self.items(told, "cuts")):
+        items = self.items(told, "cuts")
+        if len(items) > MOST_CUTS:
+            self.fault("cuts", f"are {len(items)}, {MOST_CUTS} at most")
+        for at, item in enumerate(items[:MOST_CUTS]):
             path = f"cuts[{at}]"
             cut = self.cut(self.mapping(item, path, WORDS["cut"]), path)
             if cut.rung >= steps:
@@ -190,7 +215,11 @@ class _Reader:
         return value
 
     def number(self, value: object, path: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not -LARGEST_NUMBER < value < LARGEST_NUMBER
+        ):
             self.fault(path, "must be a number")
             return 0.5
         return float(value)

@@ -81,3 +81,32 @@ def test_a_promise_that_its_evidence_contradicts_is_a_fault() -> None:
     assert any("evidence.kept" in fault for fault in faults_of(changed(evidence=evidence | {"kept": 1.5})))
     unpromised = read_ladder_file(changed(is_promised=False, evidence=evidence | {"needs": 3400}))
     assert unpromised.evidence.needs == 3400
+
+
+def test_a_promise_on_too_few_examples_is_a_fault() -> None:
+    """Without a single loss among them, one point at 95 % takes 299."""
+    evidence = json.loads(write_ladder_file(FILE))["evidence"]
+    assert read_ladder_file(changed(evidence=evidence | {"examples": 299})).is_promised
+    for few in (0, 1, 298):
+        assert any("fewer than 299" in fault for fault in faults_of(changed(evidence=evidence | {"examples": few})))
+    assert not read_ladder_file(changed(is_promised=False, evidence=evidence | {"examples": 1})).is_promised
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1e308, -1e308])
+def test_a_number_that_is_none_of_ours_is_a_fault(number: float) -> None:
+    """Whole numbers of JSON have no end."""
+    cut = {"rung": 0, "bucket": "*", "threshold": number}
+    assert any("cuts[0].threshold" in fault for fault in faults_of(changed(cuts=[cut])))
+
+
+@pytest.mark.parametrize("promise", [(1e-320, 0.5), (0.01, 1 - 1e-16), (0.01, 1e-9)])
+def test_a_promise_beyond_all_examples_is_a_fault(promise: tuple[float, float]) -> None:
+    """So small a share that nothing could show it."""
+    told = dict(zip(("max_loss", "confidence"), promise, strict=True))
+    assert any("away from both" in fault for fault in faults_of(changed(promise=told)))
+
+
+def test_a_request_need_not_look_through_a_flood_of_cuts() -> None:
+    """Nobody has so many kinds of tasks."""
+    cuts = [{"rung": 0, "bucket": str(number), "threshold": 1} for number in range(5_000)]
+    assert any("1024 at most" in fault for fault in faults_of(changed(cuts=cuts)))
