@@ -125,7 +125,7 @@ def asking(text: str = "Hi", **more: Any) -> dict[str, Any]:
 
 async def settled(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
     """The receipt, once the request has left."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while "climbed" not in (receipt := await rungs.receipt(receipt_id)):
             pass
     return receipt
@@ -133,6 +133,6 @@ async def settled(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
 
 async def empty(rungs: Rungs) -> None:
     """Wait until the ledger holds nothing."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while await rungs.charged():
             pass

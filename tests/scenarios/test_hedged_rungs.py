@@ -30,7 +30,7 @@ NEVER = ESCALATES / 2 - 0.01
 
 async def stopped(pod: SimulatedPod) -> None:
     """Wait until it has nothing to do: what was aborted is gone with the next step."""
-    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(120), aiohttp.ClientSession() as session:
         while any(engine.statistics().running for engine in pod.engines):
             async with session.get(f"{pod.url}/health") as answer:
                 await answer.read()
@@ -59,7 +59,7 @@ async def test_one_of_the_two_is_the_clients(
     """
     file, steps = ladder_file(threshold, grey=DOUBTED), list[tuple[str, str, bool]]()
     async with some_rungs(tmp_path, file=file, profile=SLOW, **HEDGED) as rungs:
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(120):
             while steps != hedged:
                 steps = await one_answer(rungs, answered)
         for pod in (rungs.small, rungs.big):
