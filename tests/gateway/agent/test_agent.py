@@ -113,6 +113,7 @@ async def test_a_redis_that_was_gone_is_filled_when_it_is_back(redis: Server) ->
         await started.until(lambda _: any("Redis is away" in line for line in started.log))
         await redis.start()
         await started.until(serves)
+        await started.until(lambda _: any("Redis is back" in line for line in started.log))
         assert sum("Redis is away" in line for line in started.log) == 1
         assert sum("Redis is back" in line for line in started.log) == 1
 
