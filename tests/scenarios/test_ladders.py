@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from cascade.ladder_file import Stage
+from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.profile import Profile
 from tests.scenarios.rungs import ESCALATES, KEEPS, LADDER, Rungs, asking, empty, ladder_file, settled, some_rungs
 
@@ -215,7 +216,9 @@ async def test_a_rung_thrown_away_stops(climbing: Rungs) -> None:
     """Nothing runs there afterwards, and it has made no more than its window and what was on its way."""
     engine = climbing.small.engines[0]
     before = engine.statistics().generation_tokens
+    climbing.small.set_fault(Fault(FaultKind.SLOW, factor=10))  # a machine that stalls does not see it end by itself
     _, _, head = await climbing.post(CHAT, asking(stream=True, max_tokens=120, min_tokens=120))
+    climbing.small.set_fault(NO_FAULT)
     assert head["x-hearth-rung"] == "big"
     receipt = await settled(climbing, head["x-hearth-receipt"])
     assert engine.statistics().running == 0
