@@ -50,6 +50,11 @@ def ask(
     return Request("r", api, model, prompt, session=session, continues=continues, sequences=sequences)
 
 
+def texts_apart(number: int) -> bytes:
+    """Prompts that share no beginning."""
+    return str(number).encode() + TALK
+
+
 def serve(router: Router, request: Request, *, now_s: float = 0.0, draw: float = 0.0, avoid: str = "") -> Placement:
     """A request placed, answered as fast as was predicted, and gone again."""
     placement = place(router, request, now_s=now_s, draw=draw, avoid=avoid)
