@@ -43,6 +43,8 @@ def goodbyes(heard: bytes) -> list[int]:
     while at + 9 <= len(heard):
         high, low, kind, _, _ = f.HEAD.unpack_from(heard, at)
         size = high << 8 | low
+        if at + 9 + size > len(heard):
+            break
         if kind == f.GOAWAY:
             found.append(struct.unpack_from(">L", heard, at + 13)[0])
         at += 9 + size
