@@ -131,9 +131,9 @@ async def test_an_engine_is_told() -> None:
             switcher = RoleSwitch(client, lambda _: "key", lambda _, words, **__: said.append(words))
             engine = Engine(0, f"http://127.0.0.1:{runner.addresses[0][1]}")
             switcher.tell(engine, Change(engine.name, Role.PREFILL, 1.0, 0.2))
-            await until(lambda: len(told) == 1)
+            await until(lambda: not switcher._calls)
             switcher.tell(engine, Change(engine.name, Role.DECODE, 0.2, 1.0))
-            await until(lambda: bool(said))
+            await until(lambda: not switcher._calls)
     finally:
         await runner.cleanup()
     assert told == [("Bearer key", {"role": "prefill"}), ("Bearer key", {"role": "decode"})]
