@@ -46,6 +46,14 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     assert settings.redis.hosts == (("other", 6379),)
 
 
+def test_pods_may_stand_in_a_file(tmp_path: Path) -> None:
+    """Several, as in their variable; and a file that is not there is named."""
+    (tmp_path / "pods").write_text("http://a:1, http://b:1\n")
+    assert told({"HEARTH_AGENT_POD_FILE": str(tmp_path / "pods")}).pods == ("http://a:1", "http://b:1")
+    with pytest.raises(Invalid, match="HEARTH_AGENT_POD_FILE: cannot read `/nowhere`"):
+        told({"HEARTH_AGENT_POD_FILE": "/nowhere"})
+
+
 def test_all_faults_are_named_at_once() -> None:
     """Each by flag or variable, as it was said."""
     with pytest.raises(Invalid) as caught:
