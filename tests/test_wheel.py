@@ -15,7 +15,7 @@ import pytest
 
 from tests.sources import ROOT, SHIPPED
 
-pytestmark = [pytest.mark.wheel, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
 
 # To be removed with the first version of the command.
 needs_command = pytest.mark.skipif(find_spec("gateway.cli") is None, reason="gateway.cli is not written yet")

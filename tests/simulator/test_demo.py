@@ -43,7 +43,7 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
     )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_the_demo_ends_in_a_table_and_a_picture(tiny: Path, tmp_path: Path) -> None:
     """Warm routing has more hits than round robin, nothing failed, nothing is left running."""
     demo = await start("--trace", str(tiny), "--out", str(tmp_path / "out"))
@@ -56,7 +56,7 @@ async def test_the_demo_ends_in_a_table_and_a_picture(tiny: Path, tmp_path: Path
     assert (tmp_path / "out" / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_kept_up_it_can_be_asked_by_hand_until_interrupted(tiny: Path, tmp_path: Path) -> None:
     """The printed line works as it stands; Ctrl-C ends gateway and pods."""
     demo = await start("--trace", str(tiny), "--out", str(tmp_path / "out"), "--keep")

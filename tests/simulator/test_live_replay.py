@@ -61,7 +61,7 @@ async def test_a_player_whose_pod_refuses_notes_failures() -> None:
     assert record.ttft_s is None
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_the_whole_stage_plays_and_leaves_nothing(tmp_path: Path) -> None:
     """Pods and gateway as programs of their own: all answered, conversations stay warm, receipts tell why, all end."""
     trace = conversations(6, 3)
