@@ -29,7 +29,7 @@ from tests.gateway.proxy.scripted import PATIENCE_S, ScriptedPod, read_head, unt
 UNHURRIED = Timeouts(connect_s=PATIENCE_S)
 """The usual ones, on a machine that may be busy with something else."""
 
-QUICK = Timeouts(header_s=0.2, body_s=0.2, idle_s=0.2, connect_s=PATIENCE_S, stall_s=0.2, client_stall_s=0.2)
+QUICK = Timeouts(header_s=0.6, body_s=0.6, idle_s=0.6, connect_s=PATIENCE_S, stall_s=0.6, client_stall_s=0.6)
 """For tests of what is late."""
 
 

@@ -324,7 +324,7 @@ async def test_a_pod_that_shuts_down_without_a_word_is_cut() -> None:
 
 async def test_idle_connections_are_closed_before_the_pod_does() -> None:
     """A line that lies idle too long is not used again."""
-    async with a_rig(timeouts=Timeouts(pod_idle_s=0.05)) as rig:
+    async with a_rig(timeouts=Timeouts(pod_idle_s=1.0)) as rig:
         rig.pod.plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 200
         assert rig.front.pool.idle_count == 1
