@@ -30,6 +30,7 @@ async def test_what_is_under_way_is_finished() -> None:
         go_on.set()
         assert [await busy.chunk() for _ in range(3)] == [chat_event("Hi"), DONE, b""]
         assert await busy.is_closed()
+        busy.leave()
         await draining
         assert rig.front.pool.open_count == rig.front.pool.idle_count
 
@@ -49,6 +50,7 @@ async def test_what_comes_on_an_open_connection_is_served_and_the_connection_clo
         assert "connection" not in (await client.answer()).headers
         assert (await client.answer()).headers["connection"] == "close"
         assert await client.is_closed()
+        client.leave()
         await draining
 
 
@@ -62,6 +64,7 @@ async def test_who_has_asked_before_the_end_could_be_seen_is_served() -> None:
         await until(lambda: rig.front.is_draining)
         answer = await client.ask(CHAT_PATH, a_chat())
         assert (answer.status, answer.headers["connection"]) == (200, "close")
+        client.leave()
         await draining
 
 
@@ -78,6 +81,7 @@ async def test_who_was_promised_another_request_may_send_it() -> None:
         go_on.set()
         assert [await client.chunk() for _ in range(3)] == [chat_event("Hi"), DONE, b""]
         assert (await client.ask(CHAT_PATH, a_chat())).headers["connection"] == "close"
+        client.leave()
         await draining
 
 
