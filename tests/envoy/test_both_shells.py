@@ -37,7 +37,10 @@ TENANTS: dict[str, dict[str, Any]] = {"one": {}, "gold": {"tier": "gold"}, "few"
 
 TOLD_APART = ("x-hearth-reason", "x-hearth-fault", "x-should-retry", "content-type")
 
-OF_EVERY_MODE = ("status", "reason", "tenant", "tier", "model", "api", "stream", "promise_met", "downgraded_from")
+OF_THE_MACHINE = ("scrape", "probe", "source", "python", "process", "met_requests")
+"""Words in the names of counters that go by its clock or its load."""
+
+OF_EVERY_MODE = ("status", "reason", "tenant", "tier", "model", "api", "stream", "downgraded_from")
 
 
 async def asked(scene: Scene) -> list[tuple[object, ...]]:
@@ -71,6 +74,7 @@ async def decided(scene: Scene, *, seen: bool) -> list[dict[str, object]]:
     found: list[Any] = []
     for receipt in reversed(await scene.receipts()):
         kept = {word: receipt[word] for word in OF_EVERY_MODE}
+        kept["promised"] = receipt["promise_met"] is not None  # Whether it was kept is the machine's affair.
         kept["attempts"] = [
             (names.setdefault(attempt["engine"], len(names)), attempt["ended"]) for attempt in receipt["attempts"]
         ]
@@ -92,7 +96,7 @@ async def counted(scene: Scene) -> dict[str, float]:
         if "_total" in name
         and name.startswith("hearth_")
         and "seconds" not in name
-        and not any(word in name for word in (*pods, "scrape", "probe", "source", "python", "process"))
+        and not any(word in name for word in (*pods, *OF_THE_MACHINE))
     }
 
 
