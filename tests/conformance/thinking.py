@@ -74,10 +74,9 @@ class ThinkingContract:
 
     @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
     async def test_a_client_may_forbid_thoughts(self, subject: Subject, path: str) -> None:
-        """By what it tells the template."""
-        assert "reasoning_text" not in str(whole := await subject.ask(path, tokens=4, **QUIET))
-        assert '"thinking"' not in json.dumps(whole)
-        assert path != CHAT or whole["choices"][0]["message"]["reasoning"] is None
+        """By what it tells the template. Of streams: some parsers read whole answers without their prompt."""
+        answer = (await subject.stream(path, tokens=4, **QUIET)).body
+        assert not any(word in answer for word in (b'"reasoning":"', b"reasoning_text", b"thinking_delta"))
 
     async def test_a_client_may_hide_thoughts(self, subject: Subject) -> None:
         """They are thought and counted, and nothing is told of them."""
