@@ -27,6 +27,9 @@ from simulator.profile import Profile
 from simulator.service import Service
 from simulator.transfer.wiring import ROLES, Wiring
 
+SHUTDOWN_S = 0.05
+"""For who came in the moment in which all connections were cut. Nothing at all would be without end to aiohttp."""
+
 
 class SimulatedPod:
     """One pod. It may be stopped and started again, on the same port, with cold engines."""
@@ -96,7 +99,7 @@ class SimulatedPod:
             handler_cancellation=True,
             keepalive_timeout=self.options.keep_alive_s,
             access_log=None,
-            shutdown_timeout=0.0,
+            shutdown_timeout=SHUTDOWN_S,
         )
         await self._open_transfers(self._door.service)
         await self._runner.setup()
@@ -146,7 +149,9 @@ class SimulatedPod:
             return
         await service.transfers.open(self.host)
         if service.transfers.wiring.connector == "MooncakeConnector":
-            self._bootstrap = web.AppRunner(bootstrap_app(service.transfers), access_log=None, shutdown_timeout=0.0)
+            self._bootstrap = web.AppRunner(
+                bootstrap_app(service.transfers), access_log=None, shutdown_timeout=SHUTDOWN_S
+            )
             await self._bootstrap.setup()
             site = web.TCPSite(self._bootstrap, self.host, service.transfers.wiring.bootstrap_port)
             await site.start()

@@ -78,7 +78,7 @@ async def pod_of(publisher: Publisher, tokenizer: LocalTokenizer) -> AsyncIterat
     }
     app.add_routes([web.get(path, answer) for path, answer in asked.items()])
     app.add_routes([web.post("/v1/chat/completions", pod.chat)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     pod.url = f"http://127.0.0.1:{runner.addresses[0][1]}"

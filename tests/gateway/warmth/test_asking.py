@@ -175,7 +175,7 @@ async def serving(pod: dict[str, Any]) -> AsyncIterator[str]:
 
     app = web.Application()
     app.add_routes([web.get("/kv_event_sources", sources), web.post("/tokenize", tokenize)])
-    runner = web.AppRunner(app, shutdown_timeout=0)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
