@@ -38,15 +38,15 @@ def a_draw(**more: Any) -> dict[str, Any]:
 
 
 async def asked_at_once(rig: Rig, *requests: tuple[dict[str, Any], dict[str, str]], path: str = CHAT_PATH) -> list[Any]:
-    """Clients that have all asked, each with its connection."""
-    clients = []
+    """Clients that have all asked, in this order, each with its connection."""
+    clients: list[Any] = []
+    crowds = rig.front.desk.leading._crowds
     for body, headers in requests:
         client = await rig.client()
         await client.send(request_bytes(path, body, **headers))
         clients.append(client)
-    crowds = rig.front.desk.leading._crowds
-    # Each waits in a crowd by now, or for the pod: nobody finds that the answer has come and gone.
-    await until(lambda: max(crowds._members.total(), len(rig.pod.questions)) >= len(requests))
+        # It waits in a crowd by now, or for the pod: nobody finds that the answer has come and gone.
+        await until(lambda: max(crowds._members.total(), len(rig.pod.questions)) >= len(clients))
     return clients
 
 
