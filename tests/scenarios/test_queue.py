@@ -68,10 +68,18 @@ async def a_full_place(tmp_path: Path, *flags: str) -> AsyncIterator[tuple[Place
             assert await Crowd(place, "vip", 1).over() == {"answered": 1}
         bronze = Crowd(place, "crowd", 100)
         try:
+            await has(lambda: have_come(place, bronze))
             await has(lambda: waits(place, "bronze"))
             yield place, bronze
         finally:
             await bronze.leave()
+
+
+async def have_come(place: Place, crowd: Crowd) -> bool:
+    """Whether the gateway has taken in all of them."""
+    ended = len(crowd.ended)
+    line = next(line for line in (await place.metrics()).splitlines() if line.startswith("hearth_open_requests "))
+    return ended + float(line.rpartition(" ")[2]) >= len(crowd.tasks)
 
 
 async def waits(place: Place, tier: str) -> bool:

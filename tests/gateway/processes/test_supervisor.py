@@ -252,7 +252,7 @@ async def test_without_their_supervisor_workers_end(client: aiohttp.ClientSessio
         for pid in children.values():
             await until(partial(has_ended, pid))
         assert not folder.exists()
-        async with serving("--pod", pod.url, "--listen", where, where=()) as again:
+        async with serving("--pod", pod.url, where=ports) as again:
             assert again.at("traffic") == gateway.at("traffic")
 
 
