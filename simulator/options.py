@@ -37,7 +37,8 @@ class Options:
     accents: bool = False
     """Answers have characters of several bytes here and there."""
     longest_thought: int = 0
-    """Tokens of what chat answers think before they say something, each prompt's its own number; 0: they do not think.
+    """Tokens of what chat answers think before they say something, each prompt's its own number between half and all of
+    them; 0: they do not think.
     As with `--reasoning-parser` and a template that opens the thoughts."""
     calls_tools: bool = False
     """Mostly call tools that they are offered (`--enable-auto-tool-choice`), instead of never."""

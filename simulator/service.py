@@ -192,7 +192,8 @@ class Service:
         """How much is still to be thought; None where no thoughts are open."""
         if prompt.thought is None:
             return None
-        return max(natural_tokens(~prompt.answer_state, 1, self.options.longest_thought) - prompt.thought, 0)
+        longest = self.options.longest_thought
+        return max(natural_tokens(~prompt.answer_state, max(longest // 2, 1), longest) - prompt.thought, 0)
 
     def _sequence(self, order: Order, prompt: Prompt, script: Script, chain_seed: int) -> EngineSequence:
         chain = Chain(chain_seed, prompt.tokens, self.options.profile.block_size)
