@@ -129,7 +129,7 @@ class ThinkingContract:
         ids = [each for value in values for each in value["choices"][0]["token_ids"]]
         assert len(ids) == tokens
         forwarded = {"prompt_token_ids": first["prompt_token_ids"] + ids[:-2]}
-        rest = deltas_of((await subject.stream(CHAT, tokens=2, kv_transfer_params=forwarded)).values())
+        rest = deltas_of((await subject.stream(CHAT, tokens=2, ignore_eos=True, kv_transfer_params=forwarded)).values())
         assert bool(joined(rest, "reasoning")) == (not fields)
         assert bool(joined(rest, "content")) == bool(fields)
 
