@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tests.chaos.cast import Cast
 from tests.chaos.deeds import Deed, Kind, Whom
@@ -49,8 +51,7 @@ class Doing:
         """What a program did that it must not: not end when told to."""
         self.lost: list[tuple[float, float]] = []
         """From when until when a gateway was not there, by the loop's clock."""
-        self.suffering: set[str] = set()
-        """Names of programs to which something is being done."""
+        self._suffering: Counter[str] = Counter()
         self._of: dict[Kind, Do] = {
             **dict.fromkeys(FAULTS, self._fault),
             **dict.fromkeys(LASTING_FAULTS, self._lasting_fault),
@@ -68,6 +69,20 @@ class Doing:
             Kind.REPLACE_REDIS: self._replace_redis,
         }
 
+    @property
+    def suffering(self) -> set[str]:
+        """Names of programs to which something is being done; some take longer than their deed was to last."""
+        return {name for name, deeds in self._suffering.items() if deeds}
+
+    @contextmanager
+    def to(self, name: str) -> Iterator[None]:
+        """While something is done to this program."""
+        self._suffering[name] += 1
+        try:
+            yield
+        finally:
+            self._suffering[name] -= 1
+
     async def all(self, deeds: Sequence[Deed]) -> None:
         """Each at its time; returns when the last is undone."""
         clock = asyncio.get_running_loop().time
@@ -82,11 +97,10 @@ class Doing:
         clock, name = asyncio.get_running_loop().time, f"{deed.kind.whom}{deed.who}"
         self._say(f"{deed.at_s:6.1f} s  {deed.kind} {deed.who} for {deed.lasts_s:.1f} s")
         began_s = clock()
-        self.suffering.add(name)
         try:
-            await self._of[deed.kind](deed)
+            with self.to(name):
+                await self._of[deed.kind](deed)
         finally:
-            self.suffering.discard(name)
             if deed.kind.whom is Whom.GATEWAY and deed.kind is not Kind.LAG_GATEWAY:
                 self.lost.append((began_s, clock()))
 

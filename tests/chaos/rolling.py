@@ -52,9 +52,8 @@ async def _running(cast: Cast, url: str) -> int:
 
 async def _roll_gateway(cast: Cast, doing: Doing, gateway: Gateway) -> None:
     """Nothing may be lost, so it does not count as lost: no client may have to ask anew."""
-    doing.suffering.add(gateway.name)
-    if not await gateway.program.stop():
-        doing.faults.append(f"{gateway.name} did not end in order when told to")
-    await gateway.program.start()
-    await gateway.program.ready(cast.session)
-    doing.suffering.discard(gateway.name)
+    with doing.to(gateway.name):
+        if not await gateway.program.stop():
+            doing.faults.append(f"{gateway.name} did not end in order when told to")
+        await gateway.program.start()
+        await gateway.program.ready(cast.session)

@@ -88,7 +88,7 @@ def _barred(fields: Body, said: Said) -> Bar | None:
         return Bar.CONVERSATION
     if fields.get("use_beam_search"):
         return Bar.COPIES
-    if said.has_call:
+    if said.has_call or _may_call_next(fields, said):
         return Bar.CALL
     if said.has_thought or fields.get("include_reasoning") is False:  # It may have thought, and told nobody.
         return Bar.REASONING
@@ -97,6 +97,15 @@ def _barred(fields: Body, said: Said) -> Bar | None:
     if _has_grammar(fields):
         return Bar.GRAMMAR
     return Bar.STOP if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, said.text) else None
+
+
+def _may_call_next(fields: Body, said: Said) -> bool:
+    """Whether a text was told to its end, and the call of a tool may stand behind it: who goes on with the text has
+    nothing more to say of either.
+    """
+    return (
+        said.api is Api.RESPONSES and said.is_over and bool(fields.get("tools")) and fields.get("tool_choice") != "none"
+    )
 
 
 def _has_grammar(fields: Body) -> bool:

@@ -150,6 +150,18 @@ def test_what_cannot_be_asked_for_truthfully_is_named(api: Api, fields: dict[str
     assert asked(api, {"messages": MESSAGES, "input": "Tell.", "max_tokens": 99} | fields) is bar
 
 
+def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
+    """Its client was told that it is whole: who goes on with it has nothing more to say, and would call nobody."""
+    over = said(Api.RESPONSES, is_over=True)
+    body = {"input": "Tell.", "tools": [{"type": "function", "name": "look"}]}
+    assert asked(Api.RESPONSES, body, over) is Bar.CALL
+    again = asked(Api.RESPONSES, body | {"temperature": 0}, over)
+    assert isinstance(again, Asking)
+    assert again.is_anew
+    for no_call in ({"input": "Tell."}, body | {"tool_choice": "none"}):
+        assert body_of(asked(Api.RESPONSES, no_call, over))["max_output_tokens"] == 1
+
+
 def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
     """Nor what calls, nor what thinks."""
     body = {"messages": MESSAGES}
