@@ -8,6 +8,7 @@ the call of a tool has come, nor what only the first had stored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import msgspec
@@ -38,6 +39,9 @@ USUAL_COMPLETION = 16
 
 OPENS_MESSAGE = "assistant"
 
+MOST_UNSEEN = 3
+"""Tokens behind the last event: a character has at most four bytes."""
+
 
 SAME_AGAIN = frozenset({Bar.GRAMMAR, Bar.CALL, Bar.REASONING, Bar.ECHO, Bar.PROMPT, Bar.STOP})
 """What is in the way of going on, but not of asking anew where the answer is the same again."""
@@ -48,12 +52,22 @@ class Asking(Struct, frozen=True):
 
     api: Api
     body: bytes
-    is_full: bool = False
-    """The answer has the length that its client allows: all that is missing is that it says so."""
+    left: float = inf
+    """Tokens that its client still allows, as far as events tell; all that is missing of an answer without any is that
+    it says so."""
     again: str = ""
     """What was said already, and will be said again."""
     is_anew: bool = False
     """All of the answer is asked for, as it was: what is said first is compared with what was said."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.left <= 0
+
+    @property
+    def may_be_full(self) -> bool:
+        """A token that began a character and did not end it was in no event."""
+        return self.left <= MOST_UNSEEN
 
 
 def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
@@ -75,12 +89,12 @@ def _ask_rest(api: Api, fields: Body, said: Said) -> Asking | Bar:
     bar = _barred(fields, said)
     if bar is not None:
         return bar
-    is_full = _lower(api, fields, said)
+    left = _lower(api, fields, said)
     bar = WRITERS[api](fields, said)
     if bar is not None:
         return bar
     dialect = Api.CHAT if api is Api.MESSAGES else api
-    return Asking(dialect, msgspec.json.encode(fields), is_full, again=_said_again(api, said))
+    return Asking(dialect, msgspec.json.encode(fields), left, again=_said_again(api, said))
 
 
 def _barred(fields: Body, said: Said) -> Bar | None:
@@ -133,8 +147,8 @@ def _may_be_stopping(fields: Body, text: str) -> bool:
     return any(text.endswith(stop[:count]) for stop in stops for count in range(1, len(stop)))
 
 
-def _lower(api: Api, fields: Body, said: Said) -> bool:
-    """Have limits say what is left of them; returns whether that is nothing.
+def _lower(api: Api, fields: Body, said: Said) -> float:
+    """Have limits say what is left of them, and return that.
 
     No engine says nothing: what is only to tell why the answer ended, and its usage, is asked for one token.
     """
@@ -142,14 +156,14 @@ def _lower(api: Api, fields: Body, said: Said) -> bool:
     limits = [name for name in LIMITS[api] if type(fields.get(name)) is int]
     if api is Api.COMPLETIONS and not limits:
         fields["max_tokens"], limits = USUAL_COMPLETION, ["max_tokens"]
-    is_full = any(fields[name] <= spent for name in limits)
+    left = min((fields[name] - spent for name in limits), default=inf)
     for name in limits:
         fields[name] = max(1, fields[name] - spent)
     if said.is_over:
         fields |= dict.fromkeys(limits or LIMITS[api][:1], 1)
     if type(fields.get("min_tokens")) is int:
         fields["min_tokens"] = 0 if said.is_over else max(0, fields["min_tokens"] - spent)
-    return is_full
+    return left
 
 
 def _said_again(api: Api, said: Said) -> str:

@@ -159,7 +159,7 @@ class Teller:
         where = {"item_id": item["id"], "output_index": 0, "content_index": 0}
         part: Event = {"type": "output_text", "annotations": [], "logprobs": None}
         yield {"type": "response.content_part.added", **where, "part": part | {"text": ""}}
-        for piece in tale.pieces:
+        for piece in filter(None, tale.pieces):
             yield {"type": "response.output_text.delta", **where, "delta": piece, "logprobs": []}
         text = "".join(tale.pieces)
         yield {"type": "response.output_text.done", **where, "text": text, "logprobs": []}

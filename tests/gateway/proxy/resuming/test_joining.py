@@ -17,7 +17,7 @@ from gateway.proxy.resuming.said import read_said
 from gateway.proxy.resuming.stitch import stitched
 from routing.request import Api
 from tests.gateway.proxy.resuming.hearing import read
-from tests.gateway.proxy.resuming.teller import STORIES, STORY, Event, Teller
+from tests.gateway.proxy.resuming.teller import PLAIN_STORY, STORIES, STORY, Event, Teller
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Tell."}], "stream": True}
 COMPLETION = {"model": "tiny", "prompt": "Tell: ", "stream": True}
@@ -36,6 +36,7 @@ ASKED: dict[str, tuple[Api, Event]] = {
     "message of some length": (Api.MESSAGES, MESSAGE | {"max_tokens": 7}),
     "response": (Api.RESPONSES, RESPONSE),
     "response of some length": (Api.RESPONSES, RESPONSE | {"max_output_tokens": 5}),
+    "response that nearly has its length": (Api.RESPONSES, RESPONSE | {"max_output_tokens": len(PLAIN_STORY) + 2}),
 }
 
 
@@ -103,6 +104,20 @@ def test_any_cuts_in_any_reads_are_not_seen(asked: str, cuts: list[int], reads: 
     api, body = ASKED[asked]
     if has_begun(api, body, cuts[0]):
         assert read(api, cut_and_joined(api, body, cuts, reads)) == read(api, undisturbed(api, body))
+
+
+def test_a_response_that_ends_with_half_a_character_has_its_length() -> None:
+    """No event has told its last token; the pod that goes on would say more, so it had not ended by itself."""
+    teller, body = Teller(("Once", " upon", "", "ï."), "pod"), RESPONSE | {"max_output_tokens": 3}
+    events = teller.answer(Api.RESPONSES, json.dumps(body).encode())
+    told = b"".join(events)
+    for cut in range(6, len(events)):
+        said = read_said(Api.RESPONSES, b"".join(events[:cut]), cut, withholds_usage=False)
+        rest = rest_of(json.dumps(body).encode(), said, sequences=1)
+        assert isinstance(rest, Rest)
+        joined = stitched(rest.stitch(withholds_usage=False), b"".join(teller.answer(Api.RESPONSES, rest.asking.body)))
+        assert joined is not None
+        assert read(Api.RESPONSES, said.told + joined).endings == read(Api.RESPONSES, told).endings
 
 
 def test_usage_that_the_client_did_not_ask_for_is_withheld() -> None:
