@@ -15,7 +15,7 @@ from tests.chaos.doing import Doing, Say
 from tests.chaos.programs import pause
 from tests.chaos.report import Tally
 from tests.chaos.rest import await_rest
-from tests.chaos.told import read_told
+from tests.chaos.told import Told, read_told
 from tests.chaos.watching import Watching
 
 
@@ -47,7 +47,7 @@ async def play_with(cast: Cast, scene: Scene, doing: Doing, do: Callable[[], Cor
     """The scene with what `do` does; clients ask for its seconds, or until that has been done where it takes longer."""
     clients, tally = Clients(cast.front.url, cast.undisturbed.url, key_of), Tally(f"seed {scene.seed}")
     tally.forgives = scene.forgives
-    watching = Watching(cast, lambda: doing.suffering)
+    watching, told_before = Watching(cast, lambda: doing.suffering), _told(cast)
     watch = asyncio.create_task(watching.watch())
     try:
         done = asyncio.create_task(do())
@@ -59,8 +59,12 @@ async def play_with(cast: Cast, scene: Scene, doing: Doing, do: Callable[[], Cor
     tally.lost, tally.most = doing.lost, watching.most
     tally.asked_again, tally.statuses = clients.asked_again, clients.statuses
     tally.faults_seen = [*doing.faults, *watching.faults.values(), *await await_rest(cast)]
-    tally.told = read_told(gateway.program.log for gateway in cast.gateways)
+    tally.told = _told(cast).since(told_before)
     return tally
+
+
+def _told(cast: Cast) -> Told:
+    return read_told(gateway.program.log for gateway in cast.gateways)
 
 
 async def _ask(clients: Clients, ended: list[Ended], scene: Scene, done: asyncio.Future[None]) -> None:

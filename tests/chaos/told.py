@@ -48,6 +48,17 @@ class Told:
             self.refused[line.error_type] += 1
         self.wasted_tokens += line.wasted_tokens or 0
 
+    def since(self, before: Told) -> Told:
+        """What was told after that: logs go on from scene to scene."""
+        return Told(
+            self.requests - before.requests,
+            self.resumed - before.resumed,
+            self.cuts - before.cuts,
+            self.wasted_tokens - before.wasted_tokens,
+            self.not_resumed - before.not_resumed,
+            self.refused - before.refused,
+        )
+
     def __str__(self) -> str:
         why = ", ".join(f"{count} {why}" for why, count in self.not_resumed.most_common()) or "none"
         return f"{self.resumed} resumed over {self.cuts} cuts ({self.wasted_tokens} tokens wasted), not resumed: {why}"

@@ -1,0 +1,25 @@
+"""What logs tell is counted once, however many scenes they go on through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.chaos.told import read_told
+
+RESUMED = b'{"message": "request", "resumed": 2, "status": 200, "wasted_tokens": 5}\n'
+REFUSED = (
+    b'{"message": "request", "resumed": 0, "status": 429, "error_type": "too_many_parallel", "unresumed": "call"}\n'
+)
+
+
+def test_a_scene_is_told_what_came_after_the_last_one(tmp_path: Path) -> None:
+    """Lines of the scenes before are in the same log."""
+    log = tmp_path / "gateway.log"
+    log.write_bytes(RESUMED + REFUSED)
+    before = read_told([log])
+    assert (before.requests, before.resumed, before.cuts, before.wasted_tokens) == (2, 1, 2, 5)
+    log.write_bytes(RESUMED + REFUSED + RESUMED + b'{"message": "requ')
+    told = read_told([log]).since(before)
+    assert (told.requests, told.resumed, told.cuts, told.wasted_tokens) == (1, 1, 2, 5)
+    assert not told.refused
+    assert not told.not_resumed

@@ -1,0 +1,43 @@
+"""`tinyqwen` as a model that thinks: its template opens thoughts, and what would end them is a token of its own.
+
+It never ends them by itself, being random; a budget of thoughts has the engine end them. Made from the folder that
+`make vllm-venv` has built, for the tests that need it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tests.vllm.pods import FINE, VENV, PodPlan
+
+MARKS = ("<think>", "</think>")
+"""In place of the two rarest tokens, which nothing is made of."""
+
+OPENING = """\
+{%- if add_generation_prompt -%}
+  {{- '<think>\\n' if enable_thinking | default(true) else '<think>\\n\\n</think>\\n\\n' -}}
+{%- endif -%}
+"""
+
+
+def build(folder: Path) -> None:
+    """Write the model into this folder, which is not there yet."""
+    shutil.copytree(VENV / "models" / "tinyqwen", folder)
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + OPENING)
+    told = folder / "tokenizer.json"
+    tokenizer = json.loads(told.read_text())
+    vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
+    for mark, word in zip(MARKS, sorted(vocabulary, key=vocabulary.__getitem__)[-len(MARKS) :], strict=True):
+        number = vocabulary[mark] = vocabulary.pop(word)
+        merges[:] = [merge for merge in merges if "".join(merge) != word]
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+        tokenizer["added_tokens"].append({"id": number, "content": mark, **flags})
+    told.write_text(json.dumps(tokenizer))
+
+
+def thinking(folder: Path, name: str) -> PodPlan:
+    """A pod of it, known by this name."""
+    return PodPlan(str(folder), name=name, flags=(*FINE, "--reasoning-parser", "deepseek_r1"))
