@@ -40,9 +40,18 @@ class Attempt(Struct, frozen=True, gc=False):
     """Asked beside another, whose first token was late."""
     fallback: Fallback | None = None
     """Why it was no pair where it should have been one, or what its pair came to nothing by."""
+    was_failing: bool = False
+    """Its pod had failed others before, and answered nobody since."""
 
 
-def show_attempt(placement: Placement, ended: str, usage: Usage | None, fallback: Fallback | None = None) -> Attempt:
+def show_attempt(
+    placement: Placement,
+    ended: str,
+    usage: Usage | None,
+    fallback: Fallback | None = None,
+    *,
+    was_failing: bool = False,
+) -> Attempt:
     """The receipt's line for one placement that has ended."""
     predicted, side = placement.predicted, placement.prefill
     first = placement.first_token_s
@@ -63,6 +72,7 @@ def show_attempt(placement: Placement, ended: str, usage: Usage | None, fallback
         predicted_transfer_s=None if side is None else side.transfer.seconds,
         transfer_s=None if side is None else side.transfer_s,
         fallback=fallback,
+        was_failing=was_failing,
     )
 
 

@@ -34,9 +34,7 @@ class RetryTerms:
     """How much there is to spend, and on how much of one request."""
 
     attempts: int = 3
-    """Of a request before its first byte, the first one included."""
-    attempts_when_broken: int = 2
-    """A request that breaks a pod may be what breaks it: it gets one more pod, not the whole fleet."""
+    """Pods that may fail one request before its first byte: the request itself may be what breaks them."""
     cuts: int = 8
     """How often one stream is gone on with elsewhere."""
     share: float = 0.2
@@ -49,6 +47,12 @@ class RetryTerms:
     """Late: after so many times what was predicted ..."""
     hedge_least_s: float = 0.5
     """... and this on top."""
+
+    def may_ask_again(self, failed: int, asked: int) -> bool:
+        """Whether a request may be sent to one more pod. `failed`: those it has failed at that failed nobody else
+        before; `asked`: all that have seen it, of which there is an end as well.
+        """
+        return failed < self.attempts and asked < self.attempts**2
 
     def late_s(self, predicted_s: float) -> float:
         """From the choice of an engine until its first token is late."""

@@ -18,8 +18,7 @@ NONE_OR_MORE = Kind(
 )
 
 RETRIES: Mapping[str, Word] = {
-    "attempts": Word("attempts", COUNT, "Pods that one request may be sent to before its first byte."),
-    "attempts_when_broken": Word("attempts_when_broken", COUNT, "The same where the pods say that they failed."),
+    "attempts": Word("attempts", COUNT, "Pods, well till then, that may fail one request before its first byte."),
     "cuts": Word("cuts", NONE_OR_MORE, "How often one stream is gone on with elsewhere; 0: never."),
     "share": Word("share", FRACTION, "Second attempts for each request, in the long run."),
     "saved": Word("saved", NONE_OR_MORE, "Second attempts that may come at once after a time without."),

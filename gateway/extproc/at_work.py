@@ -49,7 +49,7 @@ class EnvoyShell:
         pods: PodKeys,
         *,
         is_ready: Callable[[], bool],
-        take_end: Callable[[str, LegEnd], None],
+        take_end: Callable[[str, LegEnd], object],
         number: int,
     ) -> None:
         """`number` tells workers of one host apart, 0 where there is but one: each has its port, or they share."""

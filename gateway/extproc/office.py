@@ -47,7 +47,7 @@ class Office:
         rules: Rules,
         budget: Budget,
         kept_headers: set[bytes],
-        pass_over: Callable[[str], None],
+        pass_over: Callable[[str], object],
         clock: Callable[[], float],
         draw: Callable[[], float],
     ) -> None:

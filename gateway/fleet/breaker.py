@@ -48,6 +48,11 @@ class Breaker:
     def is_open(self) -> bool:
         return self.state is State.OPEN
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether it has failed, and answered nobody since."""
+        return self.failures > 0 or (self.state is not State.CLOSED and not self.successes)
+
     def failed(self, now_s: float) -> Breaker:
         """A request or a probe failed, and it was the pod's fault."""
         if self.state is State.OPEN:

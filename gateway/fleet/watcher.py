@@ -106,18 +106,25 @@ class Watcher:
                 await self.has_looked.wait()
         self._has_waited = True
 
-    def take_end(self, url: str, end: LegEnd) -> None:
-        """A request on a pod has ended."""
+    def take_end(self, url: str, end: LegEnd) -> bool:
+        """A request on a pod has ended. Returns whether the pod was failing others before."""
         pod = self._pods.get(url)
-        if pod is None or end is LegEnd.BUSY:
-            return
+        if pod is None:
+            return False
+        was_failing = pod.breaker.is_failing
+        if end is not LegEnd.BUSY:
+            self._draw_from(pod, end)
+        return was_failing
+
+    def _draw_from(self, pod: WatchedPod, end: LegEnd) -> None:
+        """What a request's end tells of its pod."""
         if end in (LegEnd.ANSWERED, LegEnd.UNCONVINCING):  # It was the model that was not good enough.
             moved = pod.breaker.succeeded()
             if moved is not pod.breaker:
                 self._move_breaker(pod, moved)
             return
         if end is LegEnd.HUNG and not pod.is_hung:
-            self._say("warning", "pod hangs, though its server may be well", pod=url)
+            self._say("warning", "pod hangs, though its server may be well", pod=pod.url)
             pod.take_silence(self._clock())
             self._show(pod)
         else:

@@ -35,8 +35,10 @@ REASON_OF_END = {
     LegEnd.STALLED: Reason.POD_TIMEOUT,
 }
 
-Health = Callable[[str, LegEnd], None]
-"""Told of every attempt's pod and end; opens breakers."""
+Health = Callable[[str, LegEnd], bool | None]
+"""Told of every attempt's pod and end; opens breakers. Returns whether the pod was failing others before that,
+as far as it is known.
+"""
 
 
 MOST_FALLBACKS = 2
@@ -50,6 +52,10 @@ GONE = frozenset({LegEnd.LOST, LegEnd.HUNG})
 
 WITHOUT_KV = frozenset({Fallback.TRANSFER_STALLED, Fallback.TRANSFER_FAILED})
 """Whoever has lost so much time is not to lose it again."""
+
+
+UNCOUNTED = frozenset({LegEnd.UNCONVINCING, LegEnd.UNREACHABLE})
+"""No pod has failed the request: one has answered, or has seen nothing of it."""
 
 
 class Carrying:
@@ -99,22 +105,27 @@ class Carrying:
             journey.ended(placement, leg, now_s)
         fallback = placement.fallback if leg is None else leg.fallback or placement.fallback
         ended, usage = (leg.end, leg.usage) if leg is not None else ("client_gone", None)
-        journey.attempts.append(show_attempt(placement, ended, usage, fallback))
+        was_failing = leg is not None and self._tell(placement, leg)
+        journey.attempts.append(show_attempt(placement, ended, usage, fallback, was_failing=was_failing))
         if leg is not None:
             self._judge(journey, placement, leg)
 
-    def _judge(self, journey: Journey, placement: Placement, leg: Leg) -> None:
-        """Who is to blame for an attempt's end, and what the next one is to be without."""
+    def _tell(self, placement: Placement, leg: Leg) -> bool:
+        """Tell how its pods did. Returns whether the one that was to answer was failing others before."""
         side = placement.prefill
         if side is not None and side.done_s is not None:
             self._health(side.engine.pod, LegEnd.ANSWERED)
         if leg.blames is not None:
             self._health(leg.blames, leg.end)
+            return False
+        return leg.fallback in DECODE_PODS_OWN and bool(self._health(placement.engine.pod, leg.end))
+
+    def _judge(self, journey: Journey, placement: Placement, leg: Leg) -> None:
+        """What the next attempt is to be without, after one that ended so."""
+        if leg.blames is not None:
             journey.avoid |= {leg.blames}
-        elif leg.fallback in DECODE_PODS_OWN:
-            self._health(placement.engine.pod, leg.end)
-            if leg.end is not LegEnd.ANSWERED:
-                journey.avoid |= {placement.engine.pod}
+        elif leg.fallback in DECODE_PODS_OWN and leg.end is not LegEnd.ANSWERED:
+            journey.avoid |= {placement.engine.pod}
         if leg.fallback in WITHOUT_KV or _fallbacks(journey) >= MOST_FALLBACKS:
             journey.request = replace(journey.request, is_whole=True)
 
@@ -124,9 +135,9 @@ class Carrying:
             is_in_time = self._clock() < self._deadline(journey)
             may = leg.rest is not None and journey.cuts <= self._retries.cuts and is_in_time
             return may and self._budget.take(Try.CUT)
-        most = self._retries.attempts_when_broken if leg.end is LegEnd.BROKEN else self._retries.attempts
-        failed = sum(_counts(attempt) for attempt in journey.attempts)
-        may = failed < most and self._clock() < self._deadline(journey)
+        asked = [attempt for attempt in journey.attempts if _counts(attempt)]
+        failed = sum(not attempt.was_failing for attempt in asked)
+        may = self._retries.may_ask_again(failed, len(asked)) and self._clock() < self._deadline(journey)
         return may and (leg.end is LegEnd.UNREACHABLE or self._budget.take(_try_after(journey, leg)))
 
     def _deadline(self, journey: Journey) -> float:
@@ -150,8 +161,10 @@ def _fallbacks(journey: Journey) -> int:
 
 
 def _counts(attempt: Attempt) -> bool:
-    """Whether it is one of the few attempts of a request: not where it failed by the other half of a pair."""
-    if attempt.ended == LegEnd.UNCONVINCING:
+    """Whether it is one of the few attempts of a request: not where it failed by the other half of a pair, nor where
+    nobody was there to be asked.
+    """
+    if attempt.ended in UNCOUNTED:
         return False
     return attempt.prefill is None or attempt.fallback in DECODE_PODS_OWN
 

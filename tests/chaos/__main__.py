@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.chaos.cast import on_stage
 from tests.chaos.clients import Fate
-from tests.chaos.deeds import CUTTING, DENSE
+from tests.chaos.deeds import CUTTING, DENSE, Kind
 from tests.chaos.doing import Doing
 from tests.chaos.play import Scene, play, play_with
 from tests.chaos.report import Tally
@@ -72,7 +72,8 @@ async def rolled(options: argparse.Namespace) -> AsyncIterator[Tally]:
 
 
 def a_scene(options: argparse.Namespace, seed: int, seconds: float) -> Scene:
-    return Scene(seed, seconds, options.rate, frozenset(map(Fate, options.forgive)), thinks=options.thinking)
+    scene = Scene(seed, seconds, options.rate, frozenset(map(Fate, options.forgive)), thinks=options.thinking)
+    return replace(scene, kinds=tuple(map(Kind, options.only)), pace=DENSE) if options.only else scene
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -106,6 +107,9 @@ def main() -> int:
     asked.add_argument("--rate", type=float, default=4.0, help="requests a second (4); 1 takes about half a core")
     asked.add_argument(
         "--thinking", action=argparse.BooleanOptionalAction, default=True, help="ask for thoughts, calls, schemas too"
+    )
+    asked.add_argument(
+        "--only", nargs="+", choices=[*Kind], metavar="DEED", help="nothing but these, one upon the other"
     )
     asked.add_argument("--forgive", nargs="*", default=[], choices=[*Fate], help="fates that are no fault this time")
     return bool(asyncio.run(run(asked.parse_args())))

@@ -81,3 +81,14 @@ def test_the_budget_holds(events: list[Try | str], saved: int, share: float) -> 
 def test_a_first_token_is_late_by_its_own_prediction() -> None:
     """Three times as long as was foretold, and half a second."""
     assert RetryTerms().late_s(2.0) == pytest.approx(6.5)
+
+
+@pytest.mark.parametrize(("failed", "asked", "may"), [(2, 2, True), (3, 3, False), (2, 8, True), (2, 9, False)])
+def test_a_request_is_sent_to_few_pods(failed: int, asked: int, may: bool) -> None:
+    """Three that failed nobody else before; with those that did, nine in all."""
+    assert RetryTerms().may_ask_again(failed, asked) is may
+
+
+def test_one_attempt_is_one() -> None:
+    """Whoever wants no second attempts gets none, whatever is known of the pod."""
+    assert not RetryTerms(attempts=1).may_ask_again(failed=0, asked=1)

@@ -25,6 +25,18 @@ def test_a_success_that_changes_nothing_gives_the_same_value() -> None:
     assert breaker.succeeded() is breaker
 
 
+def test_it_is_failing_until_it_has_answered() -> None:
+    """From the first failure on, open or not; on trial it has yet to show that it can."""
+    breaker = Breaker(RULES)
+    assert not breaker.is_failing
+    assert breaker.failed(0).is_failing
+    assert not breaker.failed(0).succeeded().is_failing
+    assert opened().is_failing
+    trial = opened().probed(1)
+    assert trial.is_failing
+    assert not trial.succeeded().is_failing
+
+
 def test_it_opens_at_once_where_nobody_listens() -> None:
     """A refused connection needs no second opinion."""
     assert Breaker(RULES).tripped(0).is_open

@@ -93,6 +93,16 @@ async def test_failing_requests_open_the_breaker_though_the_probe_is_well() -> N
         watch.watcher.take_end("http://unknown:1", LegEnd.LOST)
 
 
+async def test_it_is_told_whether_a_pod_was_failing_before() -> None:
+    """The first failure is not known of before it; an answer ends it; of pods that nobody knows nothing is known."""
+    pod = FakePod()
+    async with fake_pods(pod), watching(static(pod.url), rhythm=Rhythm(probe_s=60)) as watch:
+        await watch.stands(pod.url, Standing.READY)
+        ends = (LegEnd.BROKEN, LegEnd.BUSY, LegEnd.LOST, LegEnd.ANSWERED, LegEnd.BROKEN)
+        assert [watch.watcher.take_end(pod.url, end) for end in ends] == [False, True, True, True, False]
+        assert not watch.watcher.take_end("http://unknown:1", LegEnd.BROKEN)
+
+
 async def test_a_refused_connection_is_looked_into_at_once() -> None:
     """The next probe does not wait for its turn."""
     pod = FakePod()
