@@ -3,8 +3,11 @@
 An engine shows its pulse by every byte of every answer. The longest silence that it broke is learned for each engine
 and model, and fades while it is listened to. A silence is too long at some times that length; while somebody's prompt
 is being computed, at as many times what that was predicted to take. Only time that was listened through counts: not
-while nobody was asked, not while we ourselves were held up, and not while the client does not read. Knows no
-connection and no clock; whoever looks tells the time.
+while nobody was asked, not while we ourselves were held up, and not while the client does not read.
+
+A silence is the engine's for as long as whoever is told now has waited for it. What another stream was silent for
+beyond that is its own: the engine was alive. So a stream that is mute for good neither teaches that its engine is slow
+nor hides behind it, however few others there are. Knows no connection and no clock; whoever looks tells the time.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ class Bounds:
     least_alone_s: float = 15.0
     """Nor is one stream while others of its engine flow: an engine may put one aside for lack of room."""
     first_s: float = 10.0
-    """For so long is an engine of which nothing is known taken to have been silent."""
+    """For so long is an engine of which nothing is known taken to have been silent; single streams for no time."""
     half_s: float = 120.0
     """Of listening, after which a silence counts for half as long."""
 
@@ -88,8 +91,8 @@ class Pulse:
     """One engine's, serving one model."""
 
     __slots__ = (
-        *("_bound_as_of_s", "_bound_s", "_bounds", "_most_s", "_peers"),
-        *("alone", "given_up_s", "looked_s", "most_between_looks_s", "quiet_s", "together", "waiting"),
+        *("_bound_as_of_s", "_bound_s", "_bounds", "_broken_s", "_most_s", "_peers", "_quiet_s"),
+        *("alive_s", "alone", "given_up_s", "has_spoken", "listening", "looked_s", "most_between_looks_s", "together"),
     )
 
     def __init__(self, bounds: Bounds, most_s: float, peers: Peers, now_s: float) -> None:
@@ -97,49 +100,71 @@ class Pulse:
         self._most_s = most_s
         self._peers = peers
         self._bound_s, self._bound_as_of_s = 0.0, -inf
+        self._quiet_s = self._broken_s = 0.0
         self.most_between_looks_s = bounds.most_between_looks_s
         self.looked_s = now_s
-        self.quiet_s = 0.0
-        """Listened through since the last byte for anybody."""
+        self.has_spoken = False
+        """To somebody, since the look before this one."""
+        self.alive_s = 0.0
+        """Listened through up to its last byte before this look, without the silences that it broke."""
         self.given_up_s = -inf
         """When it was last taken for silent for good: so is whoever has asked it before then."""
         self.together = Longest(bounds.first_s)
         """Silences of all its streams at once."""
-        self.alone = Longest(bounds.first_s)
-        """Silences of single ones while others had tokens."""
-        self.waiting: set[Vigil] = set()
-        """Those whose prompts it has yet to compute."""
+        self.alone = Longest(0.0)
+        """Silences of single ones while it was alive."""
+        self.listening: set[Vigil] = set()
+        """Those whose answers have not ended."""
 
     def __repr__(self) -> str:
-        return f"<Pulse quiet for {self.quiet_s:.1f} s, {len(self.waiting)} waiting>"
+        return f"<Pulse quiet for {self.quiet_s:.1f} s, {len(self.listening)} listening>"
+
+    @property
+    def quiet_s(self) -> float:
+        """Listened through since the last byte for anybody."""
+        return 0.0 if self.has_spoken else self._quiet_s
 
     def begin(self, now_s: float) -> None:
         """It is asked something. Where nobody was listening, its silence begins now."""
         if now_s - self.looked_s > self.most_between_looks_s:
-            self.looked_s, self.quiet_s = now_s, 0.0
+            self.look(now_s)
+            self._quiet_s = 0.0
 
     def look(self, now_s: float) -> None:
         """Time has passed in which somebody listened."""
         if now_s <= self.looked_s:
             return
+        self._settle()
         passed_s, self.looked_s = min(now_s - self.looked_s, self.most_between_looks_s), now_s
-        self.quiet_s += passed_s
+        self._quiet_s += passed_s
 
-    def beat(self, now_s: float) -> None:
-        """It has said something to somebody."""
+    def beat(self, now_s: float, silent_s: float) -> None:
+        """It has said something to somebody who has had nothing for so long: so long has it been silent, as we know."""
         self.look(now_s)
-        self.given_up_s = -inf
-        if not self.quiet_s:  # Another of its streams was heard in this very look.
+        self.given_up_s, self.has_spoken = -inf, True
+        broken_s = min(silent_s, self._quiet_s)
+        if broken_s <= self._broken_s:  # Who was heard before in this very look has waited as long.
             return
         for longest in (self.together, self.alone):
-            longest.fade(self.quiet_s, self._bounds.half_s)
-        self.together.saw(self.quiet_s)
-        self.quiet_s = 0.0
+            longest.fade(broken_s - self._broken_s, self._bounds.half_s)
+        self.together.saw(broken_s)
+        self._broken_s = broken_s
+
+    def _settle(self) -> None:
+        """Reckon with what was said in the last look only now: its other streams may have been told a moment later."""
+        if self.has_spoken:
+            self.alive_s += self._quiet_s - max(0.0, self._broken_s - self.most_between_looks_s)
+            self._quiet_s = self._broken_s = 0.0
+            self.has_spoken = False
 
     def give_up(self, now_s: float) -> None:
-        """Take it for silent for good. Perhaps it is not: next time it may be silent for twice as long as now."""
+        """Take it for silent for good. Perhaps it is not: next time several may hear nothing for twice as long as now.
+
+        One stream alone may be what was lost, and is no reason to bear with the next one for longer.
+        """
         self.given_up_s = now_s
-        self.together.saw(2 * self.quiet_s / self._bounds.times)
+        if len(self.listening) > 1:
+            self.together.saw(2 * self.quiet_s / self._bounds.times)
         self._peers.found[Late.ENGINE] += 1
 
     def give_up_one(self, silent_s: float) -> None:
@@ -150,12 +175,12 @@ class Pulse:
     def bound_s(self) -> float:
         """For how long it may say nothing to anybody."""
         bounds = self._bounds
-        expected_s = max((vigil.expected_s for vigil in self.waiting), default=0.0)
+        expected_s = max((vigil.expected_s for vigil in self.listening), default=0.0)
         usual_s = max(self.together.seconds, self._peers.usual_s())
         return min(self._most_s, max(bounds.least_s, bounds.times * max(usual_s, expected_s)))
 
     def bound_of_look_s(self) -> float:
-        """The same as of the last look, where all who wait for it ask: reckoned once for all of them."""
+        """The same as of the last look, where all who listen ask: reckoned once for all of them."""
         if self._bound_as_of_s != self.looked_s:
             self._bound_s, self._bound_as_of_s = self.bound_s(), self.looked_s
         return self._bound_s
@@ -170,9 +195,8 @@ class Vigil:
     """One request's wait for the next byte of its answer, looked at now and then."""
 
     __slots__ = (
-        *("_alone_s", "_asked_s", "_bounds", "_has_begun", "_has_head", "_is_telling", "_looked_s", "_pulse"),
-        "_silent_s",
-        "expected_s",
+        *("_alive_s", "_alone_s", "_asked_s", "_bounds", "_has_begun", "_has_head", "_is_telling", "_looked_s"),
+        *("_pulse", "_silent_s", "_was_paused", "expected_s"),
     )
 
     def __init__(self, pulse: Pulse, bounds: Bounds, expected_s: float, now_s: float, *, is_telling: bool) -> None:
@@ -180,12 +204,13 @@ class Vigil:
         self._pulse = pulse
         self._bounds = bounds
         self._asked_s = self._looked_s = now_s
-        self._silent_s = self._alone_s = 0.0
+        self._silent_s = self._alone_s = self._alive_s = 0.0
         self._is_telling = is_telling
-        self._has_begun = self._has_head = False
+        self._has_begun = self._has_head = self._was_paused = False
         self.expected_s = expected_s
+        """Nothing, once it has begun."""
         pulse.begin(now_s)
-        pulse.waiting.add(self)
+        pulse.listening.add(self)
 
     def __repr__(self) -> str:
         return f"<Vigil, silent for {self._silent_s:.1f} s>"
@@ -193,33 +218,33 @@ class Vigil:
     def heard(self, now_s: float, *, has_begun: bool) -> None:
         """Something has come since the last look. `has_begun`: some of it was the client's.
 
-        What comes first and is nobody's is a head, which servers send before their engine has done anything.
+        What comes first and is nobody's is a head, which servers send before their engine has done anything. What comes
+        behind a pause may have lain there for as long.
         """
-        self._looked_s = now_s
+        self._pass(now_s)
         if not has_begun and not self._has_head:
             self._has_head = True
             return
         pulse = self._pulse
-        pulse.beat(now_s)
+        if not self._was_paused:
+            pulse.beat(now_s, self._silent_s)
         if self._has_begun:
             pulse.alone.saw(self._alone_s)
-        else:
-            self._has_begun = True
-            pulse.waiting.discard(self)
-        self._silent_s = self._alone_s = 0.0
+        self._has_begun, self.expected_s = True, 0.0
+        self._hears_from_now_on()
 
     def paused(self, now_s: float) -> None:
         """Its client does not read, so nothing can come: that says nothing of the engine, either way."""
-        self._looked_s, self._silent_s, self._alone_s = now_s, 0.0, 0.0
+        self._pass(now_s)
+        self._hears_from_now_on()
+        self._was_paused = True
 
     def silent(self, now_s: float) -> Late | None:
         """Nothing has come since the last look: whether that is too long by now."""
         pulse, bounds = self._pulse, self._bounds
         pulse.look(now_s)
-        passed_s, self._looked_s = min(now_s - self._looked_s, pulse.most_between_looks_s), now_s
-        self._silent_s += passed_s
-        if pulse.quiet_s <= pulse.most_between_looks_s:  # It speaks to others.
-            self._alone_s += passed_s
+        self._pass(now_s)
+        self._alone_s = min(self._silent_s, pulse.alive_s - self._alive_s)
         if self._asked_s < pulse.given_up_s:
             return Late.ENGINE
         if self._silent_s < bounds.least_s or not (self._is_telling or self._has_begun):
@@ -234,7 +259,15 @@ class Vigil:
 
     def over(self) -> None:
         """The answer has ended, however it did."""
-        self._pulse.waiting.discard(self)
+        self._pulse.listening.discard(self)
+
+    def _pass(self, now_s: float) -> None:
+        passed_s, self._looked_s = min(now_s - self._looked_s, self._pulse.most_between_looks_s), now_s
+        self._silent_s += passed_s
+
+    def _hears_from_now_on(self) -> None:
+        self._silent_s = self._alone_s = 0.0
+        self._alive_s, self._was_paused = self._pulse.alive_s, False
 
 
 class Lateness:

@@ -6,52 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.lateness import Bounds, Late, Lateness, Pulse, Vigil
-
-BOUNDS = Bounds(times=4.0, least_s=2.0, least_alone_s=8.0, first_s=3.0, half_s=60.0)
-LOOK_S = 0.5
-
-
-class Watch:
-    """Engines that are looked at every half second, and who waits for what they say."""
-
-    def __init__(self, most_s: float = 300.0) -> None:
-        self.now_s = 0.0
-        self.lateness = Lateness(BOUNDS, most_s)
-
-    def asks(self, engine: str = "e", expected_s: float = 0.1, *, is_telling: bool = True) -> Vigil:
-        return self.lateness.vigil(engine, "m", expected_s, self.now_s, is_telling=is_telling)
-
-    def streams(self, engine: str = "e", expected_s: float = 0.1) -> Vigil:
-        """One whose client has had its first token."""
-        vigil = self.asks(engine, expected_s)
-        self.now_s += LOOK_S
-        vigil.heard(self.now_s, has_begun=True)
-        return vigil
-
-    def flows(self, *vigils: Vigil, seconds: float) -> None:
-        for _ in range(round(seconds / LOOK_S)):
-            self.now_s += LOOK_S
-            for vigil in vigils:
-                vigil.heard(self.now_s, has_begun=True)
-
-    def silent_for(self, seconds: float, *vigils: Vigil, flowing: tuple[Vigil, ...] = ()) -> dict[int, Late]:
-        """Who is found late within so many seconds in which these have nothing, while those go on."""
-        found: dict[int, Late] = {}
-        for _ in range(round(seconds / LOOK_S)):
-            self.now_s += LOOK_S
-            for vigil in flowing:
-                vigil.heard(self.now_s, has_begun=True)
-            for number, vigil in enumerate(vigils):
-                late = vigil.silent(self.now_s) if number not in found else None
-                if late is not None:
-                    found[number] = late
-        return found
-
-    def bound_s(self, engine: str = "e") -> float:
-        bound_s = self.lateness.bound_s(engine, "m")
-        assert bound_s is not None
-        return bound_s
+from routing.lateness import Late, Pulse
+from tests.routing.listening import LOOK_S, Watch
 
 
 def test_an_engine_of_which_nothing_is_known_has_time() -> None:
@@ -223,9 +179,9 @@ def test_an_engine_among_slow_ones_is_borne_as_they_are() -> None:
 def test_one_that_is_given_up_in_vain_is_borne_for_longer() -> None:
     """Twice as long as it had been silent for."""
     watch = Watch()
-    vigil = watch.streams()
-    watch.flows(vigil, seconds=600)
-    assert watch.silent_for(2.0, vigil) == {0: Late.ENGINE}
+    several = watch.streams(), watch.streams()
+    watch.flows(*several, seconds=600)
+    assert watch.silent_for(2.0, *several) == {0: Late.ENGINE, 1: Late.ENGINE}
     assert 3.5 < watch.bound_s() <= 4.0
 
 
