@@ -133,6 +133,8 @@ class RequestLine(msgspec.Struct):
     """How often another pod went on with its stream."""
     unresumed: str | None = None
     """Why nobody did."""
+    wasted_tokens: int = 0
+    """Of prompt and answer, that were computed again for that, or beside another attempt."""
 
 
 class UsageLine(msgspec.Struct):
@@ -192,6 +194,7 @@ def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
         promise_met=outcome.promise_met,
         resumed=outcome.resumed,
         unresumed=outcome.unresumed,
+        wasted_tokens=outcome.wasted_tokens,
     )
     return _as_json(line) + b"\n"
 

@@ -112,17 +112,15 @@ class Watcher:
         if pod is None:
             return False
         was_failing = pod.breaker.is_failing
-        if end is not LegEnd.BUSY:
-            self._draw_from(pod, end)
-        return was_failing
-
-    def _draw_from(self, pod: WatchedPod, end: LegEnd) -> None:
-        """What a request's end tells of its pod."""
         if end in (LegEnd.ANSWERED, LegEnd.UNCONVINCING):  # It was the model that was not good enough.
             moved = pod.breaker.succeeded()
             if moved is not pod.breaker:
                 self._move_breaker(pod, moved)
-            return
+        elif end.is_pods_fault:
+            self._take_failure(pod, end)
+        return was_failing
+
+    def _take_failure(self, pod: WatchedPod, end: LegEnd) -> None:
         if end is LegEnd.HUNG and not pod.is_hung:
             self._say("warning", "pod hangs, though its server may be well", pod=pod.url)
             pod.take_silence(self._clock())

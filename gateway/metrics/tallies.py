@@ -155,7 +155,7 @@ class Tallies:
         tally.duration_s.observe(outcome.duration_s)
         if outcome.shared is not None:
             tally.shared_answers += 1
-        if outcome.resumed:
+        if outcome.resumed or outcome.unresumed:
             tally.resumed += outcome.resumed
             tally.wasted_tokens += outcome.wasted_tokens
         if outcome.unresumed is not None:

@@ -65,9 +65,7 @@ class Journey(Struct):
         has_gone_on = placement.first_token_s is not None
         if self.cuts and has_gone_on:
             self.resumed += not leg.is_behind
-            if leg.usage is not None:
-                self.wasted_tokens += leg.usage.prompt_tokens - (leg.usage.cached_tokens or 0)
-            self.wasted_tokens += leg.repeated
+            self.wasted_tokens += _computed(placement, leg.usage) + leg.repeated
         if leg.begun and self.begun_by is None:
             self.begun_by, self.held_s = placement, leg.held_s
         if leg.begun and leg.end is not LegEnd.ANSWERED:
@@ -158,3 +156,13 @@ class Journey(Struct):
         if self.refusal:
             return status_of(self.refusal.reason, anthropic=self.request.api.is_anthropic)
         return self.leg.status if self.leg else CLIENT_GONE_STATUS
+
+
+def _computed(placement: Placement, usage: Usage | None) -> int:
+    """Prompt tokens that its engine has computed: as it tells, and where it was lost as well, as was foretold."""
+    predicted = placement.predicted
+    prompt, warm = predicted.prompt_tokens, predicted.warm_tokens
+    if usage is not None:
+        prompt = usage.prompt_tokens
+        warm = warm if usage.cached_tokens is None else usage.cached_tokens
+    return max(0, round(prompt - warm))

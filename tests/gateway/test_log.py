@@ -47,6 +47,7 @@ def test_a_request_is_one_line_of_known_fields() -> None:
         ("promise_met", None),
         ("resumed", 0),
         ("unresumed", None),
+        ("wasted_tokens", 0),
     ]
 
 

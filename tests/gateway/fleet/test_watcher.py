@@ -93,6 +93,16 @@ async def test_failing_requests_open_the_breaker_though_the_probe_is_well() -> N
         watch.watcher.take_end("http://unknown:1", LegEnd.LOST)
 
 
+async def test_what_is_nobodys_fault_is_not_held_against_a_pod() -> None:
+    """One that says something else than another, or would not go on with what that one began, is as well as before."""
+    pod = FakePod()
+    async with fake_pods(pod), watching(static(pod.url), rhythm=Rhythm(probe_s=60)) as watch:
+        await watch.stands(pod.url, Standing.READY)
+        for end in (LegEnd.DIFFERENT, LegEnd.UNWILLING, LegEnd.STALLED) * 3:
+            assert not watch.watcher.take_end(pod.url, end)
+        assert watch.pod(pod.url).standing is Standing.READY
+
+
 async def test_it_is_told_whether_a_pod_was_failing_before() -> None:
     """The first failure is not known of before it; an answer ends it; of pods that nobody knows nothing is known."""
     pod = FakePod()

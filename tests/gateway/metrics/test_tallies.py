@@ -39,12 +39,13 @@ def test_a_shared_answer_is_counted_as_one() -> None:
 
 
 def test_streams_that_were_cut_are_counted() -> None:
-    """Those that went on, with what that took again; and those that did not, by why."""
+    """Those that went on and those that did not, by why, with what was computed again for them: not beside them."""
     counts = tallies()
     counts.witness(an_outcome(resumed=2, wasted_tokens=40))
-    counts.witness(an_outcome(status=502, reason=Reason.POD_LOST, unresumed=Bar.CALL))
+    counts.witness(an_outcome(status=502, reason=Reason.POD_LOST, unresumed=Bar.CALL, wasted_tokens=5))
+    counts.witness(an_outcome(wasted_tokens=300))
     tally = counts.models["tiny"]
-    assert (tally.resumed, tally.wasted_tokens, tally.unresumed) == (2, 40, {"call": 1})
+    assert (tally.resumed, tally.wasted_tokens, tally.unresumed) == (2, 45, {"call": 1})
 
 
 def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
