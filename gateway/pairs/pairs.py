@@ -191,8 +191,12 @@ def _with_kv(leg: Leg, side: PrefillSide) -> Leg:
     """A decode leg's end as a pair's: what it calls cached was held by the prefill engine, and a pod that breaks may
     only have failed to fetch the KV.
     """
+    warm = side.cached_tokens
     if leg.usage is not None:
-        leg = replace(leg, usage=replace(leg.usage, cached_tokens=side.cached_tokens))
+        leg = replace(leg, usage=replace(leg.usage, cached_tokens=warm))
+    if leg.told is not None:
+        held = None if warm is None else min(warm, leg.told.prompt_tokens)
+        leg = replace(leg, told=replace(leg.told, cached_tokens=held))
     if leg.begun or leg.end is LegEnd.ANSWERED:
         return leg
     is_broken = leg.end is LegEnd.BROKEN

@@ -131,9 +131,10 @@ class Carrying:
 
     def may_try_again(self, journey: Journey, leg: Leg) -> bool:
         """Whether another pod may answer instead, or go on, after an attempt that failed."""
-        if leg.begun:
-            is_in_time = self._clock() < self._deadline(journey)
-            may = leg.rest is not None and journey.cuts <= self._retries.cuts and is_in_time
+        if leg.begun or journey.cuts:
+            # Where the other half of a pair has failed what is left of an answer, nobody was asked for it: it stands.
+            is_left = leg.rest is not None or not leg.begun
+            may = is_left and journey.cuts <= self._retries.cuts and self._clock() < self._deadline(journey)
             return may and self._budget.take(Try.CUT)
         asked = [attempt for attempt in journey.attempts if _counts(attempt)]
         failed = sum(not attempt.was_failing for attempt in asked)

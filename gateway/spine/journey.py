@@ -95,7 +95,8 @@ class Journey(Struct):
         leg = self.leg
         if self.refusal is None or leg is None:
             return None
-        return leg.barred or (Bar.CUTS if leg.rest else None)
+        has_rest = leg.rest is not None or (self.cuts > 0 and not leg.begun)
+        return leg.barred or (Bar.CUTS if has_rest else None)
 
     @property
     def was_served(self) -> bool:
