@@ -32,6 +32,8 @@ class Bounds:
     """No engine that falls silent altogether is given up sooner."""
     least_alone_s: float = 15.0
     """Nor is one stream while others of its engine flow: an engine may put one aside for lack of room."""
+    held_s: float = 60.0
+    """For so long may an engine hold back what it makes: calls of tools until they are whole, thoughts not shown."""
     first_s: float = 10.0
     """For so long is an engine of which nothing is known taken to have been silent; single streams for no time."""
     half_s: float = 120.0
@@ -167,9 +169,8 @@ class Pulse:
             self.together.saw(2 * self.quiet_s / self._bounds.times)
         self._peers.found[Late.ENGINE] += 1
 
-    def give_up_one(self, silent_s: float) -> None:
+    def give_up_one(self) -> None:
         """One stream among others is. Several may be at one time: were the next to have longer, the last had no end."""
-        self.alone.saw(silent_s / self._bounds.times)
         self._peers.found[Late.STREAM] += 1
 
     def bound_s(self) -> float:
@@ -195,17 +196,22 @@ class Vigil:
     """One request's wait for the next byte of its answer, looked at now and then."""
 
     __slots__ = (
-        *("_alive_s", "_alone_s", "_asked_s", "_bounds", "_has_begun", "_has_head", "_is_telling", "_looked_s"),
-        *("_pulse", "_silent_s", "_was_paused", "expected_s"),
+        *("_alive_s", "_alone_s", "_asked_s", "_bounds", "_has_begun", "_has_head", "_holds_back", "_is_telling"),
+        *("_looked_s", "_pulse", "_silent_s", "_was_paused", "expected_s"),
     )
 
-    def __init__(self, pulse: Pulse, bounds: Bounds, expected_s: float, now_s: float, *, is_telling: bool) -> None:
-        """`expected_s`: until its first token, as predicted. `is_telling`: its first byte comes with that token."""
+    def __init__(
+        self, pulse: Pulse, bounds: Bounds, expected_s: float, now_s: float, *, is_telling: bool, holds_back: bool
+    ) -> None:
+        """`expected_s`: until its first token, as predicted. `is_telling`: its first byte comes with that token.
+
+        `holds_back`: its engine may tell nothing of what it makes, and be well: then its silence is no sign for long.
+        """
         self._pulse = pulse
         self._bounds = bounds
         self._asked_s = self._looked_s = now_s
         self._silent_s = self._alone_s = self._alive_s = 0.0
-        self._is_telling = is_telling
+        self._is_telling, self._holds_back = is_telling, holds_back
         self._has_begun = self._has_head = self._was_paused = False
         self.expected_s = expected_s
         """Nothing, once it has begun."""
@@ -226,6 +232,8 @@ class Vigil:
             self._has_head = True
             return
         pulse = self._pulse
+        if self._has_begun and self._holds_back:
+            self._silent_s, self._alone_s = min(self._silent_s, pulse.most_between_looks_s), 0.0
         if not self._was_paused:
             pulse.beat(now_s, self._silent_s)
         if self._has_begun:
@@ -249,11 +257,13 @@ class Vigil:
             return Late.ENGINE
         if self._silent_s < bounds.least_s or not (self._is_telling or self._has_begun):
             return None
+        if self._has_begun and self._holds_back and self._silent_s < bounds.held_s:
+            return None
         if pulse.quiet_s >= bounds.least_s and min(self._silent_s, pulse.quiet_s) >= pulse.bound_of_look_s():
             pulse.give_up(now_s)
             return Late.ENGINE
         if self._has_begun and self._alone_s >= pulse.bound_alone_s():
-            pulse.give_up_one(self._alone_s)
+            pulse.give_up_one()
             return Late.STREAM
         return None
 
@@ -281,7 +291,16 @@ class Lateness:
         self.found: Counter[Late] = Counter()
         """How often an engine was given up, and how often one stream of several."""
 
-    def vigil(self, engine: str, model: str, expected_s: float, now_s: float, *, is_telling: bool = True) -> Vigil:
+    def vigil(
+        self,
+        engine: str,
+        model: str,
+        expected_s: float,
+        now_s: float,
+        *,
+        is_telling: bool = True,
+        holds_back: bool = False,
+    ) -> Vigil:
         """Somebody asks an engine, and will wait."""
         peers = self._models.get(model)
         if peers is None:
@@ -290,7 +309,7 @@ class Lateness:
         if pulse is None:
             peers.forget(now_s)
             pulse = peers.pulses[engine] = Pulse(self._bounds, self._most_s, peers, now_s)
-        return Vigil(pulse, self._bounds, expected_s, now_s, is_telling=is_telling)
+        return Vigil(pulse, self._bounds, expected_s, now_s, is_telling=is_telling, holds_back=holds_back)
 
     def bound_s(self, engine: str, model: str) -> float | None:
         """For how long an engine may say nothing now; None where it was never asked."""

@@ -76,6 +76,8 @@ class Request(Struct, frozen=True, gc=False):
     """How often its client says that it has asked before."""
     is_whole: bool = False
     """Its prefill and its answer belong on one engine: it asks for something of the prompt, or has failed as a pair."""
+    holds_back: bool = False
+    """Its engine may tell nothing of what it makes for long: calls of tools until they are whole, hidden thoughts."""
     sight: Sight | None = None
     """What exact warmth has seen of it, where that was asked and answered in time."""
 

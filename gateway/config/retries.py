@@ -32,6 +32,7 @@ STALLS: Mapping[str, str] = {
     "times": "A silence may be so many times as long as the longest of late.",
     "least_s": "No engine that falls silent altogether is given up sooner.",
     "least_alone_s": "Nor is one stream among others that flow.",
+    "held_s": "For so long may an engine hold back what it makes: calls of tools, hidden thoughts.",
     "first_s": "The longest silence of an engine of which nothing is known yet.",
     "half_s": "Of listening, after which a silence counts for half as long.",
 }

@@ -33,6 +33,7 @@ USUAL_COMPLETION_TOKENS = 16
 
 NOTHING_ASKED = (b"", b"null", b"false")
 """What of a field is as good as none of it."""
+HIDDEN = (b"false",)
 FREE_CHOICE = (b"", b"null", b'"auto"', b'"none"')
 """A call of a tool that an answer must have would not fit into the one token of a prefill leg."""
 
@@ -83,6 +84,11 @@ class Body(Struct, kw_only=True):
     def makes_kv(self) -> bool:
         """Whether it leaves anything in an engine's cache."""
         return type(self) is not Body
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether an engine may tell nothing for long: calls until they are whole, hidden thoughts."""
+        return False
 
     @property
     def copies(self) -> int:
@@ -145,6 +151,7 @@ class ChatBody(StreamedBody, kw_only=True):
 
     messages: list[Message] | None = None
     tools: Raw = Raw()
+    include_reasoning: Raw = Raw()
     max_tokens: Count | UnsetType | None = UNSET
     max_completion_tokens: Count | UnsetType | None = UNSET
     chat_template: Raw = Raw()
@@ -160,6 +167,10 @@ class ChatBody(StreamedBody, kw_only=True):
     @property
     def is_whole(self) -> bool:
         return memoryview(self.tool_choice) not in FREE_CHOICE or super().is_whole
+
+    @property
+    def holds_back(self) -> bool:
+        return _has_tools(self.tools) or memoryview(self.include_reasoning) in HIDDEN
 
     @property
     def output_limit(self) -> int | None:
@@ -233,6 +244,10 @@ class ResponsesBody(Body, kw_only=True):
     def is_whole(self) -> bool:
         return memoryview(self.tool_choice) not in FREE_CHOICE
 
+    @property
+    def holds_back(self) -> bool:
+        return _has_tools(self.tools)
+
     LIMITED_BY = ("max_output_tokens",)
 
     @property
@@ -282,6 +297,10 @@ class MessagesBody(Body, kw_only=True):
     @property
     def output_limit(self) -> int | None:
         return _limit(self.max_tokens)
+
+    @property
+    def holds_back(self) -> bool:
+        return _has_tools(self.tools)
 
     def shaping(self) -> tuple[Raw, ...]:
         return self.thinking, self.output_config, self.chat_template_kwargs
@@ -364,6 +383,10 @@ def _limit(*fields: int | UnsetType | None) -> int | None:
     return None
 
 
+def _has_tools(tools: Raw) -> bool:
+    return bool(tools) and tools not in (Raw(b"null"), Raw(b"[]"))
+
+
 def _write_tools(out: list[bytes], tools: Raw) -> None:
-    if tools and tools not in (Raw(b"null"), Raw(b"[]")):
+    if _has_tools(tools):
         out += (TOOLS, bytes(tools))

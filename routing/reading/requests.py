@@ -75,6 +75,7 @@ def read_request(
         priority=priority,
         retried=retried,
         is_whole=fields.is_whole,
+        holds_back=fields.holds_back,
     )
     is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
     changes = NO_CHANGES if is_plain else changes_of(fields, model, terms)

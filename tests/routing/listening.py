@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from routing.lateness import Bounds, Late, Lateness, Vigil
 
-BOUNDS = Bounds(times=4.0, least_s=2.0, least_alone_s=8.0, first_s=3.0, half_s=60.0)
+BOUNDS = Bounds(times=4.0, least_s=2.0, least_alone_s=8.0, held_s=20.0, first_s=3.0, half_s=60.0)
 LOOK_S = 0.5
 
 
@@ -15,12 +15,14 @@ class Watch:
         self.now_s = 0.0
         self.lateness = Lateness(bounds, most_s)
 
-    def asks(self, engine: str = "e", expected_s: float = 0.1, *, is_telling: bool = True) -> Vigil:
-        return self.lateness.vigil(engine, "m", expected_s, self.now_s, is_telling=is_telling)
+    def asks(
+        self, engine: str = "e", expected_s: float = 0.1, *, is_telling: bool = True, holds_back: bool = False
+    ) -> Vigil:
+        return self.lateness.vigil(engine, "m", expected_s, self.now_s, is_telling=is_telling, holds_back=holds_back)
 
-    def streams(self, engine: str = "e", expected_s: float = 0.1) -> Vigil:
+    def streams(self, engine: str = "e", expected_s: float = 0.1, *, holds_back: bool = False) -> Vigil:
         """One whose client has had its first token."""
-        vigil = self.asks(engine, expected_s)
+        vigil = self.asks(engine, expected_s, holds_back=holds_back)
         self.now_s += LOOK_S
         vigil.heard(self.now_s, has_begun=True)
         return vigil

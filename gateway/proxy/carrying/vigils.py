@@ -21,4 +21,11 @@ def vigil_over(lateness: Lateness, placement: Placed, now_s: float) -> Vigil | N
         return None
     is_telling = placement.prefill is None and (request.stream or request.api in PREFILL_ONLY)
     expected_s = 0.0 if placement.prefill is not None else placement.predicted.ttft_s
-    return lateness.vigil(placement.engine.name, request.model, expected_s, now_s, is_telling=is_telling)
+    return lateness.vigil(
+        placement.engine.name,
+        request.model,
+        expected_s,
+        now_s,
+        is_telling=is_telling,
+        holds_back=request.stream and request.holds_back,
+    )

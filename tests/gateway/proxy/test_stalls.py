@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from gateway.spine.carrier import LegEnd
 from gateway.spine.patience import Patience
@@ -30,6 +31,27 @@ async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
         assert b"error" not in answer.body
         assert rig.ends == [(rig.pods[0].url, LegEnd.HUNG), (rig.pods[1].url, LegEnd.ANSWERED)]
         await until(lambda: not rig.pods[0].writers)
+
+
+async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> None:
+    """Its engine makes it meanwhile: only for longer than engines ever do is its silence one."""
+    async with a_rig(patience=NEVER) as rig:
+        rig.front.pool.bear(replace(IMPATIENT, held_s=1e9))
+        rig.pod.plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()])
+        client = await rig.client()
+        await client.send(request_bytes(CHAT_PATH, a_chat(stream=True, tools=[{"type": "function"}])))
+        await client.head()
+        patrol, looks = rig.front.pool._patrol, 0
+        walk = patrol._walk
+
+        def count() -> None:
+            nonlocal looks
+            looks += 1
+            walk()
+
+        patrol._walk = count  # type: ignore[method-assign]
+        await until(lambda: looks > 12)
+        assert not rig.ends
 
 
 async def test_a_request_that_waits_for_a_hung_engine_is_answered_elsewhere() -> None:

@@ -135,3 +135,23 @@ def test_depth_that_schemas_have_is_fine(depth: int) -> None:
     """Nesting is refused where it is absurd, not where a tool's schema is rich."""
     schema = b'{"properties":' * depth + b"{}" + b"}" * depth
     assert read(Api.CHAT, b'{"model": "m", "tools": [' + schema + b"]}").request.prompt.size > depth
+
+
+@pytest.mark.parametrize(
+    ("api", "more", "holds_back"),
+    [
+        (Api.CHAT, b"", False),
+        (Api.CHAT, b', "tools": []', False),
+        (Api.CHAT, b', "tools": null, "include_reasoning": true', False),
+        (Api.CHAT, b', "include_reasoning": false', True),
+        (Api.CHAT, b', "tools": [{}]', True),
+        (Api.RESPONSES, b', "tools": [{}]', True),
+        (Api.RESPONSES, b"", False),
+        (Api.MESSAGES, b', "tools": [{}]', True),
+        (Api.MESSAGES, b"", False),
+        (Api.COMPLETIONS, b', "tools": [{}]', False),
+    ],
+)
+def test_what_an_engine_may_hold_back_is_known(api: Api, more: bytes, holds_back: bool) -> None:
+    """Calls of tools, and thoughts that are not to be shown."""
+    assert read(api, b'{"model": "m"' + more + b"}").request.holds_back is holds_back
