@@ -42,7 +42,9 @@ Then = Callable[[Word | None], None]
 class AccessLog:
     """One per gateway process."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_needed: Callable[[], bool]) -> None:
+        """`is_needed`: whether there are requests of which it could still tell the end."""
+        self.is_needed = is_needed
         self.streams = 0
         self._early: OrderedDict[str, Word] = OrderedDict()
         self._waiting: dict[str, tuple[Then, asyncio.TimerHandle]] = {}
@@ -126,3 +128,8 @@ class LogStream:
 
     def check(self, now_s: float) -> None:
         """A log may be quiet for as long as it likes."""
+
+    def leave(self) -> None:
+        """Envoy never ends its log; it goes on at another picker."""
+        if not self._log.is_needed():
+            self.ended()

@@ -116,6 +116,9 @@ class Exchange:
         elif not self._has_all and waited_s > office.rules.timeouts.body_s:
             self._refuse(Refused(Reason.REQUEST_TOO_SLOW, "The body of the request took too long."))
 
+    def leave(self) -> None:
+        """It ends with its answer."""
+
     # -- the request -----------------------------------------------------------------------------------------------
 
     def _take_head(self, told: ProcessingRequest) -> None:

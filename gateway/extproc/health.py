@@ -72,6 +72,9 @@ class Check:
     def check(self, now_s: float) -> None:
         """Who asks nothing takes no room; the connection has bounds of its own."""
 
+    def leave(self) -> None:
+        """One answer is no long way."""
+
 
 class Watch(Check):
     """The answer now, and again whenever it is another one."""
@@ -92,6 +95,11 @@ class Watch(Check):
 
     def check(self, now_s: float) -> None:
         self._tell()
+
+    def leave(self) -> None:
+        """Whoever watches hears of it by the last answer, and has to watch another one."""
+        self._tell()
+        self._stream.finish()
 
     def _tell(self) -> None:
         if self._name is None:

@@ -61,6 +61,9 @@ class Observer:
     def check(self, now_s: float) -> None:
         """It lasts as long as its answer."""
 
+    def leave(self) -> None:
+        """It ends with its answer."""
+
     def _stop(self) -> None:
         """Its end, not that of the exchange, is the end of what is observed."""
         exchange, self._exchange = self._exchange, None

@@ -59,9 +59,9 @@ class Office:
         self.rules = rules
         self.note_passed_over = pass_over
         self.clock = clock
-        self.log = AccessLog()
+        self.crowd = crowd = Crowd(rules.limits.max_connections)
+        self.log = AccessLog(lambda: crowd.now > 0)
         self.usual_modes = USUAL
-        self.crowd = Crowd(rules.limits.max_connections)
         self._draw = draw
         self._kept_headers = kept_headers
         self._kept: Mapping[str, bytes] = {}

@@ -82,6 +82,9 @@ class Parrot:
     def check(self, now_s: float) -> None:
         """It waits for nothing."""
 
+    def leave(self) -> None:
+        """It ends with who asks."""
+
 
 @cache
 def a_loop() -> asyncio.AbstractEventLoop:

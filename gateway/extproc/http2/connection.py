@@ -371,6 +371,10 @@ class Connection(asyncio.Protocol):
             self.write(f.goaway_frame(self._last, Fault.NONE))
         elif not self.streams:
             self.close()
+        else:
+            for stream in tuple(self.streams.values()):
+                if not stream.is_finished:
+                    stream.taker.leave()
 
     def close(self, fault: Fault = Fault.NONE, words: str = "") -> None:
         """End at once, and say why."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gateway.extproc.http2.bounds import Bounds
+from gateway.extproc.http2.host import Serve
 from gateway.extproc.http2.stream import Stream
 from gateway.extproc.port import Crowd, Port
 from gateway.proxy.client.asked import Budget
@@ -38,6 +39,9 @@ class Echo:
     def check(self, now_s: float) -> None:
         pass
 
+    def leave(self) -> None:
+        pass
+
 
 @dataclass
 class Echoing:
@@ -49,11 +53,17 @@ class Echoing:
 
 @asynccontextmanager
 async def echoing(
-    bounds: Bounds | None = None, *, most_bytes: int = 1 << 24, most: int = 10_000
+    bounds: Bounds | None = None,
+    *,
+    most_bytes: int = 1 << 24,
+    most: int = 10_000,
+    more: Mapping[bytes, Serve] | None = None,
 ) -> AsyncIterator[Echoing]:
+    """`more`: what else is served there."""
     fates: list[str] = []
     budget = Budget(most_bytes)
-    port = Port({ECHO.encode(): lambda stream: Echo(stream, fates)}, budget, Crowd(most), bounds or Bounds())
+    services: dict[bytes, Serve] = {ECHO.encode(): lambda stream: Echo(stream, fates), **(more or {})}
+    port = Port(services, budget, Crowd(most), bounds or Bounds())
     server = await port.listen(host="127.0.0.1", port=0)
     name = server.sockets[0].getsockname()
     try:

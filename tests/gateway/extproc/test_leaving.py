@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 import uvloop
 
+from gateway.extproc.access_log import AccessLog
+from gateway.extproc.health import Health
 from gateway.extproc.http2 import frames as f
 from gateway.extproc.http2.bounds import Bounds
 from simulator.options import Options
@@ -26,6 +28,8 @@ CLIENTS = 6
 PATIENCE_S = 120.0
 
 HEALTH = "/grpc.health.v1.Health/Check"
+WATCH = "/grpc.health.v1.Health/Watch"
+LOG = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
 STATUS = b"grpc-status"
 ANSWERED = b"\0\0\0\0\4ping"
 
@@ -98,6 +102,37 @@ async def test_a_connection_that_is_left_is_ended_by_us_if_need_be() -> None:
         assert f.goaway_frame(call.number, f.Fault.NONE) in heard
         await port.port.wait_until_empty(PATIENCE_S)
         assert not port.port.connections
+
+
+async def test_streams_that_never_end_by_themselves_do_not_hold_a_port_that_is_left() -> None:
+    """Who watches our health is let go at once, an access log as soon as there is nothing that it could still tell."""
+    under_way = {"a request"}
+    log = AccessLog(lambda: bool(under_way))
+    more = {**log.services(), **Health(lambda: True).services()}
+    async with echoing(Bounds(preface_s=0.4), more=more) as port, calling(port.where) as caller:
+        written, watched, work = [await caller.call(path) for path in (LOG, WATCH, ECHO)]
+        for call in (written, watched, work):
+            await call.say(b"")
+        await work.message()
+        await port.port.leave()
+        over = ends_told(caller.reader)
+        assert await anext(over) == watched.number
+        assert log.streams == 1
+        under_way.clear()
+        assert await anext(over) == written.number
+        assert not log.streams
+        caller.writer.write(f.frame(f.DATA, f.END_STREAM, work.number))
+        assert [number async for number in over] == [work.number]
+
+
+async def ends_told(reader: asyncio.StreamReader) -> AsyncIterator[int]:
+    """The streams that come to an end, one by one, until the connection does; h2 hears none after a goodbye."""
+    while head := await reader.read(f.HEAD_BYTES):
+        head += await reader.readexactly(f.HEAD_BYTES - len(head))
+        high, low, kind, flags, number = f.HEAD.unpack(head)
+        await reader.readexactly(high << 8 | low)
+        if kind == f.HEADERS and flags & f.END_STREAM:
+            yield number
 
 
 @dataclass
