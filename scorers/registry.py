@@ -1,4 +1,4 @@
-"""The scorers by name, and the routings composed of them. A new scorer is one file and one line here."""
+"""The scorers by name, and the routings composed of them. A new scorer is one file and its class in `SCORERS`."""
 
 from __future__ import annotations
 

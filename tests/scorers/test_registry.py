@@ -22,9 +22,9 @@ def test_every_scorer_is_a_value_with_a_name_of_its_own() -> None:
 
 
 def test_the_routings_that_can_be_asked_for() -> None:
-    """Three, made of registered scorers only."""
+    """Three, made of registered scorers only. Others may be registered, for configurations to add."""
     assert set(routings()) == {"warm", "round-robin", "least-loaded"}
-    assert {type(scorer) for routing in routings().values() for scorer in routing} == set(SCORERS)
+    assert {type(scorer) for routing in routings().values() for scorer in routing} <= set(SCORERS)
 
 
 numbers = st.floats(0, 1e6)
