@@ -151,3 +151,11 @@ def test_what_is_named_is_there(kind: str) -> None:
     named = {(paper.name, name) for paper in PAPERS for name in re.findall(pattern, paper.read_text(encoding="utf-8"))}
     assert len(named) > 5
     assert [f"{paper}: {name}" for paper, name in sorted(named) if not is_there(name, code)] == []
+
+
+def test_every_metric_is_told() -> None:
+    """Each family that a gateway may show stands on a page, by its whole name."""
+    pages = "".join(paper.read_text(encoding="utf-8") for paper in ROOT.glob("docs/*.md"))
+    families = set(re.findall(r'"(hearth_[a-z_]+[a-z])",\s*"', sources()))
+    assert len(families) > 60
+    assert sorted(name for name in families if not re.search(rf"\b{name}(?:_total|_info)?\b", pages)) == []
