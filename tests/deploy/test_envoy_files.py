@@ -65,6 +65,17 @@ def test_the_picker_fails_closed_and_its_health_is_known(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_another_picker_is_asked_where_one_goes(path: Path) -> None:
+    """Of any number of requests at once; three, if Envoy is not told. Never of one that has been asked already."""
+    document = in_file(path)
+    policy = picker_filters(document)[0]["grpc_service"]["retry_policy"]
+    assert {"connect-failure", "refused-stream"} <= set(policy["retry_on"].split(","))
+    assert policy["retry_host_predicate"][0]["name"] == "envoy.retry_host_predicates.previous_hosts"
+    (threshold,) = cluster(document, "hearth")["circuit_breakers"]["thresholds"]
+    assert threshold["max_retries"] == threshold["max_requests"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_bodies_are_as_large_as_the_gateway_takes_them(path: Path) -> None:
     """A buffered body that Envoy refuses never reaches the picker, whose word about it would be better."""
     document = in_file(path)

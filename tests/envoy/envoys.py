@@ -189,7 +189,7 @@ def config_of(way: Way, pickers: Sequence[str]) -> dict[str, Any]:
     picker: dict[str, Any] = {"typed_extension_protocol_options": HTTP2}
     if way.checks:
         service = "envoy.service.ext_proc.v3.ExternalProcessor"
-        times = {"timeout": "5s", "interval": "0.2s", "unhealthy_threshold": 1, "healthy_threshold": 1}
+        times = {"timeout": "60s", "interval": "0.2s", "unhealthy_threshold": 1, "healthy_threshold": 1}
         times |= {"no_traffic_interval": "0.2s"}
         picker["health_checks"] = [times | {"grpc_health_check": {"service_name": service}}]
         picker["common_lb_config"] = {"healthy_panic_threshold": {"value": 0}}

@@ -17,7 +17,7 @@ from bench.extproc.pickers import ports_in_a_row
 from simulator.pod import SimulatedPod
 from tests.envoy.envoys import BUFFERED_NONE, DUPLEX, Way, envoy
 from tests.envoy.scene import CHAT, Scene, a_scene, asking, until
-from tests.gateway.running import serving
+from tests.gateway.running import Running, serving
 from tests.gateway.test_tls import make_certificate
 
 
@@ -80,9 +80,18 @@ async def ask_until(over: asyncio.Event, session: aiohttp.ClientSession, url: st
     return wrong
 
 
+async def under_way(session: aiohttp.ClientSession, picker: Running) -> float:
+    """How many requests a picker has under way."""
+    async with session.get(picker.at("metrics", "/metrics")) as answer:
+        lines = (await answer.text()).splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith("hearth_extproc_requests "))
+
+
 @pytest.mark.parametrize("way", [BUFFERED_NONE, DUPLEX], ids=["buffered", "duplex"])
 async def test_a_picker_stopped_under_load_loses_no_request(tmp_path: Path, way: Way) -> None:
-    """Two pickers behind one Envoy that looks at their health: one is told to stop, and every answer is whole."""
+    """Two pickers behind one Envoy that looks at their health and tries nothing again: one is told to stop, serves on
+    as a lame duck until nobody asks it any more, and every answer is whole.
+    """
     checked = Way(way.request, way.response, trailers=way.trailers, checks=True)
     config = tmp_path / "hearth.json"
     async with AsyncExitStack() as stack:
@@ -90,7 +99,7 @@ async def test_a_picker_stopped_under_load_loses_no_request(tmp_path: Path, way:
         told = {
             "discovery": {"static": {"pods": [pod.url for pod in pods]}},
             "extproc": "127.0.0.1:0",
-            "timeouts": {"lame_duck_s": 5, "drain_s": 60},
+            "timeouts": {"lame_duck_s": 600},
         }
         config.write_text(json.dumps(told))
         pickers = [await stack.enter_async_context(serving("--config", str(config))) for _ in range(2)]
@@ -102,9 +111,16 @@ async def test_a_picker_stopped_under_load_loses_no_request(tmp_path: Path, way:
             async with session.post(front.url + CHAT, json=asking()) as answer:
                 return int(answer.status) == 200
 
+        async def is_left() -> bool:
+            """Envoy has seen it go, and has nothing under way there."""
+            seen = await front.stats("cluster.picker.membership_healthy")
+            return seen["cluster.picker.membership_healthy"] == 1 and not await under_way(session, pickers[0])
+
         await until(is_served)
         over = asyncio.Event()
         asked = [asyncio.create_task(ask_until(over, session, front.url, stream=bool(turn % 2))) for turn in range(6)]
+        pickers[0].running.send_signal(signal.SIGTERM)
+        await until(is_left)
         pickers[0].running.send_signal(signal.SIGTERM)
         assert await pickers[0].end() == 0
         over.set()
