@@ -57,9 +57,10 @@ class WatchedPod:
             return Standing.DRAINING
         if not self.was_well or self.cards is None:
             return Standing.STARTING
-        if self.is_hung or (self.breaker.is_open and (self.breaker.is_certain or self.health is not Health.WELL)):
-            return Standing.BROKEN
         # One silent probe changes nothing: a busy pod may answer late, and requests tell more than probes.
+        looks_well = self.health in (Health.WELL, Health.SILENT)
+        if self.is_hung or (self.breaker.is_open and (self.breaker.is_certain or not looks_well)):
+            return Standing.BROKEN
         if self.health is Health.NOT_READY or self.found.held is Standing.UNREADY:
             return Standing.UNREADY
         return Standing.DOUBTED if self.breaker.is_open else Standing.READY

@@ -136,14 +136,20 @@ def test_a_pod_whose_engine_is_silent_is_broken_however_well_its_server_is() -> 
 
 
 def test_a_pod_whose_requests_fail_is_doubted_while_its_probes_are_well() -> None:
-    """It may be asked where there is nobody else; once a probe says otherwise too, it is broken."""
+    """It may be asked where there is nobody else; once a probe says otherwise too, it is broken. One that is lost to a
+    pause says nothing, several in a row do.
+    """
     pod = a_pod()
     for _ in range(3):
         pod.breaker = pod.breaker.failed(1)
     assert pod.standing() is Standing.DOUBTED
-    pod.take_health(Health.SILENT, 1.1)
+    pod.take_health(Health.NOT_READY, 1.1)
     assert pod.standing() is Standing.BROKEN
-    pod.take_health(Health.WELL, 1.2)
-    assert pod.standing() is Standing.DOUBTED
+    for health in (Health.WELL, *[Health.SILENT] * (SILENCES - 1)):
+        pod.take_health(health, 1.2)
+        assert pod.standing() is Standing.DOUBTED
+    pod.take_health(Health.SILENT, 1.2)
+    assert pod.standing() is Standing.BROKEN
+    pod.take_health(Health.WELL, 1.25)
     pod.take_silence(1.3)
     assert pod.standing() is Standing.BROKEN
