@@ -30,6 +30,10 @@ SCENE_S = 240.0
 """Of a long run: after each scene everything must be at rest."""
 
 
+ONLY = replace(DENSE, back_s=3.0)
+"""Of deeds of one kind: on a busy machine a pod hears late that it is well again, and one must always be."""
+
+
 def empty(name: str) -> Path:
     """A folder for a run's logs, without those of the last one."""
     folder = OUT / name
@@ -73,7 +77,7 @@ async def rolled(options: argparse.Namespace) -> AsyncIterator[Tally]:
 
 def a_scene(options: argparse.Namespace, seed: int, seconds: float) -> Scene:
     scene = Scene(seed, seconds, options.rate, frozenset(map(Fate, options.forgive)), thinks=options.thinking)
-    return replace(scene, kinds=tuple(map(Kind, options.only)), pace=DENSE) if options.only else scene
+    return replace(scene, kinds=tuple(map(Kind, options.only)), pace=ONLY) if options.only else scene
 
 
 async def run(options: argparse.Namespace) -> int:
