@@ -107,6 +107,25 @@ async def test_thoughts_and_calls_go_on_at_another_pod(place: Place, api: Api, a
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("after", [4, 15, 22])
+@pytest.mark.parametrize("api", [Api.CHAT, Api.MESSAGES])
+async def test_an_answer_that_its_engines_give_up_goes_on(place: Place, api: Api, after: int) -> None:
+    """One after the other, in a thought and in a call: no block is closed before all of it was said."""
+    undisturbed, _ = await ask(place.pods[0].url, api)
+    for pod in place.pods:
+        pod.set_fault(Fault(FaultKind.ABORT, after_chunks=after, requests=1))
+    told, name = await ask(place.gateway.at("traffic"), api)
+    for pod in place.pods:
+        pod.set_fault(NO_FAULT)
+    heard, wanted = hear(api, told), hear(api, undisturbed)
+    assert (heard.texts, heard.once) == (wanted.texts, wanted.once)
+    assert counts(told) == counts(undisturbed)
+    receipt = await place.receipt(name)
+    assert (receipt["status"], receipt["unresumed"]) == (200, None)
+    assert [attempt["ended"] for attempt in receipt["attempts"]] == ["lost", "lost", "answered"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_thoughts_that_are_drawn_end_with_their_pod(place: Place) -> None:
     """The next pod would draw others."""
     for pod in place.pods:

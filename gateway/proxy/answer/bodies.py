@@ -114,7 +114,8 @@ class EventStream:
         return self._flow
 
     def make_flow(self, line: Parsing) -> Flow:
-        return Flow(line, self._relay.kept, self._reply.write_chunk, self._relay.passed)
+        relay = self._relay
+        return Flow(line, relay.kept, self._reply.write_chunk, relay.passed, self._scanner.concerns)
 
     def take(self, payload: bytes) -> None:
         if self._relay.ended.done():  # It was cut short in the middle of a read.

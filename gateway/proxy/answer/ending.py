@@ -82,7 +82,8 @@ def _has_ended(choice: Event) -> bool:
 
 def _end_message(events: list[Event], usage: Usage, reason: Reason) -> Iterator[Event]:
     of_blocks = [event for event in events if str(event.get("type")).startswith("content_block_")]
-    if of_blocks and of_blocks[-1]["type"] != "content_block_stop":
+    # Its end has not gone on, though its pod may have told it, before what follows has come too (`Scanner`).
+    if of_blocks and not any(event.get("type") == "message_delta" for event in events):
         yield {"type": "content_block_stop", "index": of_blocks[-1].get("index", 0)}
     delta = {"stop_reason": "max_tokens", "stop_sequence": None}
     told = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.proxy.answer.kept import LONGEST_RUN_BYTES, Kept
-from gateway.proxy.answer.scanner import concerns_us
 
 ONE_CHUNK_BYTES = 4096
 """Larger chunks are left to the parser: they cost more than to parse them."""
@@ -74,13 +73,36 @@ class Flow(asyncio.Protocol):
     """
 
     __slots__ = (
-        *("_after", "_before", "_kept", "_left", "_lessons", "_line", "_span", "_texts", "_told", "_write"),
+        *(
+            "_after",
+            "_before",
+            "_concerns",
+            "_kept",
+            "_left",
+            "_lessons",
+            "_line",
+            "_span",
+            "_texts",
+            "_told",
+            "_write",
+        ),
         "has_stirred",
     )
 
-    def __init__(self, line: Parsing, kept: Kept, write: Callable[[bytes], None], told: Callable[[int], int]) -> None:
-        """`told`: so many events have gone on. Returns after how many more to say so again, none where it is over."""
+    def __init__(
+        self,
+        line: Parsing,
+        kept: Kept,
+        write: Callable[[bytes], None],
+        told: Callable[[int], int],
+        concerns: Callable[[bytes], bool],
+    ) -> None:
+        """`told`: so many events have gone on. Returns after how many more to say so again, none where it is over.
+
+        `concerns`: whether events may have to be looked at.
+        """
         self._line = line
+        self._concerns = concerns
         self._kept = kept
         self._texts = kept.texts
         self._write = write
@@ -139,7 +161,7 @@ class Flow(asyncio.Protocol):
         return read[at:]
 
     def _pass_chunk(self, chunk: bytes, payload_at: int) -> bool:
-        if not chunk.endswith(EVENTS_END) or concerns_us(chunk):
+        if not chunk.endswith(EVENTS_END) or self._concerns(chunk):
             return False
         self._kept.add(chunk[payload_at:-2])
         if self._lessons:

@@ -44,7 +44,8 @@ class HeldStream(EventStream):
     def make_flow(self, line: Parsing) -> Flow:
         if self._trim is None:
             return super().make_flow(line)
-        return LeanFlow(line, self._relay.kept, self._reply.write_chunk, self._relay.passed, self._trim)
+        relay = self._relay
+        return LeanFlow(line, relay.kept, self._reply.write_chunk, relay.passed, self._scanner.concerns, self._trim)
 
     def flow(self, line: Parsing) -> Flow | None:
         return None if self._window is not None else super().flow(line)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from gateway.ladders.trimming import Trim
 from gateway.proxy.answer.flow import CRLF, EVENT_END, EVENTS_END, ONE_CHUNK_BYTES, QUOTE, SIZE_OF_READ, Flow, Parsing
 from gateway.proxy.answer.kept import Kept
-from gateway.proxy.answer.scanner import concerns_us
 
 SURE_EVENT = re.compile(
     rb'(data: \{(?:(?!\n).)*?"(?:content|text|reasoning|reasoning_content)": ?")(?:[^"\\]|\\.)*("\}?, ?"logprobs": ?)'
@@ -31,9 +30,15 @@ class LeanFlow(Flow):
     __slots__ = ("_between", "_end", "_lean_end", "_trim")
 
     def __init__(
-        self, line: Parsing, kept: Kept, write: Callable[[bytes], None], told: Callable[[int], int], trim: Trim
+        self,
+        line: Parsing,
+        kept: Kept,
+        write: Callable[[bytes], None],
+        told: Callable[[int], int],
+        concerns: Callable[[bytes], bool],
+        trim: Trim,
     ) -> None:
-        super().__init__(line, kept, write, told)
+        super().__init__(line, kept, write, told, concerns)
         self._trim = trim
         self._between = EVENTS_END  # Stands in no event.
         self._end = self._lean_end = EVENTS_END
@@ -68,7 +73,7 @@ class LeanFlow(Flow):
         return text if QUOTE not in text or PLAIN.fullmatch(text) else None
 
     def _pass_chunk(self, chunk: bytes, payload_at: int) -> bool:
-        if not chunk.endswith(EVENTS_END) or concerns_us(chunk):
+        if not chunk.endswith(EVENTS_END) or self._concerns(chunk):
             return False
         payload = chunk[payload_at:-2]
         lean = self._trim.events(payload)

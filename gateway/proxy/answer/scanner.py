@@ -7,6 +7,7 @@ with nothing in them that concerns us, and costs two searches. Knows nothing of 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,9 @@ USAGE = b'"usage"'
 ERROR = b'"error"'
 ABORT = b'"abort"'
 """One of these stands in every event that has to be looked at. Inside a JSON string their quotes would be escaped."""
+
+CLOSING = (b'"content_block_stop"', b'"signature_delta"')
+"""One of these stands in every event of a message that closes a block of it."""
 
 EVENT_END = re.compile(rb"\n\r?\n")
 
@@ -98,14 +102,31 @@ def concerns_us(events: bytes) -> bool:
     return events.rfind(USAGE) >= 0 or events.rfind(ERROR) >= 0 or events.rfind(ABORT) >= 0
 
 
+def closes_block(events: bytes) -> bool:
+    """Whether one of these closes a block of a message."""
+    return any(events.rfind(word) >= 0 for word in CLOSING)
+
+
+def concern_us_in_message(events: bytes) -> bool:
+    """The same of `concerns_us` in Anthropic's API, where the end of a block is withheld too."""
+    return concerns_us(events) or closes_block(events)
+
+
 class Scanner:
-    """One stream. `withholds_usage`: the pod was asked for a usage event that the client did not ask for."""
+    """One stream. `withholds_usage`: the pod was asked for a usage event that the client did not ask for.
+
+    What closes a block of a message waits for what follows: an engine that gives a message up closes its block as if
+    it had been whole, and says only behind that that it was not. To the client such a block is open, and can go on.
+    """
 
     def __init__(self, api: Api, kept: Kept, *, withholds_usage: bool) -> None:
         self._api = api
         self._kept = kept
         self._withholds_usage = withholds_usage
+        self.concerns: Callable[[bytes], bool] = concern_us_in_message if api is Api.MESSAGES else concerns_us
+        """Whether something in these events may have to be looked at."""
         self._held = b""
+        self._closing = b""
         self._prelude = b""
         self.is_flowing = False
         """The first token has passed, and nothing is held."""
@@ -120,13 +141,14 @@ class Scanner:
     def take(self, payload: bytes) -> bytes:
         """What may go on now that this has come."""
         self._kept.add(payload)
-        if self.is_flowing and payload.endswith(b"\n\n") and not concerns_us(payload):
+        if self.is_flowing and payload.endswith(b"\n\n") and not self.concerns(payload):
             return payload
         return self._take_events(payload)
 
     def finish(self) -> bytes:
         """What is left when the stream has ended."""
         left, self._held = self._held, b""
+        self._prelude += self._released(b"")
         if left and self._lets_pass(left):
             self._prelude += left
         left, self._prelude = self._prelude, b""
@@ -160,14 +182,22 @@ class Scanner:
             event, start = text[start : match.end()], match.end()
             self._last_was_oversized, self._is_oversized = self._is_oversized, False
             if self._last_was_oversized or self._lets_pass(event):
-                passed.append(event)
+                passed.append(self._released(event))
             if self.error is not None:
                 return self._begun(b"".join(passed))
         self._held = text[start:]
         if self._is_oversized or len(self._held) > HELD_BYTES:
-            passed.append(self._let_go())
-        self.is_flowing = self.has_first_token and not self._held
+            passed.append(self._released(b"") + self._let_go())
+        self.is_flowing = self.has_first_token and not self._held and not self._closing
         return self._begun(b"".join(passed))
+
+    def _released(self, event: bytes) -> bytes:
+        """This and what has waited for it; nothing where it closes a block, and waits itself."""
+        if self._api is Api.MESSAGES and closes_block(event) and len(self._closing) < HELD_BYTES:
+            self._closing += event
+            return b""
+        closing, self._closing = self._closing, b""
+        return closing + event
 
     def _let_go(self) -> bytes:
         """Pass an event on in pieces. Its last bytes are held still: they may be half of the end that we look for."""

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.proxy.resuming.hearing import hear_of_message
 from gateway.proxy.resuming.rehearsal import Anew, Rehearsal
 from gateway.proxy.resuming.said import Event, Said, is_usage_only
-from gateway.proxy.resuming.stitch import Differs, Joint, named
+from gateway.proxy.resuming.stitch import Joint, named
 from routing.request import Api
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -101,30 +101,14 @@ class MessagesStitch:
         yield named({"type": "message_delta", "delta": delta, "usage": told})
 
 
-BLOCK_STOP, SIGNATURE = "content_block_stop", "signature_delta"
-
-EMPTY = {"text": {"type": "text", "text": ""}, "thinking": {"type": "thinking", "thinking": ""}}
-"""Blocks as they begin."""
-
-
 class MessagesAgain:
-    """Of the same message, asked for once more.
-
-    An engine that gives a message up closes its block as if it had been whole: what belongs to that goes on in another.
-    """
+    """Of the same message, asked for once more."""
 
     def __init__(self, said: Said) -> None:
         self.api = Api.MESSAGES
-        told, self._closed_by = [*said.events], set[str]()
-        """How the end of the last block was told, while nobody has said whether it was its end."""
-        while told and (closing := closing_of(told[-1])):
-            self._closed_by.add(closing)
-            told.pop()
-        self._rehearsal = Rehearsal(told, hear_of_message)
+        self._rehearsal = Rehearsal(said.events, hear_of_message)
         self.joint = Anew(said, self._rehearsal)
         self._input = input_told(said)
-        self._begun = said.of("content_block_start")
-        self._shift = 0
 
     def event(self, event: Event) -> Iterator[bytes]:
         usage = event.get("usage")
@@ -132,31 +116,8 @@ class MessagesAgain:
             self.joint.tell(self.api, usage)
             event = {**event, "usage": usage | self._input}
         new = hear_of_message(event, self._rehearsal)
-        if new is None:
-            return
-        if self._closed_by and self._begun is not None and new.get("index") == self._begun["index"]:
-            if (closing := closing_of(new)) in self._closed_by:
-                return
-            if not closing:
-                yield from self._open_another(self._begun)
-        yield named({**new, "index": new["index"] + self._shift} if "index" in new else new)
+        if new is not None:
+            yield named(new)
 
     def done(self) -> Iterator[bytes]:
         return iter(())
-
-    def _open_another(self, begun: Event) -> Iterator[bytes]:
-        """For what is left of this block. Raises `Differs` where that would be nothing whole."""
-        block = EMPTY.get(begun["content_block"]["type"])
-        if block is None:
-            raise Differs
-        if BLOCK_STOP not in self._closed_by:
-            yield named({"type": BLOCK_STOP, "index": begun["index"]})
-        self._closed_by, self._shift = set(), 1
-        yield named({"type": "content_block_start", "index": begun["index"] + 1, "content_block": block})
-
-
-def closing_of(event: Event) -> str:
-    """What ends a block, behind all that it says; nothing where the event does not."""
-    if event["type"] == BLOCK_STOP:
-        return BLOCK_STOP
-    return SIGNATURE if (event.get("delta") or {}).get("type") == SIGNATURE else ""

@@ -41,12 +41,11 @@ def response_told(said: Said) -> Event:
 class ResponsesStitch:
     """Of one continuation. All text that is told as a whole is what was said before and what comes now."""
 
-    def __init__(self, said: Said, joint: Joint, *, is_full: bool, may_be_full: bool) -> None:
+    def __init__(self, said: Said, joint: Joint, *, may_be_full: bool) -> None:
         """Where the answer `may_be_full` and its text is over, the pod that goes on tells why: by whether it would."""
         self.api = Api.RESPONSES
         self.joint = joint
-        self._had_ended = said.is_over and not is_full
-        self._may_be_full = may_be_full
+        self._had_ended_itself = said.is_over and not may_be_full
         self._text = said.text
         self._number = last_number(said)
         self._response = response_told(said)
@@ -127,7 +126,7 @@ class ResponsesStitch:
         whole["output"] = output
         if isinstance(theirs.get("usage"), dict):
             whole["usage"] = self.joint.usage_told(theirs["usage"])
-        if self._had_ended and not self._may_be_full:
+        if self._had_ended_itself:
             whole |= {"status": "completed", "incomplete_details": None}
         yield self._numbered({**event, "response": whole})
 

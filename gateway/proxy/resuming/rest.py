@@ -41,7 +41,7 @@ class Rest(Struct, frozen=True):
             case Api.MESSAGES:
                 return MessagesStitch(said, joint)
             case Api.RESPONSES:
-                return ResponsesStitch(said, joint, is_full=asking.is_full, may_be_full=asking.may_be_full)
+                return ResponsesStitch(said, joint, may_be_full=asking.may_be_full)
             case _:
                 return ChoicesStitch(said.api, said, joint, withholds_usage=withholds_usage)
 

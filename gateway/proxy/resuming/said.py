@@ -91,6 +91,8 @@ def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> S
         raws.append(raw)
         events.append(event)
         pieces.append(piece_of(api, event))
+    while events and closes_block(events[-1]):  # It waited for what would follow, and has gone to nobody.
+        raws.pop(), events.pop(), pieces.pop()
     hidden = passed - len(raws)
     while pieces and pieces[-1].is_silent:
         raws.pop(), events.pop(), pieces.pop()
@@ -156,6 +158,14 @@ def _was_given_up(event: Event) -> bool:
     if event.get("type") == "message_delta":
         return not (event.get("delta") or {}).get("stop_reason")
     return any(choice.get("finish_reason") == "abort" for choice in event.get("choices") or ())
+
+
+def closes_block(event: Event) -> bool:
+    """Whether a block of a message ends with this, of whose end a signature is the beginning."""
+    kind = event.get("type")
+    return kind == "content_block_stop" or (
+        kind == "content_block_delta" and event["delta"].get("type") == "signature_delta"
+    )
 
 
 def _of_choices(event: Event) -> Piece:

@@ -303,6 +303,19 @@ async def test_a_stream_that_has_used_up_a_limit_ends_as_if_it_were_too_long(api
             assert told[-1]["response"]["output"][0]["content"][0]["text"] == "w" * (len(told) - 8)
 
 
+async def test_a_block_whose_end_has_come_with_the_last_word_is_closed_once() -> None:
+    """Its pod has told its end, the client has not been: it waits for what follows, which is ours."""
+    kit, stop = Kit(Quota(output_tokens_per_min=100)), named({"type": "content_block_stop", "index": 0})
+    path, body = PATHS[Api.MESSAGES]
+    async with kit.rig() as rig:
+        words = [*MESSAGE_BEGINS, *([MESSAGE_DELTA] * 300), stop]
+        rig.pod.plays([STREAM_HEAD + chunk(b"".join(words)), asyncio.Event()])
+        answer = await rig.ask(path, body)
+        assert answer.is_whole
+        assert b'"hearth_reason"' in answer.body
+        assert answer.body.count(b'"content_block_stop"') == answer.body.count(b'"message_delta"') == 1
+
+
 async def test_a_spent_budget_ends_a_stream_too() -> None:
     """With its own reason."""
     answer, _ = await _cut(Api.CHAT, Kit(Quota(budget=50.0)))

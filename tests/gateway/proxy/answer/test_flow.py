@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.proxy.answer.flow import ONE_CHUNK_BYTES, SIZE_OF_READ, Flow
 from gateway.proxy.answer.kept import Kept
+from gateway.proxy.answer.scanner import concerns_us
 from gateway.spine.carrier import LegEnd
 from routing.placement import Usage
 from routing.reading import answer_bytes
@@ -154,7 +155,7 @@ class Passing:
         self.told: list[int] = []
         self.may_pass = 1 << 20
         """Events, before it wants to be told again."""
-        self.flow = Flow(self.line, self.kept, self.written.append, self._tell)
+        self.flow = Flow(self.line, self.kept, self.written.append, self._tell, concerns_us)
 
     def _tell(self, events: int) -> int:
         self.told.append(events)

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from gateway.spine.carrier import LegEnd
 from routing.placement import Usage
+from routing.reading import answer_bytes as answer_bytes_of
 from routing.request import Api
 from tests.gateway.proxy.answer.test_scanner import CUTS, WORDS, split
+from tests.gateway.proxy.resuming.thinker import Thinker
 from tests.gateway.proxy.scene import Scene, staged
 from tests.gateway.proxy.wire import (
     DONE,
@@ -75,6 +77,30 @@ def test_a_stream_cut_anywhere_is_lost_and_stays_well_framed(words: list[str], c
     if scene.leg.begun:
         scene.client.written += chunk(b"data: more\n\n") + LAST_CHUNK
         assert scene.heard.is_whole
+
+
+@given(cuts=CUTS, after=st.integers(2, 24), joined=st.booleans())
+def test_a_message_that_is_given_up_is_lost_with_its_block_open(cuts: list[int], after: int, joined: bool) -> None:
+    """However its bytes come, what is kept as told is what was: another pod can go on in that block."""
+    events = Thinker("pod").given_up(after)
+    raw = STREAM_HEAD + chunked([b"".join(events)] if joined else events)
+    scene = staged(lambda: Scene(Api.MESSAGES).feed(split(raw, cuts)))
+    assert scene.leg.end is LegEnd.LOST
+    said = scene.relay.said()
+    assert said is not None
+    assert (said.told, said.passed) == (scene.heard.body, scene.heard.body.count(b"\n\n"))
+    assert b"content_block_stop" not in scene.heard.body[:-2].split(b"\n\n")[-1]
+
+
+@given(cuts=CUTS)
+def test_a_message_of_several_blocks_comes_whole(cuts: list[int]) -> None:
+    """The end of a block leaves the short way, and what follows comes back to it."""
+    events = Thinker("pod").answer(Api.MESSAGES)
+    scene = staged(lambda: Scene(Api.MESSAGES).feed(split(STREAM_HEAD + chunked(events), cuts)))
+    one_a_read = staged(lambda: Scene(Api.MESSAGES).feed([STREAM_HEAD, *map(chunk, events), LAST_CHUNK]))
+    assert scene.heard.is_whole
+    assert scene.heard.body == one_a_read.heard.body == b"".join(events)
+    assert scene.leg.answer == answer_bytes_of(Api.MESSAGES, b"".join(events), stream=True)
 
 
 def test_a_body_without_length_ends_with_its_connection() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.proxy.answer.kept import Kept
 from gateway.proxy.answer.scanner import HELD_BYTES, Scanner
 from routing.request import Api
+from tests.gateway.proxy.resuming.thinker import Thinker
 from tests.gateway.proxy.wire import DONE, chat_event, chat_stream, event, usage_event
 
 
@@ -160,3 +161,51 @@ def test_a_stream_without_its_last_words_was_cut(api: Api, last: bytes) -> None:
     scan(whole, [told, last])
     assert not cut.is_complete
     assert whole.is_complete
+
+
+@given(cuts=CUTS)
+def test_the_end_of_a_block_goes_on_with_what_follows(cuts: list[int]) -> None:
+    """However a message is split, all of it comes out; never a block's end as the last that has gone on."""
+    raw = b"".join(Thinker("pod").answer(Api.MESSAGES))
+    scanner, out = a_scanner(Api.MESSAGES), b""
+    for piece in split(raw, cuts):
+        out += scanner.take(piece)
+        last = out[:-2].split(b"\n\n")[-1]
+        assert b"content_block_stop" not in last
+        assert b"signature_delta" not in last
+    assert out == raw
+    assert scanner.has_said_all
+
+
+@given(cuts=CUTS, after=st.integers(2, 24))
+def test_the_end_of_a_block_that_is_none_goes_to_nobody(cuts: list[int], after: int) -> None:
+    """An engine that gives a message up closes its block first, and says behind that that it was not whole."""
+    pod = Thinker("pod")
+    scanner, out = a_scanner(Api.MESSAGES), b""
+    for piece in split(b"".join(pod.given_up(after)), cuts):
+        out += scanner.take(piece) if scanner.error is None else b""
+    told = pod.answer(Api.MESSAGES)[:after]
+    while b"content_block_stop" in told[-1] or b"signature_delta" in told[-1]:
+        told.pop()
+    assert out == b"".join(told)
+    assert scanner.error is not None
+
+
+def test_a_message_flows_on_behind_the_end_of_a_block() -> None:
+    """Nothing is held any more when what follows has come."""
+    scanner, events = a_scanner(Api.MESSAGES), Thinker("pod").answer(Api.MESSAGES)
+    flows = [(scanner.take(each), scanner.is_flowing)[1] for each in events]
+    closes = [b"content_block_stop" in each or b"signature_delta" in each for each in events]
+    assert flows == [not each for each in closes]
+    assert scanner.concerns(events[-3])
+    assert not a_scanner().concerns(events[-3])
+
+
+def test_ends_of_blocks_without_end_are_not_held() -> None:
+    """What is held back is bounded, whatever a pod sends; in order, it all goes on."""
+    scanner, stop = a_scanner(Api.MESSAGES), event({"type": "content_block_stop", "index": 0})
+    scanner.take(event({"type": "message_start"}))
+    fed = [stop] * (2 * HELD_BYTES // len(stop))
+    out = b"".join(map(scanner.take, fed))
+    assert len(out) >= HELD_BYTES
+    assert out + scanner.finish() == b"".join(fed)

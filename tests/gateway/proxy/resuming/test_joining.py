@@ -52,7 +52,7 @@ def whole(events: bytes) -> bytes:
 def cut_and_joined(api: Api, body: Event, cuts: Sequence[int], reads: int) -> bytes:
     """What a client is sent where pods are lost after so many bytes, the next one each time by a later pod."""
     told, asked = undisturbed(api, body), json.dumps(body).encode()
-    sent = whole(told[: cuts[0] % len(told)])
+    sent = Scanner(api, Kept(0), withholds_usage=False).take(told[: cuts[0] % len(told)])
     shown, passed = sent, sent.count(b"\n\n")
     for number, cut in enumerate([*cuts[1:], None]):
         said = read_said(api, shown, passed, withholds_usage=False)

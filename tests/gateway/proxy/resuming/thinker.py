@@ -5,6 +5,7 @@ What it sends is worded as vLLM words it in each API. Its ids are its own, and s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,6 +37,23 @@ class Thinker:
         """The events of a stream."""
         tell = {Api.CHAT: self._chat, Api.MESSAGES: self._messages}
         return [*tell.get(api, self._responses)()]
+
+    def given_up(self, after: int) -> list[bytes]:
+        """The events of a message whose engine gives it up after so many: its block is closed as if it were whole."""
+        told = self.answer(Api.MESSAGES)[:after]
+        begun = [event for event in map(_value, told) if event["type"] == "content_block_start"]
+        if begun and _value(told[-1])["type"] != "content_block_stop":
+            where = {"index": begun[-1]["index"]}
+            if begun[-1]["content_block"]["type"] == "thinking":
+                delta = {"type": "signature_delta", "signature": f"early-{self.name}"}
+                told.append(named({"type": "content_block_delta", **where, "delta": delta}))
+            told.append(named({"type": "content_block_stop", **where}))
+        given_up = {"stop_reason": None, "stop_sequence": None}
+        return [
+            *told,
+            named({"type": "message_delta", "delta": given_up, "usage": {"output_tokens": 1}}),
+            named({"type": "message_stop"}),
+        ]
 
     def _joined(self, pieces: tuple[str, ...]) -> list[str]:
         return ["".join(pieces[at : at + self.pieces]) for at in range(0, len(pieces), self.pieces)]
@@ -152,3 +170,8 @@ class Thinker:
             {"type": f"{kind}.done", "item_id": item_id, "arguments": arguments, "name": name},
             {"type": "response.output_item.done", "item": whole},
         ]
+
+
+def _value(event: bytes) -> Event:
+    value: Event = json.loads(event.split(b"\ndata: ")[-1])
+    return value
