@@ -73,20 +73,8 @@ class Flow(asyncio.Protocol):
     """
 
     __slots__ = (
-        *(
-            "_after",
-            "_before",
-            "_concerns",
-            "_kept",
-            "_left",
-            "_lessons",
-            "_line",
-            "_span",
-            "_texts",
-            "_told",
-            "_write",
-        ),
-        "has_stirred",
+        *("_after", "_before", "_concerns", "_kept", "_left", "_lessons", "_line", "_span", "_texts"),
+        *("_told", "_write", "has_stirred"),
     )
 
     def __init__(
