@@ -32,7 +32,7 @@ class Bounds:
     """No engine that falls silent altogether is given up sooner."""
     least_alone_s: float = 15.0
     """Nor is one stream while others of its engine flow: an engine may put one aside for lack of room."""
-    held_s: float = 60.0
+    held_s: float = 30.0
     """For so long may an engine hold back what it makes: calls of tools until they are whole, thoughts not shown."""
     first_s: float = 10.0
     """For so long is an engine of which nothing is known taken to have been silent; single streams for no time."""
