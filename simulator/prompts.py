@@ -6,6 +6,7 @@ Rendering is append-only: one more message adds tokens and changes none. Must no
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,10 @@ from simulator.tokens import MESSAGE_END, MESSAGE_START, THOUGHT_END, THOUGHT_ST
 
 IMAGE_TOKENS = 64
 """What one image costs; few enough for tests, many enough to fill blocks."""
+
+MARKS = {"<think>": THOUGHT_START, "</think>": THOUGHT_END}
+
+THOUGHT_MARKS = re.compile("(</?think>)")
 
 
 class Opening(StrEnum):
@@ -86,6 +91,15 @@ def prompt_of_text(text: str, seed: int) -> Prompt:
     rendering = _Rendering(seed)
     rendering.add(text)
     return Prompt(tuple(rendering.tokens), rendering.state, rendering.state, text=text, is_chat=False)
+
+
+def tokens_of(text: str) -> list[int]:
+    """Those of a text in which the marks of thoughts are what they are in an answer. Raises UnicodeEncodeError."""
+    return [token for part in THOUGHT_MARKS.split(text) for token in _tokens_of_part(part)]
+
+
+def _tokens_of_part(part: str) -> list[int]:
+    return [MARKS[part]] if part in MARKS else encode(part.encode())
 
 
 def prompt_of_tokens(tokens: Sequence[int], seed: int) -> Prompt:

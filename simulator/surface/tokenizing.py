@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from simulator.prompts import prompt_of_text
+from simulator.prompts import tokens_of
 from simulator.surface.asking import known_model
 from simulator.surface.chat_request import chat_prompt, offered_tool, opening_of
 from simulator.surface.fields import read_body
@@ -20,16 +20,15 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     if body.get("messages") is not None:
         tools = [offered_tool(each) for each in body.objects("tools")]
         opening = opening_of(service.options, body)
-        prompt = chat_prompt(service, model, body.objects("messages"), body, tools, opening)
+        tokens = list(chat_prompt(service, model, body.objects("messages"), body, tools, opening).tokens)
     else:
         text = body.text("prompt")
         if text is None:
             raise malformed("prompt", "missing", "Field required")
         try:
-            prompt = prompt_of_text(text, 0)
+            tokens = tokens_of(text)
         except UnicodeEncodeError:
             raise ApiError("TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence]]") from None
-    tokens = list(prompt.tokens)
     return json_answer(
         {
             "count": len(tokens),

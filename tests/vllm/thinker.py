@@ -7,6 +7,7 @@ It never ends them by itself, being random; a budget of thoughts has the engine 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,16 @@ def build(folder: Path) -> None:
     told.write_text(json.dumps(tokenizer))
 
 
-def thinking(folder: Path, name: str) -> PodPlan:
+def thinking(folder: Path, name: str, parser: str = "deepseek_r1") -> PodPlan:
     """A pod of it, known by this name."""
-    return PodPlan(str(folder), name=name, flags=(*FINE, "--reasoning-parser", "deepseek_r1"))
+    return PodPlan(str(folder), name=name, flags=(*FINE, "--reasoning-parser", parser))
+
+
+def words_of(folder: Path) -> list[int]:
+    """Tokens that are words with a blank before them, and the mark that ends thoughts.
+
+    Whatever is said of these, it is told apart again as it was said: a text is split at its blanks first.
+    """
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    words = [number for word, number in vocabulary.items() if re.fullmatch("Ġ[a-z]{2,}", word)]
+    return [*words, vocabulary[MARKS[1]]]

@@ -13,6 +13,9 @@ from gateway.proxy.answer.scanner import Scanner
 from gateway.proxy.resuming.stitch import Differs, Stitch, stitched
 from gateway.spine.carrier import LegEnd
 
+HELD_BYTES = 4 << 20
+"""Of an event that has not ended: these are read, not passed on, and the first may tell every token of the prompt."""
+
 
 class ResumedStream(EventStream):
     """What is kept of it is what its client is sent: to it this is one answer, to a next pod as well."""
@@ -21,7 +24,7 @@ class ResumedStream(EventStream):
 
     def __init__(self, relay: Relaying, head: PodHead, stitch: Stitch, trim: Trim | None) -> None:
         """`trim` takes out what was asked of the pod on a judge's behalf."""
-        super().__init__(relay, head, Scanner(stitch.api, Kept(0), withholds_usage=False))
+        super().__init__(relay, head, Scanner(stitch.api, Kept(0), withholds_usage=False, held_bytes=HELD_BYTES))
         self._stitch = stitch
         self._trim = trim
 

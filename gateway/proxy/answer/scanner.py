@@ -119,8 +119,9 @@ class Scanner:
     it had been whole, and says only behind that that it was not. To the client such a block is open, and can go on.
     """
 
-    def __init__(self, api: Api, kept: Kept, *, withholds_usage: bool) -> None:
+    def __init__(self, api: Api, kept: Kept, *, withholds_usage: bool, held_bytes: int = HELD_BYTES) -> None:
         self._api = api
+        self._held_bytes = held_bytes
         self._kept = kept
         self._withholds_usage = withholds_usage
         self.concerns: Callable[[bytes], bool] = concern_us_in_message if api is Api.MESSAGES else concerns_us
@@ -186,7 +187,7 @@ class Scanner:
             if self.error is not None:
                 return self._begun(b"".join(passed))
         self._held = text[start:]
-        if self._is_oversized or len(self._held) > HELD_BYTES:
+        if self._is_oversized or len(self._held) > self._held_bytes:
             passed.append(self._released(b"") + self._let_go())
         self.is_flowing = self.has_first_token and not self._held and not self._closing
         return self._begun(b"".join(passed))
@@ -208,7 +209,7 @@ class Scanner:
     def _begun(self, passed: bytes) -> bytes:
         """Nothing goes on before the first token: until then another pod can still answer."""
         passed = self._prelude + passed
-        if self._has_passed or self.has_first_token or len(passed) > HELD_BYTES:
+        if self._has_passed or self.has_first_token or len(passed) > self._held_bytes:
             self._has_passed = True
             self._prelude = b""
             return passed

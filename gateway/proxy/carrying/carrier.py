@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 from msgspec.structs import replace
 
 from gateway.ladders.judging import Judge
@@ -14,6 +15,7 @@ from gateway.proxy.answer.watch import Watch
 from gateway.proxy.carrying.beside import BesideReply
 from gateway.proxy.carrying.keeping import Keeping
 from gateway.proxy.carrying.prefill_leg import ask_prefill
+from gateway.proxy.carrying.recalling import ask_recall, unprepared
 from gateway.proxy.carrying.vigils import vigil_over
 from gateway.proxy.client.asked import Asked
 from gateway.proxy.client.reply import Reply
@@ -107,6 +109,9 @@ class HttpCarrier:
         self._attempts += 1
         self._keeping.count_in()
         try:
+            failed = await self._recall(placement.engine, placement.request, first_byte_by_s)
+            if failed is not None:
+                return self._cut_again(failed, placement.request)
             relay = await self._ask(placement, first_byte_by_s, fresh=False)
             if relay.was_stale:
                 relay = await self._ask(placement, first_byte_by_s, fresh=True)
@@ -151,10 +156,31 @@ class HttpCarrier:
             return replace(leg, begun=True, barred=barred)
         return replace(leg, begun=True, rest=request)
 
+    async def _recall(self, engine: Engine, request: Request, by_s: float) -> Leg | None:
+        """Have the rest known in tokens, where it has to be; any pod of the model may tell. A leg where none does."""
+        rest = self._rest
+        recall = rest.asking.recall if rest is not None else None
+        if rest is None or recall is None:
+            return None
+
+        def words(path: str, body: bytes, mark: str) -> list[bytes]:
+            return self._words(engine, request, body, f"{self._engine_id}{mark}", path=path)
+
+        recalled = await ask_recall(self._pool, engine.pod, recall, words, by_s)
+        if isinstance(recalled, Leg):
+            return recalled
+        self._rest = rest = rest.recalled(recalled)
+        self._body = rest.asking.body
+        return None
+
     async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled:
         side = placement.prefill
         assert side is not None  # noqa: S101 - the spine asks for a prefill leg of pairs only
-        body = prefill_body(placement.request.api, self._body, order.fields, ends_by_length=order.ends_by_length)
+        failed = await self._recall(side.engine, placement.request, by_s)
+        if failed is not None:
+            return unprepared(failed)
+        fields = self._kv_fields(order.fields)
+        body = prefill_body(placement.request.api, self._body, fields, ends_by_length=order.ends_by_length)
         question = self._words(side.engine, placement.request, body, order.request_id)
         return await ask_prefill(self._pool, side.engine.pod, question, by_s)
 
@@ -233,13 +259,21 @@ class HttpCarrier:
 
     def _question(self, placement: Placed) -> list[bytes]:
         body, handover = self._body, placement.handover
-        if handover is None:
-            return self._words(placement.engine, placement.request, body, self._engine_id)
-        if handover.fields:
-            body = with_fields(body, b'"kv_transfer_params":%b' % handover.fields)
-        return self._words(placement.engine, placement.request, body, handover.request_id)
+        fields = self._kv_fields(handover.fields if handover is not None else b"")
+        if fields:
+            body = with_fields(body, b'"kv_transfer_params":%b' % fields)
+        request_id = self._engine_id if handover is None else handover.request_id
+        return self._words(placement.engine, placement.request, body, request_id)
 
-    def _words(self, engine: Engine, request: Request, body: bytes, request_id: str) -> list[bytes]:
+    def _kv_fields(self, own: bytes) -> bytes:
+        """`kv_transfer_params`: what a pair is told, and a prompt that is token ids."""
+        ids = self._rest.asking.prompt_ids if self._rest is not None else ()
+        if not ids:
+            return own
+        told = b'{"prompt_token_ids":%b}' % msgspec.json.encode(ids)
+        return with_fields(told, own.strip()[1:-1]) if len(own.strip()) > 2 else told
+
+    def _words(self, engine: Engine, request: Request, body: bytes, request_id: str, *, path: str = "") -> list[bytes]:
         address = self._pool.address(engine.pod)
         # Said only where it is heeded: elsewhere it may be an error. Higher goes first here, lower there.
         priority = -request.priority if request.priority and self._takes_priority(engine.pod) else 0
@@ -247,7 +281,7 @@ class HttpCarrier:
             body = with_fields(body, b'"priority":%d' % priority)
         head = question_head(
             self._asked.method,
-            self._path,
+            path or self._path,
             address,
             request_id=request_id,
             key=self._key_of(engine.pod),

@@ -17,6 +17,7 @@ from msgspec import Struct
 from gateway.proxy.resuming.anthropic import as_chat
 from gateway.proxy.resuming.rehearsal import is_same_again
 from gateway.proxy.resuming.said import READ, UNREADABLE, Said
+from gateway.proxy.resuming.thoughts import Recall, Recalled, recall_of
 from gateway.spine.bar import Bar
 from routing.reading.prefilling import LIMITS
 from routing.request import Api
@@ -59,6 +60,17 @@ class Asking(Struct, frozen=True):
     """What was said already, and will be said again."""
     is_anew: bool = False
     """All of the answer is asked for, as it was: what is said first is compared with what was said."""
+    recall: Recall | None = None
+    """What a pod has to be asked first; `body` is then what the lost one was sent."""
+    recalled: Recalled | None = None
+    """The prompt to go on from, which stands for the body's messages."""
+    tells_ids: bool = False
+    """The client has asked for token ids."""
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """None where the messages are the prompt."""
+        return self.recalled.ids if self.recalled is not None else ()
 
     @property
     def is_full(self) -> bool:
@@ -82,14 +94,46 @@ def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
     asking = _ask_rest(api, fields, said)
     if may_be_anew and isinstance(asking, Bar) and asking in SAME_AGAIN:
         return Asking(api, body, is_anew=True)
+    if asking is Bar.REASONING and api is Api.CHAT:
+        return _bar_to_recall(fields, said) or Asking(api, body, recall=recall_of(fields, said))
     return asking
+
+
+def ask_recalled(body: bytes, said: Said, recalled: Recalled) -> Asking:
+    """The continuation of a chat by its token ids; `body` was read before, `said` counts what it is in tokens."""
+    fields = READ.decode(body)
+    tells_ids = bool(fields.get("return_token_ids"))
+    left = _lower(Api.CHAT, fields, said, said.tokens)
+    fields.pop("prompt_logprobs", None)
+    fields["return_token_ids"] = True
+    return Asking(Api.CHAT, msgspec.json.encode(fields), left, recalled=recalled, tells_ids=tells_ids)
+
+
+def _bar_to_recall(fields: Body, said: Said) -> Bar | None:
+    """A grammar begins behind the thoughts: who goes on with these begins it as the first engine would have."""
+    if not said.thoughts or fields.get("include_reasoning") is False:
+        return Bar.REASONING
+    if not _is_plain_chat(fields):
+        return Bar.PROMPT
+    return _barred_by_words(fields, said)
+
+
+def _is_plain_chat(fields: Body) -> bool:
+    """Whether ids can stand for its messages: images cannot, and to what the client began thoughts were not put."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or fields.get("continue_final_message"):
+        return False
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    is_text = all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
+    return is_text and fields.get("add_generation_prompt") is not False
 
 
 def _ask_rest(api: Api, fields: Body, said: Said) -> Asking | Bar:
     bar = _barred(fields, said)
     if bar is not None:
         return bar
-    left = _lower(api, fields, said)
+    left = _lower(api, fields, said, 0 if _said_again(api, said) else said.tokens)
     bar = WRITERS[api](fields, said)
     if bar is not None:
         return bar
@@ -106,9 +150,13 @@ def _barred(fields: Body, said: Said) -> Bar | None:
         return Bar.CALL
     if said.has_thought or fields.get("include_reasoning") is False:  # It may have thought, and told nobody.
         return Bar.REASONING
+    return _barred_by_words(fields, said)
+
+
+def _barred_by_words(fields: Body, said: Said) -> Bar | None:
     if fields.get("echo"):
         return Bar.ECHO
-    if _has_grammar(fields):
+    if _has_grammar(fields) and (said.text or not said.thoughts):
         return Bar.GRAMMAR
     return Bar.STOP if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, said.text) else None
 
@@ -147,12 +195,11 @@ def _may_be_stopping(fields: Body, text: str) -> bool:
     return any(text.endswith(stop[:count]) for stop in stops for count in range(1, len(stop)))
 
 
-def _lower(api: Api, fields: Body, said: Said) -> float:
-    """Have limits say what is left of them, and return that.
+def _lower(api: Api, fields: Body, said: Said, spent: int) -> float:
+    """Have limits say what is left of them when so many tokens are spent, and return that.
 
     No engine says nothing: what is only to tell why the answer ended, and its usage, is asked for one token.
     """
-    spent = 0 if _said_again(api, said) else said.tokens
     limits = [name for name in LIMITS[api] if type(fields.get(name)) is int]
     if api is Api.COMPLETIONS and not limits:
         fields["max_tokens"], limits = USUAL_COMPLETION, ["max_tokens"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gateway.proxy.resuming.asking import Asking, ask_on
+from gateway.proxy.resuming.asking import Asking, ask_on, ask_recalled
 from gateway.proxy.resuming.choices import ChoicesAgain, ChoicesStitch
 from gateway.proxy.resuming.messages import MessagesAgain, MessagesStitch
+from gateway.proxy.resuming.recalled import RecalledStitch
 from gateway.proxy.resuming.responses import ResponsesAgain, ResponsesStitch
 from gateway.proxy.resuming.said import Said
 from gateway.proxy.resuming.stitch import UNLIKE, Joint, Stitch
+from gateway.proxy.resuming.thoughts import Recalled
 from gateway.spine.bar import Bar
 from routing.request import Api
 
@@ -31,12 +34,20 @@ class Rest(Struct, frozen=True):
     def path(self) -> str:
         return PATHS[self.asking.api]
 
+    def recalled(self, recalled: Recalled) -> Rest:
+        """The same, now that it is known in tokens."""
+        said = replace(self.said, tokens=recalled.tokens + self.said.tells_end)
+        return Rest(said, ask_recalled(self.asking.body, said, recalled))
+
     def stitch(self, *, withholds_usage: bool) -> Stitch:
         """For the events of the pod that goes on; made anew for each that tries."""
         said, asking = self.said, self.asking
         if asking.is_anew:
             return _anew(said, withholds_usage=withholds_usage)
         joint = Joint(said, is_full=asking.is_full, again=asking.again)
+        if asking.recalled is not None:
+            told = asking.recalled
+            return RecalledStitch(said, joint, told, withholds_usage=withholds_usage, tells_ids=asking.tells_ids)
         match said.api:
             case Api.MESSAGES:
                 return MessagesStitch(said, joint)

@@ -39,6 +39,8 @@ class Said(Struct, frozen=True):
     passed: int
     """How many events that was, before runs of them became one."""
     text: str = ""
+    thoughts: str = ""
+    """Of a chat; the other APIs' are known to be there."""
     has_call: bool = False
     has_thought: bool = False
     tokens: int = 0
@@ -64,6 +66,7 @@ class Piece(Struct, frozen=True):
     """What one event says of the answer itself."""
 
     text: str = ""
+    thought: str = ""
     is_call: bool = False
     is_thought: bool = False
     has_token: bool = False
@@ -104,6 +107,7 @@ def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> S
         events=tuple(said),
         passed=len(raws) + hidden,
         text="".join([piece.text for piece in pieces]),
+        thoughts="".join([piece.thought for piece in pieces]),
         has_call=any(piece.is_call for piece in pieces),
         has_thought=any(piece.is_thought for piece in pieces),
         tokens=hidden + sum(piece.has_token for piece in pieces) if ids is None else len(ids),
@@ -177,11 +181,13 @@ def _of_choices(event: Event) -> Piece:
     ends = choice.get("finish_reason") is not None
     text = delta.get("content") or choice.get("text") or ""
     opens = delta.get("role") is not None and not text and not ends
+    thought = delta.get("reasoning") or delta.get("reasoning_content") or ""
     ids = choice.get("token_ids")
     return Piece(
         text=text,
+        thought=thought if isinstance(thought, str) else "",
         is_call=bool(delta.get("tool_calls")),
-        is_thought=bool(delta.get("reasoning") or delta.get("reasoning_content")),
+        is_thought=bool(thought),
         has_token=not opens,
         ends=ends,
         token_ids=tuple(ids) if isinstance(ids, list) else None,

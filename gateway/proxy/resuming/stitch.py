@@ -16,6 +16,8 @@ DONE_EVENT = b"data: [DONE]\n\n"
 
 DETAILS = ("prompt_tokens_details", "input_tokens_details")
 
+THINKING = "completion_tokens_details"
+
 UNLIKE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """What is raised where an event has another shape than its API gives it."""
 
@@ -41,11 +43,13 @@ class Joint:
 
     def __init__(self, said: Said, *, is_full: bool, again: str) -> None:
         """`is_full`: nothing that the pod says is to be heard; `again`: what it says first was heard before."""
-        self.tokens = 0 if again or not said.text else said.tokens - said.tells_end
+        self.tokens = said.tokens - said.tells_end if (said.text or said.thoughts) and not again else 0
         """In the continuation's prompt, and of the answer."""
         has_ended_itself = said.is_over and not is_full and said.api is Api.RESPONSES
         # In events of that API the end of the text shows, the token that it ends with does not.
         self._begun = 0 if again else said.tokens + has_ended_itself
+        self.thoughts = 0
+        """So many tokens of thoughts are in the continuation's prompt."""
         self.is_silent = is_full or said.is_over
         self._again = again
         self.usage: Usage | None = None
@@ -85,6 +89,9 @@ class Joint:
         whole = {**told, asked: max(0, told[asked] - self.tokens), answered: made + self._begun}
         if "total_tokens" in told:
             whole["total_tokens"] = whole[asked] + whole[answered]
+        thought = told.get(THINKING)
+        if isinstance(thought, dict) and type(thought.get("reasoning_tokens")) is int:
+            whole[THINKING] = {**thought, "reasoning_tokens": thought["reasoning_tokens"] + self.thoughts}
         for name in DETAILS:
             details = told.get(name)
             if isinstance(details, dict) and details.get("cached_tokens") is not None:

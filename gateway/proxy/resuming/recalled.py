@@ -1,0 +1,48 @@
+"""The rest of a chat stream that was asked for by token ids: proven to be that, and shorn of what only proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.proxy.resuming.choices import ChoicesStitch
+from gateway.proxy.resuming.said import Event, Said
+from gateway.proxy.resuming.stitch import Differs, Joint
+from gateway.proxy.resuming.thoughts import Recalled
+from routing.request import Api
+
+TELLING = ("content", "reasoning", "reasoning_content", "tool_calls")
+
+
+class RecalledStitch(ChoicesStitch):
+    """Of one continuation. Raises `Differs` where its pod has read another prompt, or takes thoughts for text."""
+
+    def __init__(self, said: Said, joint: Joint, recalled: Recalled, *, withholds_usage: bool, tells_ids: bool) -> None:
+        """`tells_ids`: the client asked for them itself."""
+        super().__init__(Api.CHAT, said, joint, withholds_usage=withholds_usage)
+        joint.thoughts = recalled.thoughts
+        self._recalled = recalled
+        self._tells_ids = tells_ids
+        self._is_proven = False
+        self._has_spoken = bool(said.text)
+        self._thinks = not said.text
+
+    def event(self, event: Event) -> Iterator[bytes]:
+        # An engine that knows nothing of such prompts reads the conversation instead, and answers anew.
+        if not self._is_proven and event.get("prompt_token_ids") != [*self._recalled.ids]:
+            raise Differs
+        self._is_proven = True
+        yield from super().event(event)
+
+    def _joined(self, choice: Event) -> Event | None:
+        delta = choice.get("delta") or {}
+        self._thinks = self._thinks and self._recalled.end not in (choice.get("token_ids") or ())
+        if self._thinks and delta.get("content"):
+            raise Differs
+        if self._has_spoken and (delta.get("reasoning") or delta.get("reasoning_content")):
+            raise Differs
+        if self._tells_ids:
+            return super()._joined(choice)
+        is_mark = not any(delta.get(name) for name in TELLING) and choice.get("finish_reason") is None
+        joined = super()._joined({**choice, "token_ids": None} if "token_ids" in choice else choice)
+        # Without the ids nobody would have been told of it.
+        return None if is_mark and not choice.get("logprobs") else joined

@@ -1,0 +1,109 @@
+"""Answers that think, drawn at a temperature, lose their pod in thoughts or text: their clients read them unbroken."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from routing.request import Api
+from simulator.faults import NO_FAULT, Fault, FaultKind
+from simulator.options import Options
+from simulator.pod import SimulatedPod
+from tests.gateway.proxy.resuming.test_rehearsing import events_of, hear
+from tests.gateway.running import serving
+from tests.scenarios.place import FAST
+from tests.scenarios.test_resume import Place
+
+ASKED: dict[str, Any] = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "Tell."}],
+    "max_tokens": 40,
+    "temperature": 0.7,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+
+THOUGHT = 12
+"""Pieces at most; the role's event goes before them."""
+
+POSITIONS = range(2, 32)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def place() -> AsyncIterator[Place]:
+    async with AsyncExitStack() as stack:
+        # Simulated pods draw the same at any temperature, so that a continuation can be told from another answer.
+        options = Options(
+            models=("tiny",), longest_thought=THOUGHT, shortest_answer=30, longest_answer=30, profile=FAST
+        )
+        pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(2)]
+        flags = [word for pod in pods for word in ("--pod", pod.url)]
+        gateway = await stack.enter_async_context(serving(*flags))
+        for _ in pods:
+            await gateway.until("pod ready")
+        yield Place(gateway, pods)
+
+
+async def ask(url: str, **more: Any) -> tuple[bytes, str]:
+    """A stream as it came, and the name of its receipt."""
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/chat/completions", json=ASKED | more) as got:
+        assert got.status == 200, await got.text()
+        return await got.read(), got.headers.get("x-hearth-receipt", "")
+
+
+def told(stream: bytes) -> tuple[object, ...]:
+    """All that a client makes of it: texts by their kinds, why it ended, what it counts as, and under how many ids."""
+    events = events_of(stream)
+    reasons = [choice["finish_reason"] for event in events for choice in event["choices"] if choice["finish_reason"]]
+    usage = [{**event["usage"], "prompt_tokens_details": None} for event in events if event.get("usage")]
+    return hear(Api.CHAT, stream).texts, reasons, usage, len({event["id"] for event in events})
+
+
+def cut_both(place: Place, after: int) -> None:
+    for pod in place.pods:
+        pod.set_fault(Fault(FaultKind.CUT, after_chunks=after, requests=1))
+
+
+def cut_none(place: Place) -> None:
+    for pod in place.pods:
+        pod.set_fault(NO_FAULT)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("after", POSITIONS)
+async def test_thoughts_go_on_at_another_pod(place: Place, after: int) -> None:
+    """Wherever it is cut: inside them, beside the mark that ends them, in the text behind them."""
+    undisturbed, _ = await ask(place.pods[0].url)
+    cut_both(place, after)
+    stream, name = await ask(place.gateway.at("traffic"))
+    cut_none(place)
+    assert told(stream) == told(undisturbed)
+    receipt = await place.receipt(name)
+    assert (receipt["status"], receipt["unresumed"]) == (200, None)
+    assert receipt["resumed"] >= 1
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_client_is_told_no_ids_that_it_did_not_ask_for(place: Place) -> None:
+    """They only prove that the pod goes on with the very prompt."""
+    cut_both(place, 4)
+    stream, _ = await ask(place.gateway.at("traffic"))
+    cut_none(place)
+    choices = [choice for event in events_of(stream) for choice in event["choices"]]
+    assert all(choice.get("token_ids") is None for choice in choices)
+    assert b'prompt_token_ids":[' not in stream
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_thoughts_that_nobody_was_told_end_with_their_pod(place: Place) -> None:
+    """What a client did not want to hear is not known."""
+    cut_both(place, 4)
+    stream, name = await ask(place.gateway.at("traffic"), include_reasoning=False)
+    cut_none(place)
+    assert b'"pod_lost"' in stream
+    assert (await place.receipt(name))["unresumed"] == "reasoning"
