@@ -41,6 +41,7 @@ class Asked:
     transfer: Mapping[str, Any] = field(default_factory=dict)
     """`kv_transfer_params`."""
     aborts_after: int | None = None
+    returns_prompt_text: bool = False
 
     def order(self, options: Options, prompts: Sequence[Prompt], recital: str | None = None) -> Order:
         """The order for these prompts, once they are known to fit."""
@@ -93,6 +94,7 @@ def read_asked(service: Service, request: web.Request, body: Body, default_max_t
         salt=salt_of(body),
         priority=body.integer("priority", 0) or 0,
         returns_token_ids=body.flag("return_token_ids"),
+        returns_prompt_text=body.flag("return_prompt_text"),
         transfer=body.object("kv_transfer_params").fields,
         aborts_after=aborts_after(request),
     )

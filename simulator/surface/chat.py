@@ -16,6 +16,7 @@ from simulator.surface.logprobs import chat_logprobs
 from simulator.surface.parsing import CallPiece, Delta
 from simulator.surface.usage import counts, fingerprint, last_usage, whole_usage
 from simulator.surface.wire import SERVICE, compact, engine_issue, json_answer, new_call_id, open_stream
+from simulator.tokens import decode
 
 
 async def complete_chat(request: web.Request) -> web.StreamResponse:
@@ -48,11 +49,15 @@ def _whole(options: Options, chat: Chat, generation: Generation) -> dict[str, An
         "usage": whole_usage(options, generation, tells_created=True),
         "prompt_logprobs": None,
         "prompt_token_ids": list(chat.prompt.tokens) if asked.returns_token_ids else None,
-        "prompt_text": None,
+        "prompt_text": _prompt_text(chat),
         "kv_transfer_params": generation.transfer_params,
         "ec_transfer_params": None,
         "metrics": None,
     }
+
+
+def _prompt_text(chat: Chat) -> str | None:
+    return decode(chat.prompt.tokens) if chat.asked.returns_prompt_text else None
 
 
 def _whole_choice(chat: Chat, choice: Choice) -> dict[str, Any]:
@@ -150,7 +155,8 @@ class _ChunkWriter:
         delta = {"role": "assistant", "content": text}
         first = compact({"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None})
         ids = compact(list(self._chat.prompt.tokens)) if asked.returns_token_ids else "null"
-        return f'{self._head}{first}],"prompt_token_ids":{ids},"prompt_text":null{self._running_usage(choice, 0)}}}'
+        prompt = f'"prompt_token_ids":{ids},"prompt_text":{compact(_prompt_text(self._chat))}'
+        return f"{self._head}{first}],{prompt}{self._running_usage(choice, 0)}}}"
 
     def chunks(self, choice: Choice, portion: Portion) -> list[str]:
         """The chunks for what came since the last ones."""

@@ -18,9 +18,6 @@ from routing.request import Api
 
 START, END = "<think>", "</think>"
 
-OPENING = 4
-"""So many of the prompt's last tokens may open the thoughts: the mark, and blanks behind it."""
-
 SHAPES_PROMPT = frozenset({"response_format"})
 """What shapes an answer, but with some templates its prompt as well."""
 
@@ -47,6 +44,7 @@ class Recalled(Struct, frozen=True):
 
 class _Prompt(Struct):
     prompt_token_ids: list[int] | None = None
+    prompt_text: str | None = None
 
 
 class _Words(Struct):
@@ -61,7 +59,7 @@ def recall_of(fields: dict[str, Any], said: Said) -> Recall:
     # The end mark is asked for even where it was not said: it tells thoughts from text in what comes.
     words = {"prompt": START + said.thoughts + END + said.text, "add_special_tokens": False, "return_token_strs": True}
     return Recall(
-        msgspec.json.encode(kept | once | {"stream": False, "return_token_ids": True}),
+        msgspec.json.encode(kept | once | {"stream": False, "return_token_ids": True, "return_prompt_text": True}),
         msgspec.json.encode({"model": fields.get("model")} | words),
         bool(said.text),
     )
@@ -70,21 +68,18 @@ def recall_of(fields: dict[str, Any], said: Said) -> Recall:
 def recalled_from(recall: Recall, prompt: bytes, words: bytes) -> Recalled | None:
     """What the pod's answers say; None where it tells no ids, or knows other marks."""
     try:
-        before = msgspec.json.decode(prompt, type=_Prompt).prompt_token_ids
+        before = msgspec.json.decode(prompt, type=_Prompt)
         told = msgspec.json.decode(words, type=_Words)
     except UNREADABLE:
         return None
     names, ids = told.token_strs or [], told.tokens
-    if not before or len(names) != len(ids) or not names or names[0] != START or END not in names:
+    if not before.prompt_token_ids or not before.prompt_text or len(names) != len(ids):
+        return None
+    if names[:1] != [START] or END not in names:
         return None
     end_at = names.index(END)
     own = ids if recall.has_text else ids[:end_at]
-    if _is_opened(before, ids[0], ids[end_at]):
+    # Some templates begin the thoughts; else the model has said so itself.
+    if before.prompt_text.rstrip().endswith(START):
         own = own[1:]
-    return Recalled((*before, *own), len(own), end_at - 1, ids[end_at])
-
-
-def _is_opened(prompt: list[int], start: int, end: int) -> bool:
-    """Whether the template has begun the thoughts; else the model has said so itself."""
-    last = next((one for one in reversed(prompt[-OPENING:]) if one in (start, end)), None)
-    return last == start
+    return Recalled((*before.prompt_token_ids, *own), len(own), end_at - 1, ids[end_at])

@@ -81,13 +81,16 @@ async def a_scene(
     connector: str = "NixlConnector",
     roles: Sequence[KvRole] = (KvRole.PRODUCER, KvRole.CONSUMER),
     facts: PodFacts | None = None,
+    longest_thought: int = 0,
     **wiring: Any,
 ) -> AsyncIterator[Scene]:
     """A gateway over one pod per role; nothing may be left over when the test ends."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         wirings = [Wiring(connector=connector, role=role, **wiring) for role in roles]
-        pods = [await stack.enter_async_context(running(wiring=each)) for each in wirings]
+        pods = [
+            await stack.enter_async_context(running(wiring=each, longest_thought=longest_thought)) for each in wirings
+        ]
         router = Router(routings()["warm"], costs=CostBook(DEAR))
         for (pod, _), role in zip(pods, roles, strict=True):
             put(router, pod, connector, role, facts or PodFacts())

@@ -50,10 +50,11 @@ def pieces(text: str) -> tuple[list[int], list[str]]:
     return [MARKS[name] if name in MARKS else ord(name) for name in names], names
 
 
-def recalled(recall: Recall, prompt: list[int]) -> Recalled | None:
+def recalled(recall: Recall, prompt: str) -> Recalled | None:
     tokens, names = pieces(json.loads(recall.words)["prompt"])
     words = json.dumps({"count": len(tokens), "tokens": tokens, "token_strs": names}).encode()
-    return recalled_from(recall, json.dumps({"prompt_token_ids": prompt}).encode(), words)
+    told = {"prompt_token_ids": pieces(prompt)[0], "prompt_text": prompt}
+    return recalled_from(recall, json.dumps(told).encode(), words)
 
 
 def test_a_pod_is_asked_for_the_tokens_of_the_prompt_and_of_what_was_said() -> None:
@@ -67,6 +68,7 @@ def test_a_pod_is_asked_for_the_tokens_of_the_prompt_and_of_what_was_said() -> N
         "max_completion_tokens": 1,
         "stream": False,
         "return_token_ids": True,
+        "return_prompt_text": True,
         "chat_template_kwargs": {"x": 1},
         "response_format": {"type": "text"},
     }
@@ -77,31 +79,35 @@ def test_a_pod_is_asked_for_the_tokens_of_the_prompt_and_of_what_was_said() -> N
 @pytest.mark.parametrize(
     ("prompt", "text", "own"),
     [
-        ([7, START, 10], "", "hm"),
-        ([7, START, 10], "So", "hm</think>So"),
-        # The model opens its thoughts itself; what stands further ahead is of another turn.
-        ([7], "", "<think>hm"),
-        ([START, 7, 7, 7, 7], "So", "<think>hm</think>So"),
+        ("You:<think>\n", "", "hm"),
+        ("You:<think>\n", "So", "hm</think>So"),
+        # The model opens its thoughts itself; what stands further ahead is somebody else's.
+        ("You:", "", "<think>hm"),
+        ("<think>\n I:", "So", "<think>hm</think>So"),
         # The template has closed them: what was thought began behind.
-        ([7, START, 10, END, 10], "", "<think>hm"),
+        ("You:<think>\n</think>\n", "", "<think>hm"),
     ],
 )
-def test_what_was_said_stands_behind_the_prompt(prompt: list[int], text: str, own: str) -> None:
+def test_what_was_said_stands_behind_the_prompt(prompt: str, text: str, own: str) -> None:
     """Marks included, as the model said them."""
     found = recalled(recall_of(said("hm", text)), prompt)
     ids, _ = pieces(own)
-    assert found == Recalled((*prompt, *ids), len(ids), 2, END)
+    assert found == Recalled((*pieces(prompt)[0], *ids), len(ids), 2, END)
+
+
+PROMPT = {"prompt_token_ids": [7], "prompt_text": "You:"}
 
 
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
-        ({}, {"tokens": [START, END], "token_strs": ["<think>", "</think>"]}),
-        ({"prompt_token_ids": [7]}, {"tokens": [START, 60, 61], "token_strs": ["<think>", "</", "think>"]}),
-        ({"prompt_token_ids": [7]}, {"tokens": [60, END], "token_strs": ["<", "</think>"]}),
-        ({"prompt_token_ids": [7]}, {"tokens": [START, END], "token_strs": None}),
-        ({"prompt_token_ids": [7]}, {"tokens": []}),
-        ({"prompt_token_ids": "seven"}, {"tokens": [START, END], "token_strs": ["<think>", "</think>"]}),
+        ({"prompt_text": "You:"}, {"tokens": [START, END], "token_strs": ["<think>", "</think>"]}),
+        (PROMPT, {"tokens": [START, 60, 61], "token_strs": ["<think>", "</", "think>"]}),
+        (PROMPT, {"tokens": [60, END], "token_strs": ["<", "</think>"]}),
+        (PROMPT, {"tokens": [START, END], "token_strs": None}),
+        (PROMPT, {"tokens": []}),
+        ({"prompt_token_ids": [7]}, {"tokens": [START, END], "token_strs": ["<think>", "</think>"]}),
+        (PROMPT | {"prompt_token_ids": "seven"}, {"tokens": [START, END], "token_strs": ["<think>", "</think>"]}),
     ],
 )
 def test_a_pod_that_tells_no_ids_or_knows_other_marks_is_not_believed(prompt: Event, words: Event) -> None:

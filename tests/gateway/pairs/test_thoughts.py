@@ -1,0 +1,38 @@
+"""The rest of an answer that has thought, placed as a pair: both legs read the very same token ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routing.request import Api
+from simulator.faults import Fault, FaultKind
+from simulator.transfer.wiring import KvRole
+from tests.gateway.pairs.scene import CHAT, a_scene
+from tests.gateway.proxy.resuming.test_rehearsing import hear
+from tests.simulator.asking import LONG, chat, running
+
+THOUGHT = 12
+
+ASKED: dict[str, Any] = chat(LONG, max_tokens=32, ignore_eos=True, temperature=0.7)
+
+
+@pytest.mark.parametrize("connector", ["NixlConnector", "MooncakeConnector"])
+@pytest.mark.parametrize("after", [5, 24])
+async def test_thoughts_go_on_at_a_pair(connector: str, after: int) -> None:
+    """In the thoughts and in the text behind them; what the decode pod goes on from it has fetched."""
+    async with running(longest_thought=THOUGHT) as (_, alone):
+        undisturbed = await alone.stream(CHAT, ASKED)
+    roles = (KvRole.PRODUCER, KvRole.CONSUMER, KvRole.CONSUMER)
+    async with a_scene(connector, roles, longest_thought=THOUGHT) as scene:
+        scene.pods[1][0].set_fault(Fault(FaultKind.CUT, after_chunks=after, requests=1))
+        answer = await scene.client.stream(CHAT, ASKED)
+        await scene.is_quiet()
+        cut, gone_on = scene.attempts
+        assert (cut.ended, gone_on.ended) == ("lost", "answered")
+        assert gone_on.prefill == scene.pods[0][0].url
+        assert gone_on.fallback is None
+        if connector == "NixlConnector":  # Where both legs are asked at once, the decode pod knows the prompt by then.
+            assert await scene.fetched_tokens(2) > await scene.fetched_tokens(1)
+    assert hear(Api.CHAT, answer.body).texts == hear(Api.CHAT, undisturbed.body).texts
