@@ -57,6 +57,8 @@ class Asked:
     wanted: Wanted = Wanted.TEXT
     thinks: bool = False
     """The answer may begin with thoughts, on pods that think."""
+    is_drawn: bool = False
+    """A temperature is stated, so that nobody may take two answers for the same. Simulated pods draw the same."""
 
 
 @dataclass(slots=True)
@@ -112,4 +114,6 @@ def draw_request(number: int, draw: Random, *, thinks: bool = False) -> Asked:
     )
     if not thinks or plain.api is Api.COMPLETIONS:
         return plain
-    return replace(plain, wanted=draw.choice((Wanted.TEXT, *Wanted)), thinks=draw.random() < 0.6)
+    asked = replace(plain, wanted=draw.choice((Wanted.TEXT, *Wanted)), thinks=draw.random() < 0.6)
+    is_text = asked.api is Api.CHAT and asked.wanted is Wanted.TEXT
+    return replace(asked, is_drawn=is_text and number % 2 == 1)

@@ -195,9 +195,9 @@ def _hear_delta(heard: Heard, delta: Any) -> None:
 
 
 def _of_chat(asked: Asked) -> dict[str, Any]:
-    """What every API of chat has. Without temperature whoever goes on says what the first would have said."""
+    """What every API of chat has. Without temperature whoever is asked again says what the first has said."""
     thoughts = {"thinking_token_budget": MOST_THOUGHT} if asked.thinks else QUIET
-    return {"model": MODEL, "temperature": 0, "extra_body": dict(thoughts)}
+    return {"model": MODEL, "temperature": 0.7 if asked.is_drawn else 0, "extra_body": dict(thoughts)}
 
 
 def _said(asked: Asked) -> list[dict[str, str]]:

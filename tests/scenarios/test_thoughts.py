@@ -89,6 +89,17 @@ async def test_thoughts_go_on_at_another_pod(place: Place, after: int) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_thoughts_about_a_long_prompt_go_on(place: Place) -> None:
+    """The event that proves them is then longer than any that is passed on whole."""
+    long = {"messages": [{"role": "user", "content": "Tell. " * 30_000}]}
+    undisturbed, _ = await ask(place.pods[0].url, **long)
+    cut_both(place, 5)
+    stream, _ = await ask(place.gateway.at("traffic"), **long)
+    cut_none(place)
+    assert told(stream) == told(undisturbed)
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_client_is_told_no_ids_that_it_did_not_ask_for(place: Place) -> None:
     """They only prove that the pod goes on with the very prompt."""
     cut_both(place, 4)

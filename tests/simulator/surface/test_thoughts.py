@@ -162,3 +162,11 @@ async def test_a_message_left_open_has_lost_its_thoughts() -> None:
         said = rest["choices"][0]["message"]
         assert said["reasoning"] is None
         assert message["content"] != half["content"] + said["content"]
+
+
+async def test_a_prompt_is_told_as_text() -> None:
+    """To its end, where the template opens thoughts."""
+    async with thoughtful() as (_, client):
+        answer = await client.ask(CHAT, asked(1, return_prompt_text=True))
+        assert answer["prompt_text"] == "<|im_start|>user\nQuestion 1<|im_end|>\n<|im_start|>assistant\n<think>"
+        assert (await client.ask(CHAT, asked(1)))["prompt_text"] is None

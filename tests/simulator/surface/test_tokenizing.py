@@ -18,6 +18,13 @@ async def test_tokens_can_be_read_one_by_one() -> None:
         assert answer["max_model_len"] == 20
 
 
+async def test_marks_of_thoughts_are_tokens_of_their_own() -> None:
+    """As they are in an answer; what stands between them is told apart by itself."""
+    async with running() as (_, client):
+        body = {"model": MODEL, "prompt": "<think>hm, hm</think>So", "return_token_strs": True}
+        assert (await client.ask("/tokenize", body))["token_strs"] == ["<think>", "hm, ", "hm", "</think>", "So"]
+
+
 async def test_messages_are_rendered_as_chat_would() -> None:
     """Opened for an answer unless told otherwise."""
     messages = chat()["messages"]
