@@ -303,10 +303,28 @@ async def test_limits_do_not_count_what_is_said_again() -> None:
 
 
 async def test_thoughts_that_are_drawn_are_not_asked_for_again() -> None:
-    """At any other temperature the next pod thinks something else."""
+    """At any other temperature the next pod thinks something else: it is asked for tokens alone, and tells none."""
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([THOUGHT, cut])
+        rig.pods[1].plays([whole({"choices": []})], [whole({"tokens": []})])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True, temperature=0.6))
+        assert b'"pod_lost"' in answer.body
+        assert [each.path for each in rig.pods[1].questions] == [CHAT_PATH, "/tokenize"]
+        assert rig.pods[1].questions[0].json()["max_tokens"] == 1
+    assert rig.outcomes[0].unresumed is Bar.REFUSED
+
+
+def whole(told: dict[str, Any]) -> bytes:
+    """An answer in one piece."""
+    body = json.dumps(told).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def test_thoughts_that_were_hidden_are_not_gone_on_with() -> None:
+    """Nobody knows all of them."""
+    async with a_rig(pods=2) as rig:
+        rig.pods[0].plays([THOUGHT, cut])
+        answer = await rig.ask(CHAT_PATH, a_chat(stream=True, temperature=0.6, include_reasoning=False))
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
     assert rig.outcomes[0].unresumed is Bar.REASONING
