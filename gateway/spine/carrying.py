@@ -136,7 +136,7 @@ class Carrying:
             is_left = leg.rest is not None or not leg.begun
             may = is_left and journey.cuts <= self._retries.cuts and self._clock() < self._deadline(journey)
             return may and self._budget.take(Try.CUT)
-        asked = [attempt for attempt in journey.attempts if _counts(attempt)]
+        asked = [attempt for attempt in journey.tried if _counts(attempt)]
         failed = sum(not attempt.was_failing for attempt in asked)
         may = self._retries.may_ask_again(failed, len(asked)) and self._clock() < self._deadline(journey)
         return may and (leg.end is LegEnd.UNREACHABLE or self._budget.take(_try_after(journey, leg)))
@@ -158,7 +158,7 @@ def _try_after(journey: Journey, leg: Leg) -> Try:
 
 def _fallbacks(journey: Journey) -> int:
     """How often a pair has come to nothing."""
-    return sum(attempt.prefill is not None and attempt.fallback is not None for attempt in journey.attempts)
+    return sum(attempt.prefill is not None and attempt.fallback is not None for attempt in journey.tried)
 
 
 def _counts(attempt: Attempt) -> bool:

@@ -75,10 +75,10 @@ class Climbing:
         return self._carrying.carry(journey, placement, carrier)
 
     async def _step(self, journey: Journey, climb: Climb, look: Look | None, early: Early) -> None:
-        """Ask for the rung that it stands on now. Pods that failed another model have not failed this one."""
+        """Ask for the rung that it stands on now."""
         if journey.request.sight is not None:
             journey.request.sight.watch.over()
-        journey.leg, journey.avoid = None, frozenset()
+        journey.step()
         if early.takes_over():
             return
         journey.request = climb.ask()

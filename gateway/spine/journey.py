@@ -37,6 +37,8 @@ class Journey(Struct):
     attempts: list[Attempt] = []
     avoid: frozenset[str] = frozenset()
     """Pods that have failed it."""
+    below: int = 0
+    """So many attempts were of other rungs of its ladder."""
     last: Placement | None = None
     leg: Leg | None = None
     refusal: Refused | None = None
@@ -59,6 +61,10 @@ class Journey(Struct):
     wasted_tokens: int = 0
     """Of its prompt and its answer, that were computed again for that."""
 
+    def step(self) -> None:
+        """It goes on to another rung: pods that have failed another model have not failed this one."""
+        self.leg, self.avoid, self.below = None, frozenset(), len(self.attempts)
+
     def ended(self, placement: Placement, leg: Leg, now_s: float) -> None:
         """An attempt has ended. Where it was cut, what is asked for from now on is the rest."""
         self.leg = leg
@@ -73,6 +79,11 @@ class Journey(Struct):
             if has_gone_on or self.cut_s is None:
                 self.cut_s = now_s
             self.request = leg.rest or self.request
+
+    @property
+    def tried(self) -> list[Attempt]:
+        """Attempts at the model that it asks for now."""
+        return self.attempts[self.below :]
 
     @property
     def usage(self) -> Usage | None:

@@ -48,6 +48,8 @@ class Rungs:
     gateway: Running
     small: SimulatedPod
     big: SimulatedPod
+    twins: list[SimulatedPod]
+    """Other pods of the two models, one after the other in the order of the rungs."""
     folder: Path
 
     def openai(self, key: str = "any", **more: Any) -> openai.AsyncOpenAI:
@@ -83,19 +85,20 @@ async def some_rungs(
     policy: dict[str, Any] | None = None,
     profile: Profile = FAST,
     models: dict[str, dict[str, Any]] | None = None,
+    copies: int = 1,
     **ladder: Any,
 ) -> AsyncIterator[Rungs]:
-    """`models` says more of each, `ladder` of the ladder."""
+    """`models` says more of each, of which there are `copies` pods; `ladder` says more of the ladder."""
 
     def said(model: str) -> dict[str, Any]:
         return (models or {}).get(model, {})
 
     (folder / "auto.json").write_bytes(write_ladder_file(file or ladder_file(threshold)))
     async with AsyncExitStack() as stack:
-        options = [Options(models=(name,), profile=profile, longest_answer=60) for name in ("small", "big")]
-        small, big = [await stack.enter_async_context(SimulatedPod(each)) for each in options]
+        options = [Options(models=(name,), profile=profile, longest_answer=60) for name in ("small", "big") * copies]
+        pods = [await stack.enter_async_context(SimulatedPod(each)) for each in options]
         settings: dict[str, Any] = {
-            "discovery": {"static": {"pods": [small.url, big.url]}},
+            "discovery": {"static": {"pods": [pod.url for pod in pods]}},
             "model_list": [
                 {"model_name": "small", "input_cost_per_token": 1e-7, "output_cost_per_token": 4e-7, **said("small")},
                 {"model_name": "big", "input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6, **said("big")},
@@ -116,7 +119,7 @@ async def some_rungs(
         gateway = await stack.enter_async_context(serving("--config", str(folder / "hearth.yaml")))
         for _ in options:
             await gateway.until("pod ready")
-        yield Rungs(gateway, small, big, folder)
+        yield Rungs(gateway, pods[0], pods[1], pods[2:], folder)
 
 
 def asking(text: str = "Hi", **more: Any) -> dict[str, Any]:

@@ -247,6 +247,30 @@ async def test_a_rung_that_is_down_is_passed_over(tmp_path: Path) -> None:
         await empty(rungs)
 
 
+async def test_what_failed_one_rung_is_not_held_against_the_next(tmp_path: Path) -> None:
+    """Both small pods break, and of the big ones the one that is warm: the fourth attempt is answered."""
+    async with some_rungs(tmp_path, copies=2) as rungs:
+        asked = asking("Once upon a time there was a gateway. " * 50, stream=True)
+        _, _, head = await rungs.post(CHAT, asked | {"model": "big"})
+        warm = (await _left(rungs, head["x-hearth-receipt"]))["attempts"][0]["engine"]
+        for pod in (rungs.small, rungs.big, *rungs.twins):
+            if "small" in pod.options.models or pod.url == warm:
+                pod.set_fault(Fault(FaultKind.ERROR))
+        status, _, head = await rungs.post(CHAT, asked)
+        assert (status, head["x-hearth-rung"]) == (200, "big")
+        receipt = await settled(rungs, head["x-hearth-receipt"])
+        assert [attempt["ended"] for attempt in receipt["attempts"]] == ["broken"] * 3 + ["answered"]
+        assert receipt["attempts"][2]["engine"] == warm
+
+
+async def _left(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
+    """The receipt of a request that climbed nothing."""
+    async with asyncio.timeout(120):
+        while not (receipt := await rungs.receipt(receipt_id)).get("attempts"):
+            pass
+    return receipt
+
+
 async def test_a_promise_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
     """A file of the prompt's stage chooses where to begin; nothing is held back. What a rung cannot do is not asked."""
     easy = ladder_file(-1e6, signal="ease", stage=Stage.PROMPT)
