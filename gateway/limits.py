@@ -53,6 +53,7 @@ class Timeouts:
     idle_s: float = 75.0
     """How long an idle client connection is kept: above the 60 s of common load balancers in front."""
     connect_s: float = 2.0
+    """To open a connection to a pod, which is a matter of milliseconds in a data centre; then another is tried."""
     first_byte_s: float = 600.0
     """From arrival to the first byte of the answer, retries included."""
     no_pod_s: float = 0.0

@@ -101,6 +101,13 @@ def test_bounds_are_told_as_they_are() -> None:
         assert usual[name] == int(number.replace(",", "")) * SIZES[unit], name
 
 
+def test_every_timeout_is_told() -> None:
+    """In one table, with its default."""
+    told = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| `([a-z_]+_s)` \| ([0-9]+) \|", told, re.MULTILINE)
+    assert {name: float(number) for name, number in found} == asdict(Timeouts())
+
+
 def commands() -> Iterator[tuple[Path, list[str]]]:
     """All lines that begin with our command, where lines are meant to be typed."""
     for paper in PAPERS:
