@@ -28,10 +28,10 @@ from typing import ParamSpec, TypeVar
 from routing.blocks import BLOCK_ENDS, Prompt
 from routing.chains import Ends, TokenPrompt
 from routing.exact import ExactIndex
-from routing.fleet import EngineShape, Pod, Standing
 from routing.hearing import Hearing
 from routing.kv_events import BlockRemoved, BlockStored, EngineHash
 from routing.news import Open, Placed
+from routing.pods import EngineShape, Pod, Standing
 from routing.router import Router
 from routing.warmth import WarmIndex
 from scorers.registry import routings

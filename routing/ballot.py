@@ -9,7 +9,7 @@ from operator import itemgetter
 from msgspec import Struct
 
 from routing.candidates import Candidates
-from routing.fleet import Engine
+from routing.pods import Engine
 
 SHOWN_CANDIDATES = 8
 """Enough to see who nearly won; a receipt of a thousand engines would cost more than the request."""

@@ -12,8 +12,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 from msgspec import Struct
 
 from routing.facts import Prompts
-from routing.fleet import Engine
 from routing.ledger import Pledge
+from routing.pods import Engine
 from routing.request import Request
 
 

@@ -6,217 +6,15 @@ written. Knows nothing of load or warmth, only of what exists and whether it may
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from math import inf
-from operator import itemgetter
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
-from routing.facts import NO_FACTS, PodFacts, Prompts, Role
+from routing.facts import Role
 from routing.fallback import Fallback
-
-V = TypeVar("V")
+from routing.pods import Engine, EngineShape, Pod, Standing
+from routing.roster import Roster, roster_of
 
 RosterKey = tuple[str, frozenset[str] | None]
-
-
-class Standing(StrEnum):
-    """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `DOUBTED` ones."""
-
-    STARTING = "starting"
-    READY = "ready"
-    DOUBTED = "doubted"
-    """Requests have failed there, though it is found well when it is asked: better than nobody."""
-    UNREADY = "unready"
-    BROKEN = "broken"
-    DRAINING = "draining"
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One scheduler with one KV cache. `slot` is its place in every per-engine list and bit mask while it lives."""
-
-    slot: int
-    pod: str
-    rank: int | None = None
-    """Data-parallel rank to ask for, None where the pod has a single engine."""
-    role: Role = Role.EITHER
-    kv_tokens: int | None = None
-    """Tokens its KV cache holds, None until the pod has said so."""
-    block_tokens: int | None = None
-
-    @property
-    def name(self) -> str:
-        return self.pod if self.rank is None else f"{self.pod}#{self.rank}"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """One model as a pod lists it."""
-
-    name: str
-    root: str | None = None
-    parent: str | None = None
-    """The base model, where this is a LoRA adapter."""
-    max_model_len: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """One vLLM server behind one HTTP address, as last seen."""
-
-    url: str
-    standing: Standing = Standing.STARTING
-    models: frozenset[str] = frozenset()
-    """Names it answers to, adapters included."""
-    adapters: frozenset[str] = frozenset()
-    """Those of `models` that are LoRA adapters."""
-    cards: tuple[ModelCard, ...] = ()
-    """The same as the pod lists them."""
-    pool: str | None = None
-    """The configured pool it was discovered for, where there is one."""
-    region: str | None = None
-    """Where it stands, None where nobody has said so: then it is in no region that anybody asks for."""
-    takes_priority: bool = False
-    """Whether its scheduler goes by priorities; one that does not may refuse a request that has one."""
-    facts: PodFacts = NO_FACTS
-    """What anybody has said of it beyond all that."""
-    engines: tuple[Engine, ...] = ()
-    ready_since_s: float = 0.0
-
-
-class Pick(Protocol):
-    """Takes the entries of some engines, in their order, out of a list that has one entry per slot."""
-
-    def __call__(self, column: Sequence[V], /) -> Sequence[V]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Roster:
-    """The engines that may serve one model now, in a fixed order, with what a decision needs to index them."""
-
-    engines: tuple[Engine, ...]
-    slots: tuple[int, ...]
-    pick: Pick
-    mask: int
-    place_of: Mapping[int, int]
-    """Slot to position in `engines`."""
-    ready_since_s: tuple[float, ...]
-    kv_capacity: tuple[float, ...]
-    """Tokens each holds; without bound where an engine has not said so."""
-    least_kv_capacity: float
-    newest_since_s: float
-    block_tokens: int
-    """A prefix is reused in whole KV blocks; the largest of the engines' counts for all of them."""
-    is_adapter: bool = False
-    """Whether the model is a LoRA adapter on any of them."""
-    has_prefillers: bool = False
-    """Whether other engines may prefill for some of them."""
-    fallback: Fallback | None = None
-    """Why they answer, or prefill, though they are not there for it."""
-    prompts: tuple[Prompts, ...] = ()
-    """For which prompts each was put up; empty where all are for any."""
-
-    def places(self, mask: int) -> Iterator[int]:
-        """Positions of the engines in a mask."""
-        while mask:
-            lowest = mask & -mask
-            yield self.place_of[lowest.bit_length() - 1]
-            mask ^= lowest
-
-    def only(self, places: Sequence[int]) -> Roster:
-        """Some of the same engines, in the order given; two or more."""
-        narrow = itemgetter(*places)
-        slots: tuple[int, ...] = narrow(self.slots)
-        mask = 0
-        for slot in slots:
-            mask |= 1 << slot
-        return Roster(
-            narrow(self.engines),
-            slots,
-            itemgetter(*slots),
-            mask,
-            place_of=dict(zip(slots, range(len(slots)), strict=True)),
-            ready_since_s=narrow(self.ready_since_s),
-            kv_capacity=narrow(self.kv_capacity),
-            least_kv_capacity=self.least_kv_capacity,
-            newest_since_s=self.newest_since_s,
-            block_tokens=self.block_tokens,
-            is_adapter=self.is_adapter,
-            has_prefillers=self.has_prefillers,
-            fallback=self.fallback,
-            prompts=narrow(self.prompts) if self.prompts else (),
-        )
-
-    def without(self, pods: frozenset[str]) -> Roster:
-        """The same roster less the engines of some pods."""
-        members = zip(self.engines, self.ready_since_s, strict=True)
-        kept = ((engine, since) for engine, since in members if engine.pod not in pods)
-        fewer = make_roster(kept, is_adapter=self.is_adapter)
-        prompts = dict(zip(self.slots, self.prompts, strict=True)) if self.prompts else {}
-        return replace(
-            fewer,
-            has_prefillers=self.has_prefillers,
-            fallback=self.fallback,
-            prompts=tuple(prompts[slot] for slot in fewer.slots) if prompts else (),
-        )
-
-
-def make_roster(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) -> Roster:
-    """A roster of (engine, when its pod became ready)."""
-    pairs = tuple(members)
-    engines = tuple(engine for engine, _ in pairs)
-    slots = tuple(engine.slot for engine in engines)
-    mask = 0
-    for slot in slots:
-        mask |= 1 << slot
-    ready_since_s = tuple(since for _, since in pairs)
-    kv_capacity = tuple(float(engine.kv_tokens or inf) for engine in engines)
-    return Roster(
-        engines,
-        slots,
-        _picking(slots),
-        mask,
-        place_of={slot: place for place, slot in enumerate(slots)},
-        ready_since_s=ready_since_s,
-        kv_capacity=kv_capacity,
-        least_kv_capacity=min(kv_capacity, default=inf),
-        newest_since_s=max(ready_since_s, default=-inf),
-        block_tokens=max((engine.block_tokens or 1 for engine in engines), default=1),
-        is_adapter=is_adapter,
-    )
-
-
-def _picking(slots: tuple[int, ...]) -> Pick:
-    """A list comprehension at the speed of C; slots that stand in one run are a slice."""
-    run = slice(slots[0], slots[0] + len(slots)) if slots else slice(0)
-    if slots == tuple(range(run.start or 0, run.stop)):
-        return itemgetter(run)
-    return itemgetter(*slots)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineShape:
-    """What a pod says of one of its engines before a slot is given to it."""
-
-    rank: int | None = None
-    role: Role = Role.EITHER
-    kv_tokens: int | None = None
-    block_tokens: int | None = None
-
-
-def _prefills(member: tuple[Engine, Pod]) -> bool:
-    """Whether an engine may prefill for another."""
-    engine, pod = member
-    return pod.facts.kv_connector is not None and engine.role is not Role.DECODE
-
-
-def _roster_of(members: Sequence[tuple[Engine, Pod]], model: str) -> Roster:
-    is_adapter = any(model in pod.adapters for _, pod in members)
-    roster = make_roster(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
-    prompts = tuple(pod.facts.prompts for _, pod in members)
-    return replace(roster, prompts=prompts) if any(each is not Prompts.ANY for each in prompts) else roster
 
 
 class Fleet:
@@ -305,7 +103,7 @@ class Fleet:
                 others = any(map(_prefills, self._ready(model, regions)))
                 wants_others = not others and any(engine.role is Role.DECODE for engine, _ in members)
                 roster = replace(
-                    _roster_of(members, model),
+                    roster_of(members, model),
                     has_prefillers=others,
                     fallback=Fallback.NO_PREFILL_POD if wants_others else None,
                 )
@@ -323,7 +121,7 @@ class Fleet:
         if roster is None:
             ready = self._ready(model, regions)
             members = [each for each in ready if (each[0].role is Role.PREFILL if at_large else _prefills(each))]
-            roster = replace(_roster_of(members, model), fallback=Fallback.NO_DECODE_POD if at_large else None)
+            roster = replace(roster_of(members, model), fallback=Fallback.NO_DECODE_POD if at_large else None)
             self._keep(kept, model, regions, roster)
         return roster
 
@@ -334,7 +132,7 @@ class Fleet:
     def doubted_roster(self, model: str, regions: frozenset[str] | None = None) -> Roster:
         """The engines whose pods fail requests and look well: for whom nobody else is left."""
         doubted = [pod for pod in self._serving(model, regions) if pod.standing is Standing.DOUBTED]
-        return _roster_of([(engine, pod) for pod in doubted for engine in pod.engines], model)
+        return roster_of([(engine, pod) for pod in doubted for engine in pod.engines], model)
 
     def _ready(self, model: str, regions: frozenset[str] | None) -> list[tuple[Engine, Pod]]:
         return [(engine, pod) for pod in self.serving(model, regions) for engine in pod.engines]
@@ -380,3 +178,9 @@ class Fleet:
             return self._free_slots.pop()
         self._slots_made += 1
         return self._slots_made - 1
+
+
+def _prefills(member: tuple[Engine, Pod]) -> bool:
+    """Whether an engine may prefill for another."""
+    engine, pod = member
+    return pod.facts.kv_connector is not None and engine.role is not Role.DECODE

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from routing.fleet import Pick
+from routing.roster import Pick
 
 
 class Pledge(Struct, frozen=True, gc=False):

@@ -20,12 +20,14 @@ from routing.ballot import Scored
 from routing.candidates import Candidates
 from routing.connectors.registry import CONNECTORS
 from routing.connectors.shape import Connector
-from routing.fleet import Engine, Fleet, Roster
+from routing.fleet import Fleet
 from routing.kv_bytes import USUAL_KV_BYTES
 from routing.links import FIXED_S, Link, Transfers, bytes_per_s
 from routing.partners import Partners, find_partners
+from routing.pods import Engine
 from routing.prefill_side import Transfer
 from routing.request import Request
+from routing.roster import Roster
 from routing.view import Match, View
 from routing.widening import Score, Weighed, widened
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from routing.connectors.registry import CONNECTORS, connector_of, kinship
 from routing.connectors.shape import Connector
 from routing.facts import PodFacts
-from routing.fleet import Fleet, Roster
+from routing.fleet import Fleet
 from routing.links import Link, places_of
+from routing.roster import Roster
 
 
 @dataclass(frozen=True, slots=True)

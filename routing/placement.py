@@ -15,9 +15,9 @@ from routing.ballot import Ballot, Few
 from routing.blocks import Prompt
 from routing.cost import CostBook
 from routing.fallback import Fallback
-from routing.fleet import Engine
 from routing.ledger import Charge, Ledger
 from routing.news import Settled, Voice
+from routing.pods import Engine
 from routing.request import Request
 from routing.tokens import ExactCounter, TokenCounter
 from routing.warmth import Trace, WarmIndex

@@ -18,15 +18,17 @@ from routing.candidates import Candidates, Gate, Scorer
 from routing.choice import TIE_S, choose
 from routing.cost import CostBook
 from routing.demand import Demand
-from routing.fleet import EngineShape, Fleet, Pod, Roster
+from routing.fleet import Fleet
 from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
 from routing.news import Voice
 from routing.pairing import Pairing
 from routing.pairs_only import PairsOnly
 from routing.placement import Placement
+from routing.pods import EngineShape, Pod
 from routing.prefill_side import PrefillSide
 from routing.refusal import Reason, Refused
 from routing.request import Request
+from routing.roster import Roster
 from routing.seat import ALONE
 from routing.shortlist import SCORED_WHOLE, shortlist
 from routing.sight import seen_warmth

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from routing.fleet import Roster
+from routing.roster import Roster
 
 SCORED_WHOLE = 48
 """Up to so many engines all are scored."""

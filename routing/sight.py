@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from routing.cost import prefill_work
-from routing.fleet import Roster
+from routing.roster import Roster
 
 
 class Watch(Protocol):

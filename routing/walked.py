@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from routing.blocks import Prompt
 from routing.cost import prefill_work
-from routing.fleet import Roster
+from routing.roster import Roster
 from routing.tokens import Ruler
 
 

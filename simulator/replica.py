@@ -17,8 +17,8 @@ from gateway.spine.passage import Passage
 from gateway.spine.patience import Patience
 from gateway.spine.room import Room
 from routing.facts import Role
-from routing.fleet import EngineShape, Pod, Standing
 from routing.ledger import Foreign
+from routing.pods import EngineShape, Pod, Standing
 from routing.refusal import Refused
 from routing.request import Request
 from routing.router import Router

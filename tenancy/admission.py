@@ -15,11 +15,12 @@ from math import inf
 
 from routing.candidates import Candidates
 from routing.cost import CostBook, prefill_work
-from routing.fleet import Engine, Roster
 from routing.ledger import STEP_TOKENS, Charge, Pledge
 from routing.placement import Placement, Usage
+from routing.pods import Engine
 from routing.refusal import Reason, Refused
 from routing.request import Request
+from routing.roster import Roster
 from routing.router import Router
 from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import Forecast

@@ -16,7 +16,7 @@ from bench.slo.traffic import Offered, draw_traffic, recorded_lengths
 from gateway.refusals import refusal_headers, status_of
 from gateway.spine.outcome import Outcome
 from routing.blocks import Prompt
-from routing.fleet import Standing
+from routing.pods import Standing
 from routing.request import Api, Request
 from simulator.clock import run_virtually
 from simulator.profile import Profile

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 from gateway.discovery.source import Found, Source
 from routing.facts import NO_FACTS, PodFacts
-from routing.fleet import Standing
+from routing.pods import Standing
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from gateway.discovery.record import Record, Registered, State
 from gateway.discovery.source import Found
-from routing.fleet import Standing
+from routing.pods import Standing
 
 MOST_AGENTS = 4096
 """Who writes into Redis must not be able to fill our memory."""

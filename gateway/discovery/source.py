@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from routing.facts import NO_FACTS, PodFacts
-from routing.fleet import Standing
+from routing.pods import Standing
 
 
 @dataclass(frozen=True, slots=True)

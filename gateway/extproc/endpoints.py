@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from gateway.extproc import names
 from gateway.extproc.messages_pb2 import ProcessingRequest
-from routing.fleet import Engine, Pod
+from routing.pods import Engine, Pod
 
 
 @lru_cache(maxsize=8192)

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from gateway.fleet.scrape import Page, read_page
-from routing.fleet import ModelCard
+from routing.pods import ModelCard
 
 LARGEST_ANSWER = 8 << 20
 """Bytes. A metrics page is 60 KB; a pod must not be able to fill our memory."""

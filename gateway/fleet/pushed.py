@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.discovery.record import EngineLoad, Record
-from routing.fleet import Engine
 from routing.ledger import Foreign
+from routing.pods import Engine
 from routing.router import Router
 
 

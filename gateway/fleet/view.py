@@ -9,7 +9,7 @@ from typing import Any
 from gateway.discovery.census import Census
 from gateway.fleet.watched import WatchedPod
 from gateway.others import NOTHING, ByEngine, Load, own_load
-from routing.fleet import Engine, Standing
+from routing.pods import Engine, Standing
 from routing.router import Router
 
 

@@ -13,7 +13,7 @@ from gateway.discovery.source import Found
 from gateway.fleet.breaker import Breaker
 from gateway.fleet.probe import Health, Listing
 from gateway.fleet.scrape import Page
-from routing.fleet import EngineShape, ModelCard, Standing
+from routing.pods import EngineShape, ModelCard, Standing
 
 SILENCES = 3
 """Probes in a row without an answer after which a pod is taken for dead: one may be lost to a long pause."""

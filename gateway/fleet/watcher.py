@@ -21,8 +21,8 @@ from gateway.fleet.scrape import Page
 from gateway.fleet.watched import WatchedPod
 from gateway.spine.carrier import LegEnd
 from routing.facts import PodFacts
-from routing.fleet import EngineShape, ModelCard, Pod, Standing
 from routing.ledger import Foreign
+from routing.pods import EngineShape, ModelCard, Pod, Standing
 from routing.router import Router
 from routing.stores import StoreCount
 

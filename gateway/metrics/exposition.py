@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from gateway.fleet.watched import WatchedPod
 from gateway.metrics.tallies import Histogram, ModelTally, Tallies
 from gateway.others import ByEngine, own_load
-from routing.fleet import Engine, Standing
+from routing.pods import Engine, Standing
 from routing.router import Router
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | InfoMetricFamily

@@ -19,8 +19,9 @@ from gateway.spine.carrier import Carrier, Leg, LegEnd, Order, Prefilled
 from routing.connectors.shape import Connector, Flow, Meeting, Params, Side, UnfitError
 from routing.facts import NO_FACTS, PodFacts
 from routing.fallback import Fallback
-from routing.fleet import Engine, Fleet
+from routing.fleet import Fleet
 from routing.placement import Placement
+from routing.pods import Engine
 from routing.prefill_side import Handover, PrefillSide
 
 SLOW = 4.0

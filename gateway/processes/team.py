@@ -22,7 +22,7 @@ from gateway.processes.orders import Orders
 from gateway.processes.plan import needs_warmth
 from gateway.processes.seat import Seat
 from gateway.reload import Fresh
-from routing.fleet import Standing
+from routing.pods import Standing
 
 WARMTH = "warmth"
 

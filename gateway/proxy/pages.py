@@ -10,7 +10,8 @@ import msgspec
 from cascade.ladder import Ladder
 from gateway.ladders.ladders import Ladders
 from gateway.proxy.endpoints import Endpoint, Local
-from routing.fleet import Fleet, ModelCard, Pod
+from routing.fleet import Fleet
+from routing.pods import ModelCard, Pod
 from routing.refusal import Reason, Refused
 from tenancy.tenants import Tenant
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.proxy.carrying.carries import Carries
 from gateway.spine.carrier import LegEnd
 from gateway.spine.carrying import REASON_OF_END
-from routing.fleet import Engine
+from routing.pods import Engine
 from routing.reading import owned
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request

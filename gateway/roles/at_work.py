@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from gateway.roles.keeper import LOOK_S, RoleKeeper
 from routing.facts import Role
-from routing.fleet import Engine
+from routing.pods import Engine
 from routing.roles import Change
 from routing.router import Router
 

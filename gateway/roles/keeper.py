@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from routing.connectors.registry import connector_of
 from routing.facts import PodFacts, Role
-from routing.fleet import Engine, Pod, Standing
+from routing.pods import Engine, Pod, Standing
 from routing.roles import Balance, Change, RoleTerms, Worker, decode_load, decode_need
 from routing.router import Router
 

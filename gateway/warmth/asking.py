@@ -24,7 +24,8 @@ from gateway.warmth.wire import (
     SightMoved,
     Step,
 )
-from routing.fleet import Fleet, Standing
+from routing.fleet import Fleet
+from routing.pods import Standing
 from routing.request import Request
 from routing.router import Router
 from routing.sight import Seen, Sight

@@ -15,7 +15,7 @@ from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
 from gateway.receipts import Receipts
-from routing.fleet import Standing
+from routing.pods import Standing
 from routing.router import Router
 from scorers.registry import routings
 from tests.gateway.fake_pod import FakePod, Pulse, fake_pods, metrics_page

@@ -13,8 +13,8 @@ from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
 from routing.facts import PodFacts
-from routing.fleet import Pod, Standing
 from routing.ledger import Foreign
+from routing.pods import Pod, Standing
 from routing.router import Router
 from scorers.registry import routings
 from tests.gateway.fake_pod import Pulse

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from routing.blocks import cut_prompt, seed_of
 from routing.candidates import Scorer
-from routing.fleet import EngineShape, Pod, Standing
 from routing.placement import Placement
+from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
 from routing.router import Router
 from scorers.registry import routings

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from routing.fleet import EngineShape, Fleet, Pod, Standing
+from routing.fleet import Fleet
+from routing.pods import EngineShape, Pod, Standing
 
 
 def pod(url: str, *models: str, standing: Standing = Standing.READY, adapters: frozenset[str] = frozenset()) -> Pod:
@@ -98,14 +97,6 @@ def test_engines_keep_their_slots() -> None:
     assert fleet.roster("m").engines[0].kv_tokens == 5
 
 
-def test_a_pod_without_ranks_is_one_engine_of_its_own_name() -> None:
-    """Names are what receipts show."""
-    fleet = fleet_of(pod("http://a", "m"))
-    fleet.put(pod("http://b", "m"))
-    fleet.reshape("http://b", shapes(2))
-    assert names(fleet, "m") == ["http://a", "http://b#0", "http://b#1"]
-
-
 def test_slots_are_given_out_again_only_when_recycled() -> None:
     """A freed slot may still be charged: it waits until the caller says that nothing is left."""
     fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m"))
@@ -126,45 +117,6 @@ def test_removing_who_is_not_there_frees_nothing() -> None:
     assert fleet.remove("http://a") == (0,)
     assert fleet.remove("http://a") == ()
     assert fleet.pods == ()
-
-
-def test_the_roster_indexes_columns() -> None:
-    """Slots, mask, places and what is picked out of a column agree, also where slots have gaps and no order."""
-    fleet = fleet_of(*(pod(f"http://{name}", "m") for name in "abcd"))
-    fleet.remove("http://a")
-    fleet.recycle(0)
-    fleet.remove("http://c")
-    for name in "ef":
-        fleet.put(pod(f"http://{name}", "m"))
-        fleet.reshape(f"http://{name}", [EngineShape(kv_tokens=None, block_tokens=32)])
-    roster = fleet.roster("m")
-    assert roster.slots == (1, 3, 0, 4)
-    assert roster.mask == 0b11011
-    assert list(roster.pick("abcdefgh")) == ["b", "d", "a", "e"]
-    assert [roster.place_of[slot] for slot in roster.slots] == [0, 1, 2, 3]
-    assert sorted(roster.places(0b10001)) == [2, 3]
-    assert roster.ready_since_s == tuple(float(len("http://a")) for _ in range(4))
-    assert roster.kv_capacity == (1000.0, 1000.0, float("inf"), float("inf"))
-    assert roster.block_tokens == 32
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_a_roster_of_any_size_picks(count: int) -> None:
-    """One engine and none are no special case to who reads a column."""
-    fleet = fleet_of(*(pod(f"http://{number}", "m") for number in range(count)))
-    assert list(fleet.roster("m").pick(list(range(10)))) == list(range(count))
-    assert list(fleet_of(pod("http://x", "n"), pod("http://y", "m")).roster("m").pick([7, 8])) == [8]
-
-
-@given(st.sets(st.sampled_from("abcde")))
-def test_failed_pods_are_left_out(avoided: set[str]) -> None:
-    """A roster without some pods is the roster of the others, all their engines gone."""
-    fleet = fleet_of(*(pod(f"http://{name}", "m") for name in "abcde"), ranks=2)
-    roster = fleet.roster("m").without(frozenset(f"http://{name}" for name in avoided))
-    left = sorted(set("abcde") - avoided)
-    assert [engine.name for engine in roster.engines] == [f"http://{name}#{rank}" for name in left for rank in (0, 1)]
-    assert roster.mask.bit_count() == 2 * len(left)
-    assert len(roster.ready_since_s) == 2 * len(left)
 
 
 def test_who_is_ready_shows() -> None:

@@ -9,10 +9,10 @@ from msgspec import structs
 from routing.blocks import Prompt
 from routing.facts import PodFacts, Role
 from routing.fallback import Fallback
-from routing.fleet import EngineShape, Pod, Standing
 from routing.kv_bytes import USUAL_KV_BYTES
 from routing.links import BYTES_PER_S, FIXED_S, Link
 from routing.placement import Placement, Usage
+from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
 from routing.router import Router
 from scorers.registry import routings

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from routing.fleet import EngineShape
 from routing.ledger import Foreign
 from routing.placement import Placement, Usage
+from routing.pods import EngineShape
 from routing.refusal import Refused
 from routing.request import Api
 from routing.router import Router

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from routing.fleet import Pod, Standing
+from routing.pods import Pod, Standing
 from routing.refusal import Reason, Refused
 from routing.router import Router
 from tests.routing.engines import MODEL, ask, place, router_of, serve, texts_apart

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.blocks import cut_prompt
-from routing.fleet import EngineShape
 from routing.ledger import Foreign
 from routing.placement import Usage
+from routing.pods import EngineShape
 from routing.request import Api
 from routing.router import Router
 from scorers.registry import routings

@@ -2,7 +2,8 @@
 
 import pytest
 
-from routing.fleet import Engine, Roster, make_roster
+from routing.pods import Engine
+from routing.roster import Roster, make_roster
 from routing.shortlist import LEAST_QUEUED, SCORED_WHOLE, shortlist
 from scorers.registry import routings
 from tests.routing.engines import ask, place, router_of

@@ -3,7 +3,7 @@
 from typing import Any
 
 from routing.candidates import Candidates
-from routing.fleet import Engine
+from routing.pods import Engine
 
 
 def candidates_of(count: int, **columns: Any) -> Candidates:

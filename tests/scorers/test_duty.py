@@ -1,7 +1,7 @@
 """Prefill can be kept from engines that are there for decoding."""
 
 from routing.facts import Role
-from routing.fleet import Engine
+from routing.pods import Engine
 from routing.request import Api, Request
 from scorers.duty import Duty
 from tests.scorers.columns import candidates_of

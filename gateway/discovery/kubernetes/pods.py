@@ -19,7 +19,7 @@ from gateway.discovery.kubernetes.objects import (
 from gateway.discovery.places import KubernetesPlace
 from gateway.discovery.source import Found
 from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
-from routing.fleet import Standing
+from routing.pods import Standing
 
 ROLE_LABEL = "llm-d.ai/role"
 

@@ -26,8 +26,8 @@ from gateway.proxy.resuming.stitch import UNLIKE
 from gateway.quotas.tab import Tab
 from gateway.spine.bar import Bar
 from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
-from routing.fleet import Engine
 from routing.placement import Placement
+from routing.pods import Engine
 from routing.reading import with_fields
 from routing.reading.prefilling import prefill_body
 from routing.refusal import Refused

@@ -11,8 +11,8 @@ from gateway.spine.outcome import Outcome
 from routing.blocks import Prompt
 from routing.canary import CanaryTerms, Rollout, Stage
 from routing.facts import PodFacts
-from routing.fleet import EngineShape, Pod, Standing
 from routing.placement import Usage
+from routing.pods import EngineShape, Pod, Standing
 from routing.receipt import Attempt
 from routing.request import Api, Request
 from routing.router import Router

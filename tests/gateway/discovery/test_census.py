@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.discovery.census import Census, merged
 from gateway.discovery.source import Found, Tell
 from routing.facts import PodFacts, Role
-from routing.fleet import Standing
+from routing.pods import Standing
 
 A, B, C = (f"http://{name}:1" for name in "abc")
 

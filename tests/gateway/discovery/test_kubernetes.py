@@ -9,7 +9,7 @@ from gateway.discovery.kubernetes.api import Account, Refused
 from gateway.discovery.places import KubernetesPlace
 from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
-from routing.fleet import Standing
+from routing.pods import Standing
 from tests.gateway.discovery.api_server import ApiServer, api_server
 from tests.gateway.discovery.cluster import (
     NODES,

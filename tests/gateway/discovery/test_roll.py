@@ -4,7 +4,7 @@ from gateway.discovery.record import Record, Registered, State
 from gateway.discovery.roll import Roll
 from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
-from routing.fleet import Standing
+from routing.pods import Standing
 
 A, B = Registered("http://a:1", PodFacts(role=Role.DECODE)), Registered("http://b:1")
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.fleet.probe import Health, Prober, probe_session
-from routing.fleet import ModelCard
+from routing.pods import ModelCard
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
 
 

@@ -4,8 +4,8 @@ from math import inf
 
 from gateway.discovery.record import EngineLoad, Record, Registered
 from gateway.fleet.pushed import Pushed
-from routing.fleet import EngineShape, Pod
 from routing.ledger import NOTHING_FOREIGN
+from routing.pods import EngineShape, Pod
 from routing.router import Router
 from scorers.registry import routings
 

@@ -4,7 +4,7 @@ from gateway.discovery.source import Found
 from gateway.fleet.probe import Health, Listing
 from gateway.fleet.scrape import EngineReading, Page
 from gateway.fleet.watched import SILENCES, WatchedPod
-from routing.fleet import EngineShape, ModelCard, Standing
+from routing.pods import EngineShape, ModelCard, Standing
 
 LISTED = Listing((ModelCard("tiny"),))
 

@@ -9,7 +9,7 @@ from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
 from gateway.spine.carrier import LegEnd
-from routing.fleet import Standing
+from routing.pods import Standing
 from routing.request import Api, Request
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
 from tests.gateway.watch import FAST, Heard, TellingRouter, Told, placed, static, watching

@@ -8,7 +8,7 @@ from aiohttp import web
 from gateway.config.values import ModelEntry
 from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
-from routing.fleet import Standing
+from routing.pods import Standing
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
 from tests.gateway.watch import FAST, Told, static, watching
 

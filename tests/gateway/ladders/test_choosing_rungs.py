@@ -15,7 +15,7 @@ from gateway.ladders.shell import Shell
 from gateway.ladders.trimming import Trim
 from gateway.spine.carrier import Beside
 from routing.blocks import cut_prompt
-from routing.fleet import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
 from routing.router import Router
 from scorers.registry import routings

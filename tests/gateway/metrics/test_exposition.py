@@ -11,7 +11,7 @@ from gateway.fleet.probe import Health
 from gateway.fleet.watched import WatchedPod
 from gateway.metrics.exposition import Exposition, Gauges, make_registry
 from gateway.metrics.tallies import Tallies
-from routing.fleet import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, Standing
 from routing.refusal import Reason
 from routing.request import Api, Request
 from routing.router import Router

@@ -20,7 +20,7 @@ from gateway.spine.passage import Passage
 from gateway.spine.patience import Patience
 from routing.cost import CostBook, Prior
 from routing.facts import PodFacts, Role
-from routing.fleet import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, Standing
 from routing.receipt import Attempt
 from routing.router import Router
 from scorers.registry import routings

@@ -18,7 +18,7 @@ from gateway.spine.outcome import Outcome
 from gateway.spine.passage import Passage
 from gateway.spine.patience import Patience
 from gateway.spine.room import Room
-from routing.fleet import EngineShape, ModelCard, Pod, Standing
+from routing.pods import EngineShape, ModelCard, Pod, Standing
 from routing.refusal import Refused
 from routing.retries import Budget
 from routing.router import Router

@@ -16,7 +16,7 @@ from gateway.proxy.client.asked import Asked
 from gateway.proxy.client.reply import Reply
 from gateway.proxy.pods.line import Line
 from gateway.spine.carrier import Leg
-from routing.fleet import Engine
+from routing.pods import Engine
 from routing.prefill_side import Handover
 from routing.request import Api, Request
 

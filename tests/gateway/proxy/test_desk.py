@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routing.fleet import ModelCard, Pod, Standing
+from routing.pods import ModelCard, Pod, Standing
 from routing.request import Api
 from tests.gateway.proxy.rig import MODEL, a_chat, a_rig, put_pod, request_bytes
 from tests.gateway.proxy.scripted import until

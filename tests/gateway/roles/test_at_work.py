@@ -18,7 +18,7 @@ from gateway.roles.at_work import SWITCH_PATH, RolesAtWork, RoleSwitch
 from gateway.roles.keeper import RoleKeeper
 from gateway.roles.shared import KEY, SharedRoles
 from routing.facts import Role
-from routing.fleet import Engine
+from routing.pods import Engine
 from routing.roles import Change
 from routing.router import Router
 from tests.gateway.roles.test_keeper import TERMS, roles_of, router_of

@@ -7,8 +7,8 @@ from itertools import count
 from gateway.roles.keeper import RoleKeeper, may_be_both
 from routing.blocks import Prompt
 from routing.facts import PodFacts, Role
-from routing.fleet import EngineShape, Pod, Standing
 from routing.placement import Placement
+from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
 from routing.roles import RoleTerms
 from routing.router import Router

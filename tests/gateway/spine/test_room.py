@@ -13,7 +13,7 @@ from gateway.spine.passage import Passage
 from gateway.spine.patience import Patience
 from gateway.spine.room import Room
 from routing.blocks import Prompt
-from routing.fleet import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, Standing
 from routing.refusal import Reason
 from routing.request import Api, Request
 from routing.router import Router

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from routing.blocks import Prompt
 from routing.candidates import Candidates
-from routing.fleet import Engine
+from routing.pods import Engine
 from routing.request import Api, Request
 
 BLOCK = 100

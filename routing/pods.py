@@ -1,0 +1,86 @@
+"""What a pod is: one vLLM server with its engines and models, as last seen.
+
+All of them values: who learns more of a pod puts another in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from routing.facts import NO_FACTS, PodFacts, Role
+
+
+class Standing(StrEnum):
+    """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `DOUBTED` ones."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DOUBTED = "doubted"
+    """Requests have failed there, though it is found well when it is asked: better than nobody."""
+    UNREADY = "unready"
+    BROKEN = "broken"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One scheduler with one KV cache. `slot` is its place in every per-engine list and bit mask while it lives."""
+
+    slot: int
+    pod: str
+    rank: int | None = None
+    """Data-parallel rank to ask for, None where the pod has a single engine."""
+    role: Role = Role.EITHER
+    kv_tokens: int | None = None
+    """Tokens its KV cache holds, None until the pod has said so."""
+    block_tokens: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.pod if self.rank is None else f"{self.pod}#{self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One model as a pod lists it."""
+
+    name: str
+    root: str | None = None
+    parent: str | None = None
+    """The base model, where this is a LoRA adapter."""
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One vLLM server behind one HTTP address, as last seen."""
+
+    url: str
+    standing: Standing = Standing.STARTING
+    models: frozenset[str] = frozenset()
+    """Names it answers to, adapters included."""
+    adapters: frozenset[str] = frozenset()
+    """Those of `models` that are LoRA adapters."""
+    cards: tuple[ModelCard, ...] = ()
+    """The same as the pod lists them."""
+    pool: str | None = None
+    """The configured pool it was discovered for, where there is one."""
+    region: str | None = None
+    """Where it stands, None where nobody has said so: then it is in no region that anybody asks for."""
+    takes_priority: bool = False
+    """Whether its scheduler goes by priorities; one that does not may refuse a request that has one."""
+    facts: PodFacts = NO_FACTS
+    """What anybody has said of it beyond all that."""
+    engines: tuple[Engine, ...] = ()
+    ready_since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """What a pod says of one of its engines before a slot is given to it."""
+
+    rank: int | None = None
+    role: Role = Role.EITHER
+    kv_tokens: int | None = None
+    block_tokens: int | None = None

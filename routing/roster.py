@@ -1,0 +1,136 @@
+"""The engines that may serve one model now, laid out for decisions: fixed places, and what is needed to index columns.
+
+A value: the fleet makes a roster when it is first asked for one, and another when a pod has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from operator import itemgetter
+from typing import Protocol, TypeVar
+
+from routing.facts import Prompts
+from routing.fallback import Fallback
+from routing.pods import Engine, Pod
+
+V = TypeVar("V")
+
+
+class Pick(Protocol):
+    """Takes the entries of some engines, in their order, out of a list that has one entry per slot."""
+
+    def __call__(self, column: Sequence[V], /) -> Sequence[V]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The engines that may serve one model now, in a fixed order, with what a decision needs to index them."""
+
+    engines: tuple[Engine, ...]
+    slots: tuple[int, ...]
+    pick: Pick
+    mask: int
+    place_of: Mapping[int, int]
+    """Slot to position in `engines`."""
+    ready_since_s: tuple[float, ...]
+    kv_capacity: tuple[float, ...]
+    """Tokens each holds; without bound where an engine has not said so."""
+    least_kv_capacity: float
+    newest_since_s: float
+    block_tokens: int
+    """A prefix is reused in whole KV blocks; the largest of the engines' counts for all of them."""
+    is_adapter: bool = False
+    """Whether the model is a LoRA adapter on any of them."""
+    has_prefillers: bool = False
+    """Whether other engines may prefill for some of them."""
+    fallback: Fallback | None = None
+    """Why they answer, or prefill, though they are not there for it."""
+    prompts: tuple[Prompts, ...] = ()
+    """For which prompts each was put up; empty where all are for any."""
+
+    def places(self, mask: int) -> Iterator[int]:
+        """Positions of the engines in a mask."""
+        while mask:
+            lowest = mask & -mask
+            yield self.place_of[lowest.bit_length() - 1]
+            mask ^= lowest
+
+    def only(self, places: Sequence[int]) -> Roster:
+        """Some of the same engines, in the order given; two or more."""
+        narrow = itemgetter(*places)
+        slots: tuple[int, ...] = narrow(self.slots)
+        mask = 0
+        for slot in slots:
+            mask |= 1 << slot
+        return Roster(
+            narrow(self.engines),
+            slots,
+            itemgetter(*slots),
+            mask,
+            place_of=dict(zip(slots, range(len(slots)), strict=True)),
+            ready_since_s=narrow(self.ready_since_s),
+            kv_capacity=narrow(self.kv_capacity),
+            least_kv_capacity=self.least_kv_capacity,
+            newest_since_s=self.newest_since_s,
+            block_tokens=self.block_tokens,
+            is_adapter=self.is_adapter,
+            has_prefillers=self.has_prefillers,
+            fallback=self.fallback,
+            prompts=narrow(self.prompts) if self.prompts else (),
+        )
+
+    def without(self, pods: frozenset[str]) -> Roster:
+        """The same roster less the engines of some pods."""
+        members = zip(self.engines, self.ready_since_s, strict=True)
+        kept = ((engine, since) for engine, since in members if engine.pod not in pods)
+        fewer = make_roster(kept, is_adapter=self.is_adapter)
+        prompts = dict(zip(self.slots, self.prompts, strict=True)) if self.prompts else {}
+        return replace(
+            fewer,
+            has_prefillers=self.has_prefillers,
+            fallback=self.fallback,
+            prompts=tuple(prompts[slot] for slot in fewer.slots) if prompts else (),
+        )
+
+
+def roster_of(members: Sequence[tuple[Engine, Pod]], model: str) -> Roster:
+    """A roster of (engine, its pod), for a model that all of them serve."""
+    is_adapter = any(model in pod.adapters for _, pod in members)
+    roster = make_roster(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
+    prompts = tuple(pod.facts.prompts for _, pod in members)
+    return replace(roster, prompts=prompts) if any(each is not Prompts.ANY for each in prompts) else roster
+
+
+def make_roster(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) -> Roster:
+    """A roster of (engine, when its pod became ready)."""
+    pairs = tuple(members)
+    engines = tuple(engine for engine, _ in pairs)
+    slots = tuple(engine.slot for engine in engines)
+    mask = 0
+    for slot in slots:
+        mask |= 1 << slot
+    ready_since_s = tuple(since for _, since in pairs)
+    kv_capacity = tuple(float(engine.kv_tokens or inf) for engine in engines)
+    return Roster(
+        engines,
+        slots,
+        _picking(slots),
+        mask,
+        place_of={slot: place for place, slot in enumerate(slots)},
+        ready_since_s=ready_since_s,
+        kv_capacity=kv_capacity,
+        least_kv_capacity=min(kv_capacity, default=inf),
+        newest_since_s=max(ready_since_s, default=-inf),
+        block_tokens=max((engine.block_tokens or 1 for engine in engines), default=1),
+        is_adapter=is_adapter,
+    )
+
+
+def _picking(slots: tuple[int, ...]) -> Pick:
+    """A list comprehension at the speed of C; slots that stand in one run are a slice."""
+    run = slice(slots[0], slots[0] + len(slots)) if slots else slice(0)
+    if slots == tuple(range(run.start or 0, run.stop)):
+        return itemgetter(run)
+    return itemgetter(*slots)

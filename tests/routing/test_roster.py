@@ -1,0 +1,89 @@
+"""The engines that may serve one model: what indexes their columns, and what is left of them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.facts import PodFacts, Prompts
+from routing.fallback import Fallback
+from routing.pods import Engine, Pod
+from routing.roster import Roster, make_roster, roster_of
+
+GAPS = (1, 3, 0, 4)
+"""Slots as they are after pods have come and gone."""
+
+
+def roster(slots: Iterable[int]) -> Roster:
+    """Engines that say what they hold in the even slots only, each ready since as many seconds as its slot."""
+    members = [
+        (Engine(slot, f"http://{slot}", kv_tokens=None if slot % 2 else 1000, block_tokens=16 << slot % 2), float(slot))
+        for slot in slots
+    ]
+    return make_roster(members, is_adapter=False)
+
+
+def test_the_roster_indexes_columns() -> None:
+    """Slots, mask, places and what is picked out of a column agree, also where slots have gaps and no order."""
+    gaps = roster(GAPS)
+    assert gaps.slots == GAPS
+    assert gaps.mask == 0b11011
+    assert list(gaps.pick("abcdefgh")) == ["b", "d", "a", "e"]
+    assert [gaps.place_of[slot] for slot in gaps.slots] == [0, 1, 2, 3]
+    assert sorted(gaps.places(0b10001)) == [2, 3]
+    assert gaps.ready_since_s == (1.0, 3.0, 0.0, 4.0)
+    assert gaps.newest_since_s == 4.0
+    assert gaps.kv_capacity == (inf, inf, 1000.0, 1000.0)
+    assert gaps.least_kv_capacity == 1000.0
+    assert gaps.block_tokens == 32
+
+
+@pytest.mark.parametrize("slots", [(), (0,), (0, 1), (0, 1, 2, 3, 4), (2, 3), (3,), (1, 0)])
+def test_a_roster_of_any_size_picks(slots: tuple[int, ...]) -> None:
+    """One engine and none are no special case to who reads a column, nor are slots in one run."""
+    assert list(roster(slots).pick(list(range(10)))) == list(slots)
+
+
+@given(st.sets(st.sampled_from("abcde")))
+def test_failed_pods_are_left_out(avoided: set[str]) -> None:
+    """A roster without some pods is the roster of the others, all their engines gone."""
+    members = [(Engine(2 * at + rank, name, rank), float(at)) for at, name in enumerate("abcde") for rank in (0, 1)]
+    left = make_roster(members, is_adapter=True).without(frozenset(avoided))
+    others = make_roster([each for each in members if each[0].pod not in avoided], is_adapter=True)
+    assert (left.engines, left.slots, left.mask) == (others.engines, others.slots, others.mask)
+    assert (left.ready_since_s, left.is_adapter) == (others.ready_since_s, True)
+    assert left.mask.bit_count() == 2 * (5 - len(avoided))
+
+
+def test_some_of_the_same_engines_stand_in_the_order_asked_for() -> None:
+    """A short list indexes the same columns, and its bounds stay those of the whole."""
+    gaps = roster(GAPS)
+    short = gaps.only((3, 0))
+    assert [engine.pod for engine in short.engines] == ["http://4", "http://1"]
+    assert (short.slots, short.mask, short.place_of) == ((4, 1), 0b10010, {4: 0, 1: 1})
+    assert list(short.pick("abcdefgh")) == ["e", "b"]
+    assert (short.ready_since_s, short.kv_capacity) == ((4.0, 1.0), (1000.0, inf))
+    assert (short.newest_since_s, short.block_tokens) == (gaps.newest_since_s, gaps.block_tokens)
+
+
+def test_what_a_pod_was_put_up_for_goes_with_its_engines() -> None:
+    """For which prompts, why it answers and who prefills: in a part of a roster as in the whole."""
+    pods = [Pod(f"http://{each}", facts=PodFacts(prompts=each)) for each in (Prompts.SHORT, Prompts.ANY, Prompts.LONG)]
+    whole = roster_of([(Engine(slot, pod.url), pod) for slot, pod in enumerate(pods)], "m")
+    whole = replace(whole, has_prefillers=True, fallback=Fallback.NO_PREFILL_POD)
+    assert whole.prompts == (Prompts.SHORT, Prompts.ANY, Prompts.LONG)
+    for part in (whole.only((0, 2)), whole.without(frozenset({"http://any"}))):
+        assert part.prompts == (Prompts.SHORT, Prompts.LONG)
+        assert (part.has_prefillers, part.fallback) == (True, Fallback.NO_PREFILL_POD)
+    assert roster_of([(Engine(1, pods[1].url), pods[1])], "m").prompts == ()
+
+
+def test_a_model_is_an_adapter_where_any_pod_says_so() -> None:
+    """The same name may be an adapter here and merged into its base there."""
+    merged, adapter = Pod("http://a"), Pod("http://b", adapters=frozenset({"lora"}))
+    members = [(Engine(slot, pod.url), pod) for slot, pod in enumerate((merged, adapter))]
+    assert roster_of(members, "lora").is_adapter
+    assert not roster_of(members[:1], "lora").is_adapter
