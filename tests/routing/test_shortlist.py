@@ -15,7 +15,7 @@ def roster_of(count: int) -> Roster:
     return make_roster(((Engine(slot, f"http://{slot}"), 0.0) for slot in range(count)), is_adapter=False)
 
 
-def test_those_who_are_queue_rankoonest_are_looked_at() -> None:
+def test_those_with_the_shortest_queues_are_looked_at() -> None:
     """In whatever order they stand, and not many more."""
     queue_rank = [float(place * 37 % MANY) for place in range(MANY)]
     chosen = shortlist(roster_of(MANY), [], queue_rank, None)
