@@ -18,6 +18,7 @@ from routing.candidates import Candidates, Gate, Scorer
 from routing.choice import TIE_S, choose
 from routing.cost import CostBook
 from routing.demand import Demand
+from routing.eligible import eligible, not_meant
 from routing.fleet import Fleet
 from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
 from routing.news import Voice
@@ -26,7 +27,6 @@ from routing.pairs_only import PairsOnly
 from routing.placement import Placement
 from routing.pods import EngineShape, Pod
 from routing.prefill_side import PrefillSide
-from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.roster import Roster
 from routing.seat import ALONE
@@ -186,91 +186,14 @@ class Router:
     def _look(self, request: Request, avoid: frozenset[str], now_s: float) -> View:
         """All that may serve a request, scored."""
         if self.rollout is not None:
-            avoid |= self._not_meant(self.rollout, request, avoid)
-        roster = self._roster(request, avoid)
+            avoid |= not_meant(self.fleet, self.rollout, request, avoid)
+        roster = eligible(self.fleet, request, avoid)
         pairs = roster.has_prefillers and request.may_pair
         candidates = self._candidates(request, roster, now_s, pairs=pairs)
         scored = self._score(request, candidates)
         if not pairs:
             return View(candidates, scored, None, roster.fallback)
         return self.pairing.widen(request, avoid, View(candidates, scored), self._weigh, self._score)
-
-    def _not_meant(self, rollout: Rollout, request: Request, avoid: frozenset[str]) -> frozenset[str]:
-        """The pods that a canary's share leaves out for this request."""
-        ready = [pod for pod in self.fleet.serving(request.model, request.regions) if pod.url not in avoid]
-        marks = {pod.url: (pod.pool, pod.facts.revision) for pod in ready}
-        meant = rollout.pods_for(request.session or request.id, marks)
-        answers = any(engine.pod in meant for engine in self.fleet.roster(request.model, request.regions).engines)
-        return frozenset(marks).difference(meant) if answers else frozenset()
-
-    def _weigh(self, request: Request, roster: Roster, now_s: float) -> tuple[Candidates, Scored]:
-        candidates = self._candidates(request, roster, now_s, pairs=True)
-        return candidates, self._score(request, candidates)
-
-    def _charge_prefill(self, request: Request, pairs: Pairs, at: int, now_s: float) -> PrefillSide:
-        """Put the first half of a request on its pair's prefill engine."""
-        match, seen = pairs.matches[at - pairs.first], pairs.prefill
-        engine = seen.engines[match.at]
-        charge = self.ledger.charge(
-            engine.slot,
-            prefill_tokens=seen.prefill_work[match.at],
-            prefill_s=seen.own_s[match.at],
-            kv_tokens=seen.prompt_tokens - seen.warm_tokens[match.at] + 1,
-            sequences=1,
-            now_s=now_s,
-        )
-        trace = self.index.put(engine.slot, request.prompt)
-        if seen.prefix is not None and not trace.is_ahead:
-            self.demand.add(seen.prefix, _missed_s(seen, match.at), now_s)
-        if self.voice is not None:
-            self.voice.placed(charge, engine.name, replace(request, session=None))
-        predicted = predicted_prefill(pairs, match)
-        decode = pairs.decode[at - pairs.first].slot
-        return PrefillSide(
-            self, request, engine, charge, trace, predicted, match.transfer, decode_slot=decode, placed_s=now_s
-        )
-
-    def counter(self, model: str) -> TokenCounter | ExactCounter:
-        """The token counter of a model that the fleet knows."""
-        counter = self._counters.get(model)
-        if counter is None:
-            counter = ExactCounter() if self._exact_sizes else TokenCounter(USUAL_BYTES_PER_TOKEN)
-            self._counters[model] = counter
-        return counter
-
-    def recycle(self, slot: int) -> None:
-        """Give a retired slot out again once nothing is charged to it, with nothing of its last engine left in it."""
-        if slot not in self._retired or self.ledger.running[slot]:
-            return
-        self._retired.discard(slot)
-        self.costs.forget(slot)
-        self.stores.forget(slot)
-        self.transfers.forget((slot,))
-        self.ledger.observe(slot, NOTHING_FOREIGN)
-        for table in (self.sessions, self.responses, self.adapters):
-            table.drop_value(slot)
-        self.fleet.recycle(slot)
-
-    def _roster(self, request: Request, avoid: frozenset[str]) -> Roster:
-        fleet, model, regions = self.fleet, request.model, request.regions
-        roster = _left_of(fleet.roster(model, regions), request, avoid)
-        if not roster.engines and roster.has_prefillers:
-            roster = _left_of(fleet.prefill_roster(model, regions, at_large=True), request, avoid)
-        if not roster.engines:
-            roster = _left_of(fleet.doubted_roster(model, regions), request, avoid)
-        if not roster.engines:
-            raise self._nobody_for(request)
-        return roster
-
-    def _nobody_for(self, request: Request) -> Refused:
-        if not self.fleet.knows(request.model):
-            return Refused(Reason.UNKNOWN_MODEL, f"The model `{request.model}` does not exist.", param="model")
-        if not self.fleet.knows(request.model, request.regions):
-            words = f"The model `{request.model}` is served in no region that your requests may be computed in."
-            return Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
-        return Refused(
-            Reason.NO_POD_READY, f"No pod that serves `{request.model}` is ready.", param="model", retry_after_s=2.0
-        )
 
     def _candidates(self, request: Request, roster: Roster, now_s: float, *, pairs: bool) -> Candidates:
         ledger, costs = self.ledger, self.costs
@@ -362,24 +285,67 @@ class Router:
             return ()
         return [self.adapters.get((request.model, slot)) is not None for slot in roster.slots]
 
+    def _weigh(self, request: Request, roster: Roster, now_s: float) -> tuple[Candidates, Scored]:
+        candidates = self._candidates(request, roster, now_s, pairs=True)
+        return candidates, self._score(request, candidates)
+
+    def _charge_prefill(self, request: Request, pairs: Pairs, at: int, now_s: float) -> PrefillSide:
+        """Put the first half of a request on its pair's prefill engine."""
+        match, seen = pairs.matches[at - pairs.first], pairs.prefill
+        engine = seen.engines[match.at]
+        charge = self.ledger.charge(
+            engine.slot,
+            prefill_tokens=seen.prefill_work[match.at],
+            prefill_s=seen.own_s[match.at],
+            kv_tokens=seen.prompt_tokens - seen.warm_tokens[match.at] + 1,
+            sequences=1,
+            now_s=now_s,
+        )
+        trace = self.index.put(engine.slot, request.prompt)
+        if seen.prefix is not None and not trace.is_ahead:
+            self.demand.add(seen.prefix, _missed_s(seen, match.at), now_s)
+        if self.voice is not None:
+            self.voice.placed(charge, engine.name, replace(request, session=None))
+        predicted = predicted_prefill(pairs, match)
+        decode = pairs.decode[at - pairs.first].slot
+        return PrefillSide(
+            self, request, engine, charge, trace, predicted, match.transfer, decode_slot=decode, placed_s=now_s
+        )
+
+    # -- what placements learn by, and what they leave --------------------------------------------------------------
+
+    def counter(self, model: str) -> TokenCounter | ExactCounter:
+        """The token counter of a model that the fleet knows."""
+        counter = self._counters.get(model)
+        if counter is None:
+            counter = ExactCounter() if self._exact_sizes else TokenCounter(USUAL_BYTES_PER_TOKEN)
+            self._counters[model] = counter
+        return counter
+
     def _pod_size_per_token(self, url: str) -> float:
         pod = self.fleet.pod(url)
         counters = [self._counters[model] for model in (pod.models if pod else ()) if model in self._counters]
         unknown = ExactCounter.size_per_token if self._exact_sizes else USUAL_BYTES_PER_TOKEN
         return max((counter.size_per_token for counter in counters), default=unknown)
 
+    def recycle(self, slot: int) -> None:
+        """Give a retired slot out again once nothing is charged to it, with nothing of its last engine left in it."""
+        if slot not in self._retired or self.ledger.running[slot]:
+            return
+        self._retired.discard(slot)
+        self.costs.forget(slot)
+        self.stores.forget(slot)
+        self.transfers.forget((slot,))
+        self.ledger.observe(slot, NOTHING_FOREIGN)
+        for table in (self.sessions, self.responses, self.adapters):
+            table.drop_value(slot)
+        self.fleet.recycle(slot)
+
     def _retire(self, slots: Iterable[int]) -> None:
         for slot in slots:
             self.index.forget(slot)
             self._retired.add(slot)
             self.recycle(slot)
-
-
-def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:
-    """Those who have not failed the request, and are among the pods that it may go to."""
-    if request.pods is not None:
-        avoid |= {engine.pod for engine in roster.engines} - request.pods
-    return roster.without(avoid) if avoid else roster
 
 
 def _missed_s(candidates: Candidates, at: int) -> float:

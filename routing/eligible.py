@@ -1,0 +1,53 @@
+"""Who may serve a request: the roster that it chooses from, or why there is none.
+
+Ready engines come first; where none is left those that are there for prefill only, and then those that are in doubt.
+Reads the fleet and changes nothing.
+"""
+
+from __future__ import annotations
+
+from routing.canary import Rollout
+from routing.fleet import Fleet
+from routing.refusal import Reason, Refused
+from routing.request import Request
+from routing.roster import Roster
+
+
+def eligible(fleet: Fleet, request: Request, avoid: frozenset[str]) -> Roster:
+    """The engines that may serve a request, without the pods to `avoid`. Raises `Refused` where there are none."""
+    model, regions = request.model, request.regions
+    roster = _left_of(fleet.roster(model, regions), request, avoid)
+    if not roster.engines and roster.has_prefillers:
+        roster = _left_of(fleet.prefill_roster(model, regions, at_large=True), request, avoid)
+    if not roster.engines:
+        roster = _left_of(fleet.doubted_roster(model, regions), request, avoid)
+    if not roster.engines:
+        raise _nobody_for(fleet, request)
+    return roster
+
+
+def not_meant(fleet: Fleet, rollout: Rollout, request: Request, avoid: frozenset[str]) -> frozenset[str]:
+    """The pods that a canary's share leaves out for this request."""
+    ready = [pod for pod in fleet.serving(request.model, request.regions) if pod.url not in avoid]
+    marks = {pod.url: (pod.pool, pod.facts.revision) for pod in ready}
+    meant = rollout.pods_for(request.session or request.id, marks)
+    answers = any(engine.pod in meant for engine in fleet.roster(request.model, request.regions).engines)
+    return frozenset(marks).difference(meant) if answers else frozenset()
+
+
+def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:
+    """Those who have not failed the request, and are among the pods that it may go to."""
+    if request.pods is not None:
+        avoid |= {engine.pod for engine in roster.engines} - request.pods
+    return roster.without(avoid) if avoid else roster
+
+
+def _nobody_for(fleet: Fleet, request: Request) -> Refused:
+    if not fleet.knows(request.model):
+        return Refused(Reason.UNKNOWN_MODEL, f"The model `{request.model}` does not exist.", param="model")
+    if not fleet.knows(request.model, request.regions):
+        words = f"The model `{request.model}` is served in no region that your requests may be computed in."
+        return Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
+    return Refused(
+        Reason.NO_POD_READY, f"No pod that serves `{request.model}` is ready.", param="model", retry_after_s=2.0
+    )
