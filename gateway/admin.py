@@ -13,7 +13,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.config.values import Address, Secret
+from gateway.config.listening import Address
+from gateway.config.secret import Secret
 from gateway.config.words import pod_url
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import Watcher

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from prometheus_client import CollectorRegistry
 
-from gateway.config.values import ModelEntry, Settings
+from gateway.config.models import ModelEntry
+from gateway.config.values import Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.static import Static
 from gateway.fleet.watcher import Watcher

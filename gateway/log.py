@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import msgspec
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.ladders.climbed import Climbed
 from gateway.lines import LineWriter
 from gateway.spine.outcome import CLIENT_GONE_STATUS, Outcome

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.config.values import Address
+from gateway.config.listening import Address
 
 Binding = tuple[int, tuple[Any, ...]]
 """Address family and socket address."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from gateway.config.values import ModelEntry, Settings
+from gateway.config.models import ModelEntry
+from gateway.config.values import Settings
 from gateway.host import Host
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog, OutcomeLog, request_line, usage_line

@@ -20,8 +20,9 @@ from aiohttp import web
 from gateway.admin import Admin, admin_app
 from gateway.build import build
 from gateway.closing import close_door
+from gateway.config.secret import Secret
 from gateway.config.show import show_settings
-from gateway.config.values import Secret, Settings
+from gateway.config.values import Settings
 from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
 from gateway.log import Bridge, EventLog

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from gateway.config.values import TlsFiles
+from gateway.config.listening import TlsFiles
 from tenancy.document import Fault, Invalid
 
 Say = Callable[..., None]

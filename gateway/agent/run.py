@@ -19,7 +19,7 @@ from gateway.agent.listeners import command_behind
 from gateway.agent.place import look_for_nics
 from gateway.agent.server import Asker, Spot
 from gateway.agent.settings import AgentSettings
-from gateway.config.values import Address
+from gateway.config.listening import Address
 
 Say = Callable[..., None]
 

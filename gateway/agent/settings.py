@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from gateway.agent.place import own_address, read_labels
+from gateway.config.listening import Address
 from gateway.config.redis_place import RedisPlace, parse_redis_url
 from gateway.config.said import Given, Word, read_said
-from gateway.config.values import Address, Secret
+from gateway.config.secret import Secret
 from gateway.config.words import LOG_LEVELS, address_or_off, file, pod_url, redis_url, secret
 from gateway.discovery.record import LONGEST_TTL_S, is_agent_name
 from routing.facts import BadFacts, read_facts

@@ -18,8 +18,8 @@ from cascade.ladder import Price, Window
 from cascade.ladder_file import LadderFile, Promise, Stage
 from cascade.ladder_json import BadLadderFile, read_ladder_file, write_ladder_file
 from gateway.commands.spent import read_spent, tell_spent
+from gateway.config.models import ModelEntry
 from gateway.config.sources import check_file
-from gateway.config.values import ModelEntry
 from tenancy.document import Invalid, Wrong
 
 UNPROMISED = 3

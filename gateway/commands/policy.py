@@ -8,8 +8,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from gateway.config.models import ModelEntry
 from gateway.config.sources import check_file
-from gateway.config.values import ModelEntry
 from gateway.identity.load import read_file
 from gateway.past import read_past
 from tenancy.document import Fault, Invalid, Wrong

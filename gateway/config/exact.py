@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gateway.config.words import file, pod_url
 from tenancy.document import Table, Wrong, flag, not_negative, positive, read_fields, text, whole
 
 POD = "pod"
@@ -59,7 +59,7 @@ class TokenizerEntry:
     """The chat template where it is not the tokenizer's own, as given to vLLM's `--chat-template`."""
 
 
-def tokenizer_entry(table: Table, file: Callable[[object], Path]) -> TokenizerEntry | None:
+def tokenizer_entry(table: Table) -> TokenizerEntry | None:
     """`tokenizer` and `chat_template` of a model."""
     place, template = table.get("tokenizer", tokenizer, None), table.get("chat_template", file, None)
     if template is not None and not isinstance(place, Path):
@@ -67,7 +67,7 @@ def tokenizer_entry(table: Table, file: Callable[[object], Path]) -> TokenizerEn
     return TokenizerEntry(place, template) if place is not None else None
 
 
-def kv_events(root: Table, pod_url: Callable[[object], str]) -> KvEvents | None:
+def kv_events(root: Table) -> KvEvents | None:
     """`kv_events: true`, or a mapping of what is to be otherwise; absent or false: the shadow caches decide."""
     if not root.get("kv_events", lambda value: isinstance(value, dict) or flag(value), default=False):
         return None
@@ -83,13 +83,13 @@ def kv_events(root: Table, pod_url: Callable[[object], str]) -> KvEvents | None:
         most_blocks=table.get("most_blocks", positive(whole), usual.most_blocks),
         tokenizer_cache_mb=table.get("tokenizer_cache_mb", positive(whole), usual.tokenizer_cache_mb),
         load_us_per_token=read_fields(loads, usual.load_us_per_token) if loads else usual.load_us_per_token,
-        sources=tuple(_source(one, pod_url) for one in table.tables("sources")),
+        sources=tuple(map(_source, table.tables("sources"))),
     )
     table.close()
     return found
 
 
-def _source(table: Table, pod_url: Callable[[object], str]) -> EventSource:
+def _source(table: Table) -> EventSource:
     found = EventSource(
         pod=table.need("pod", pod_url, ""),
         endpoint=table.need("endpoint", endpoint, ""),

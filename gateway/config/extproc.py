@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # They hold one of these.
-    from gateway.config.values import Address, TlsFiles
+from gateway.config.listening import Address, TlsFiles
 
 
 @dataclass(frozen=True, slots=True)

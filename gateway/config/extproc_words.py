@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gateway.config.extproc import ExtProc
-from gateway.config.values import Settings, TlsFiles
+from gateway.config.listening import TlsFiles
+from gateway.config.values import Settings
 from gateway.config.words import address, file
 from tenancy.document import Fault, Table, Wrong, flag, not_negative, number, positive, whole
 from tenancy.reading.kinds import COUNT, FLAG, TEXT

@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config.discovery import discovered
-from gateway.config.exact import kv_events, tokenizer_entry
+from gateway.config.exact import kv_events
 from gateway.config.extproc_words import extproc
-from gateway.config.ladder import ladder_entry, ladder_faults, rung_entry
+from gateway.config.listening import TlsFiles
+from gateway.config.models import models
 from gateway.config.retries import retries, stalls
 from gateway.config.rollout import canaries, roles
-from gateway.config.values import ModelEntry, Routing, Secret, Settings, TlsFiles
+from gateway.config.secret import Secret
+from gateway.config.values import Routing, Settings
 from gateway.config.words import (
     LOG_LEVELS,
+    NOT_SUPPORTED,
     address,
     address_or_off,
     file,
-    goes_by_priority,
     network,
     place,
-    pod_url,
     processes,
     redis_url,
     secret,
@@ -31,11 +32,7 @@ from gateway.config.words import (
 )
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
-from tenancy.document import Table, Wrong, not_negative, one_of, positive, read_document, read_fields, text, whole
-
-NOT_SUPPORTED = "not supported by this version"
-
-LATER_OF_MODEL = (*("aliases", "litellm_params"),)
+from tenancy.document import Table, Wrong, one_of, positive, read_document, read_fields, whole
 
 
 def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, Table]:
@@ -52,13 +49,13 @@ def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, 
         redis=root.get("redis", redis_url, None),
         trusted_proxies=root.each("trusted_proxies", network) or (),
         pod_api_key=_secret(root, "pod_api_key"),
-        models=_models(root),
+        models=models(root),
         routing=_routing(root),
         tls=_tls(root.table("tls")),
         log_level=_log_level(root.table("log")),
         usage_log=root.get("usage_log", place, None),
         route_log=root.get("route_log", place, None),
-        kv_events=kv_events(root, pod_url),
+        kv_events=kv_events(root),
         extproc=extproc(root),
         roles=roles(root),
         canaries=canaries(root),
@@ -82,36 +79,6 @@ def _secret(root: Table, key: str) -> Secret | None:
     if given and filed:
         root.fault(f"{key}_file", f"stands beside {key}: which one is meant?")
     return given or filed
-
-
-def _models(root: Table) -> tuple[ModelEntry, ...]:
-    entries: dict[str, ModelEntry] = {}
-    for table in root.tables("model_list"):
-        for word in LATER_OF_MODEL:
-            table.refuse(word, NOT_SUPPORTED)
-        pods = table.each("pods", pod_url)
-        if pods == () and "pods" in table:
-            table.fault("pods", "must name a pod; leave it out to use all pods that serve the model")
-        entry = ModelEntry(
-            name=table.need("model_name", text, ""),
-            input_cost_per_token=table.get("input_cost_per_token", not_negative, None),
-            output_cost_per_token=table.get("output_cost_per_token", not_negative, None),
-            cache_read_input_token_cost=table.get("cache_read_input_token_cost", not_negative, None),
-            pods=pods,
-            tokenizer=tokenizer_entry(table, file),
-            takes_priority=table.get("scheduling_policy", goes_by_priority, default=False),
-            kv_connector=table.get("kv_connector", text, None),
-            kv_bytes_per_token=table.get("kv_bytes_per_token", positive(not_negative), None),
-            inference_pool=table.get("inference_pool", text, None),
-            rung=rung_entry(table),
-            ladder=ladder_entry(table, file),
-        )
-        table.close()
-        if entry.name and entry.name in entries:
-            table.fault("model_name", f"`{entry.name}` stands twice")
-        entries[entry.name] = entry
-    root.faults.extend(ladder_faults(entries))
-    return tuple(entries.values())
 
 
 def _routing(root: Table) -> Routing:

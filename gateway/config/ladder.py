@@ -6,19 +6,14 @@ held back and judged, and how much is spent on staying true.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cascade.ladder import ALL_ABILITIES, Ability, Window
 from cascade.ladder_file import LadderFile
 from cascade.ladder_json import BadLadderFile, read_ladder_file
+from gateway.config.words import file
 from gateway.ladders.judging import AtTime, HoldBack
-from tenancy.document import Fault, Parse, Table, Wrong, flag, not_negative, one_of, positive, text, whole
-
-if TYPE_CHECKING:
-    from gateway.config.values import ModelEntry
+from tenancy.document import Table, Wrong, flag, not_negative, one_of, positive, text, whole
 
 HOLD, STREAM = "hold", "stream"
 
@@ -78,7 +73,7 @@ def rung_entry(table: Table) -> RungEntry:
     )
 
 
-def ladder_entry(table: Table, file: Parse[Path]) -> LadderEntry | None:
+def ladder_entry(table: Table) -> LadderEntry | None:
     """`ladder` and the words beside it; None where the model is no ladder."""
     rungs = table.each("ladder", text)
     if rungs is None:
@@ -90,7 +85,7 @@ def ladder_entry(table: Table, file: Parse[Path]) -> LadderEntry | None:
     window, hold_back = _hold_back(table)
     return LadderEntry(
         rungs=rungs,
-        file=table.get("calibration", lambda value: _ladder_file(file(value)), None),
+        file=table.get("calibration", _ladder_file, None),
         window=window,
         hold_back=hold_back,
         whole=table.get("judge_whole", flag, default=True),
@@ -98,7 +93,8 @@ def ladder_entry(table: Table, file: Parse[Path]) -> LadderEntry | None:
     )
 
 
-def _ladder_file(path: Path) -> LadderFile:
+def _ladder_file(value: object) -> LadderFile:
+    path = file(value)
     try:
         return read_ladder_file(path.read_bytes())
     except OSError as error:
@@ -162,22 +158,3 @@ def _fraction(value: object) -> float:
     if found > 1:
         raise Wrong("must be from 0 to 1")
     return found
-
-
-def ladder_faults(entries: Mapping[str, ModelEntry]) -> list[Fault]:
-    """What ladders and the models that they name say against each other."""
-    faults = []
-    for at, entry in enumerate(entries.values()):
-        ladder = entry.ladder
-        if ladder is None:
-            continue
-        place = f"model_list[{at}]"
-        if entry.pods is not None or entry.inference_pool is not None:
-            faults.append(Fault(place, f"`{entry.name}` is a ladder: pods serve its rungs, not itself"))
-        for number, rung in enumerate(ladder.rungs):
-            if (named := entries.get(rung)) is not None and named.ladder is not None:
-                faults.append(Fault(f"{place}.ladder[{number}]", f"`{rung}` is itself a ladder"))
-        if ladder.file is not None and ladder.file.models != ladder.rungs:
-            words = f"was made for the ladder {', '.join(ladder.file.models)}"
-            faults.append(Fault(f"{place}.calibration", words))
-    return faults

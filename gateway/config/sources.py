@@ -14,8 +14,9 @@ from gateway.config.discovery import pod_place
 from gateway.config.extproc import ExtProc
 from gateway.config.extproc_words import judged_by_nobody
 from gateway.config.file import read_settings
+from gateway.config.listening import TlsFiles
 from gateway.config.said import Given, Word, read_said
-from gateway.config.values import Routing, Settings, TlsFiles
+from gateway.config.values import Routing, Settings
 from gateway.config.words import (
     LOG_LEVELS,
     address,

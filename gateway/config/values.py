@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-from gateway.config.exact import KvEvents, TokenizerEntry
+from gateway.config.exact import KvEvents
 from gateway.config.extproc import ExtProc
-from gateway.config.ladder import LadderEntry, RungEntry
+from gateway.config.listening import Address, TlsFiles
+from gateway.config.models import ModelEntry
 from gateway.config.rollout import Roles
+from gateway.config.secret import Secret
 from gateway.discovery.places import ELSEWHERE, Places
 from gateway.discovery.source import Found
 from gateway.limits import Limits, Timeouts
@@ -22,74 +24,6 @@ from scorers.registry import routings
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where a port listens. Port 0 lets the system choose."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """Something that must not be printed, and therefore cannot be by accident."""
-
-    value: str = field(repr=False)
-
-    def __str__(self) -> str:
-        return "***"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """One entry of `model_list`. Prices are in the operator's currency per token."""
-
-    name: str
-    input_cost_per_token: float | None = None
-    output_cost_per_token: float | None = None
-    cache_read_input_token_cost: float | None = None
-    """Of input that an engine held already; None: as all input."""
-    pods: tuple[str, ...] | None = None
-    """The pods that may serve it, None for all that say they do."""
-    tokenizer: TokenizerEntry | None = None
-    """How its prompts become tokens, None where the pods' own `/tokenize` does."""
-    takes_priority: bool = False
-    """Its pods schedule by priority."""
-    kv_connector: str | None = None
-    """How its pods hand KV over, where they do not tell it themselves."""
-    kv_bytes_per_token: float | None = None
-    """What a token leaves in a KV cache, over all ranks together."""
-    rung: RungEntry = field(default_factory=RungEntry)
-    """What it is as a rung of ladders."""
-    ladder: LadderEntry | None = None
-    """The models behind it, where it is a ladder."""
-    inference_pool: str | None = None
-    """The InferencePool whose pods may serve it, None for all that say they do."""
-
-    def input_cost(self, tokens: int | None, cached_tokens: int | None) -> float | None:
-        """Of a prompt, None where price or tokens are unknown."""
-        price, cached_price = self.input_cost_per_token, self.cache_read_input_token_cost
-        if tokens is None or price is None:
-            return None
-        cached = cached_tokens or 0
-        return (tokens - cached) * price + cached * (price if cached_price is None else cached_price)
-
-    def output_cost(self, tokens: int | None) -> float | None:
-        """Of an answer, None where price or tokens are unknown."""
-        return None if tokens is None or self.output_cost_per_token is None else tokens * self.output_cost_per_token
-
-
-@dataclass(frozen=True, slots=True)
 class Routing:
     """The scorers whose seconds are added up, and what the composition is called."""
 
@@ -97,14 +31,6 @@ class Routing:
     scorers: tuple[Scorer, ...] = field(default_factory=lambda: routings()["warm"])
     most_blocks: int = 1 << 16
     """Per engine, in the index of what was routed where: 64 MB and more of distinct prompt text."""
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files of the listener's certificate (with its chain) and key."""
-
-    cert: Path
-    key: Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,12 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from gateway.config.listening import Address
 from gateway.config.redis_place import parse_redis_url
-from gateway.config.values import Address, Secret
+from gateway.config.secret import Secret
 from tenancy.document import Wrong, one_of, text, whole
+
+NOT_SUPPORTED = "not supported by this version"
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

@@ -11,7 +11,8 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
 from gateway.config.extproc import ExtProc
-from gateway.config.values import Address, Settings
+from gateway.config.listening import Address
+from gateway.config.values import Settings
 from gateway.extproc.carrier import Means
 from gateway.extproc.exchange import Exchange
 from gateway.extproc.exposition import Exposition

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.discovery.census import Census
 from gateway.discovery.source import Found, Source
 from gateway.fleet.breaker import Breaker

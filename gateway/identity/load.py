@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.config.values import ModelEntry, Settings
+from gateway.config.models import ModelEntry
+from gateway.config.values import Settings
 from gateway.identity.shelf import Files
 from gateway.identity.tokens import read_keys
 from tenancy.document import Fault, Invalid, Wrong

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cascade.ladder import Ladder, Price, Rung
 from gateway.config.ladder import LadderEntry
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.ladders.served import Served
 
 

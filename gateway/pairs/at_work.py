@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.pairs.bootstrap import Bootstraps
 from gateway.pairs.pairs import Pairs
 from gateway.pairs.strangers import known_connectors

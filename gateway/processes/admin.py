@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 
 from gateway.admin import guards
+from gateway.config.secret import Secret
 from gateway.config.show import show_settings
-from gateway.config.values import Secret
 from gateway.ports import answer_json
 from gateway.processes.child import Answer
 from gateway.processes.team import Team

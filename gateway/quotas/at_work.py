@@ -7,8 +7,8 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 
+from gateway.config.models import ModelEntry
 from gateway.config.redis_place import parse_redis_url
-from gateway.config.values import ModelEntry
 from gateway.gateway import Gateway
 from gateway.quotas.expecting import Expecting
 from gateway.quotas.host_lender import HostLender

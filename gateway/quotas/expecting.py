@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Protocol
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from routing.placement import Usage
 from routing.ratio import Ratio
 from routing.request import Request

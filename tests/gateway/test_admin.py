@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.admin import Admin, admin_app
-from gateway.config.values import Secret
+from gateway.config.secret import Secret
 from gateway.discovery.source import Found
 from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session

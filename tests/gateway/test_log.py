@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.lines import LineWriter
 from gateway.log import MOST_AT_ONCE, Bridge, EventLog, OutcomeLog, request_line, usage_line
 from gateway.spine.outcome import Outcome

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from gateway.config.values import Address
+from gateway.config.listening import Address
 from gateway.ports import CannotListen, addresses_of, bindings_of, reserve_port, share_port
 
 

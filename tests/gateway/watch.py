@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.discovery.source import Found, Source
 from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session

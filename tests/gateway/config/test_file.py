@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from gateway.config.file import read_settings
-from gateway.config.values import Address, ModelEntry, Secret, Settings
+from gateway.config.listening import Address
+from gateway.config.models import ModelEntry
+from gateway.config.secret import Secret
+from gateway.config.values import Settings
 from gateway.discovery.source import Found
 from routing.facts import PodFacts
 from scorers.interference import Interference

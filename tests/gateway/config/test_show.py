@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+from gateway.config.listening import TlsFiles
+from gateway.config.models import ModelEntry
+from gateway.config.secret import Secret
 from gateway.config.show import show_settings
-from gateway.config.values import ModelEntry, Secret, Settings, TlsFiles
+from gateway.config.values import Settings
 
 
 def test_everything_shows_but_secrets() -> None:

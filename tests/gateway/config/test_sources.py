@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.listening import Address
 from gateway.config.said import Given
+from gateway.config.secret import Secret
 from gateway.config.sources import WORDS, gather
-from gateway.config.values import Address, Secret, Settings
+from gateway.config.values import Settings
 from gateway.discovery.source import Found
 from tenancy.document import Invalid
 

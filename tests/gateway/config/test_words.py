@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.values import Address, Secret
+from gateway.config.listening import Address
+from gateway.config.secret import Secret
 from gateway.config.words import (
     address,
     address_or_off,

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from gateway.config.values import Secret, Settings
+from gateway.config.secret import Secret
+from gateway.config.values import Settings
 from gateway.discovery import sources
 from gateway.discovery.places import DnsPlace, KubernetesPlace, Places, RegistryPlace
 from gateway.discovery.sources import Means, asked_sources, missing_libraries

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from math import inf
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
 from routing.pods import Standing

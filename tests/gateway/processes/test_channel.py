@@ -6,7 +6,10 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from gateway.config.exact import EventSource, KvEvents
-from gateway.config.values import Address, ModelEntry, Secret, Settings, TlsFiles
+from gateway.config.listening import Address, TlsFiles
+from gateway.config.models import ModelEntry
+from gateway.config.secret import Secret
+from gateway.config.values import Settings
 from gateway.host import Host
 from gateway.processes.channel import Channel
 from gateway.processes.orders import Orders, Renew, Renewed

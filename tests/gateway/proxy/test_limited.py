@@ -11,7 +11,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.proxy.answer.relay import Relay
 from gateway.quotas.quotas import Quotas
 from routing.request import Api

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.quotas.expecting import Expecting
 from gateway.quotas.quotas import Quotas
 from routing.router import Router

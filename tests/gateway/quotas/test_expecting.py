@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.quotas.expecting import Expecting
 from routing.blocks import cut_prompt
 from routing.placement import Usage

@@ -12,7 +12,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gateway.config.values import Secret, Settings
+from gateway.config.secret import Secret
+from gateway.config.values import Settings
 from gateway.log import EventLog
 from gateway.warmth.client import WarmthClient
 from gateway.warmth.service import Warmth

@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import generate_latest
 
 from gateway.config.exact import KvEvents, TokenizerEntry
-from gateway.config.values import ModelEntry
+from gateway.config.models import ModelEntry
 from gateway.warmth import sights as sights_module
 from gateway.warmth.asking import LATE_IN_A_ROW, Asking, AskingExposition
 from gateway.warmth.client import WarmthClient
