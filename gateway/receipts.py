@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gateway.ladders.climbed import Climbed
 from gateway.spine.outcome import Outcome
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.receipt import Attempt
 
 KEPT = 4096

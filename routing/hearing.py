@@ -12,9 +12,9 @@ from typing import Protocol
 from routing.affinity import LastSeen, Whereabouts
 from routing.blocks import Prompt
 from routing.fleet import Fleet
+from routing.learning import Learner, Usage, learn_warmth
 from routing.ledger import Charge
 from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
-from routing.placement import Learner, Usage, learn_warmth
 from routing.warmth import Trace
 
 MOST_ORIGINS = 4096

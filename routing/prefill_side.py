@@ -10,10 +10,10 @@ from typing import Protocol
 from msgspec import Struct
 
 from routing.connectors.shape import Connector
+from routing.learning import Learner, Prediction, Usage, learn_warmth
 from routing.ledger import Charge
 from routing.links import Link, Transfers
 from routing.news import Settled
-from routing.placement import Learner, Prediction, Usage, learn_warmth
 from routing.pods import Engine
 from routing.request import Request
 from routing.warmth import Trace

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from routing.ballot import CandidateShown, Few
 from routing.fallback import Fallback
-from routing.placement import Placement, Usage
+from routing.learning import Usage
+from routing.placement import Placement
 
 
 class Attempt(Struct, frozen=True, gc=False):

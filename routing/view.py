@@ -9,7 +9,7 @@ from msgspec import Struct
 from routing.ballot import Scored
 from routing.candidates import Candidates
 from routing.fallback import Fallback
-from routing.placement import ALONE, Prediction
+from routing.learning import ALONE, Prediction
 from routing.pods import Engine
 from routing.prefill_side import Transfer
 

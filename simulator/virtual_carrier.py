@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from gateway.quotas.tab import Tab
 from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
-from routing.placement import Placement, Usage
+from routing.learning import Usage
+from routing.placement import Placement
 from routing.prefill_side import PrefillSide
 from routing.refusal import Refused
 from simulator.sequence import Milestone, MilestoneKind, Sequence

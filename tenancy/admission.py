@@ -15,8 +15,9 @@ from math import inf
 
 from routing.candidates import Candidates
 from routing.cost import CostBook, prefill_work
+from routing.learning import Usage
 from routing.ledger import STEP_TOKENS, Charge, Pledge
-from routing.placement import Placement, Usage
+from routing.placement import Placement
 from routing.pods import Engine
 from routing.refusal import Reason, Refused
 from routing.request import Request

@@ -9,8 +9,9 @@ from random import Random
 
 from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
 from routing.facts import Role
+from routing.learning import Usage
 from routing.ledger import Foreign
-from routing.placement import Placement, Usage
+from routing.placement import Placement
 from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
 from routing.router import Router

@@ -11,7 +11,7 @@ from gateway.ladders.judging import HoldBack
 from gateway.ladders.shares import Share
 from gateway.ladders.trimming import WITH_LOGPROBS
 from gateway.ladders.words import Terms
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.request import Api
 
 

@@ -23,7 +23,7 @@ from gateway.ladders.climbed import KEPT
 from gateway.ladders.comparing import agree, question, spoken, verdict
 from gateway.ladders.served import Served
 from gateway.ladders.standing import Standing
-from routing.placement import Usage
+from routing.learning import Usage
 
 
 class Said(Struct, frozen=True):

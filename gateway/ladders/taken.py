@@ -6,7 +6,8 @@ from gateway.ladders.climbed import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, 
 from gateway.ladders.plan import Plan
 from gateway.ladders.rung_judge import RungJudge
 from gateway.spine.carrier import Leg, LegEnd
-from routing.placement import Placement, Usage
+from routing.learning import Usage
+from routing.placement import Placement
 
 
 class Taken:

@@ -21,7 +21,7 @@ from gateway.proxy.client.reply import Reply
 from gateway.proxy.crowd import SharedReply, Told
 from gateway.proxy.endpoints import Endpoint
 from gateway.spine.passage import Passage
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.reading import answer_bytes, read_request, read_usage
 from routing.request import Api
 from tenancy.promise import promise_of

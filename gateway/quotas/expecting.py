@@ -12,7 +12,7 @@ from math import ceil
 from typing import Protocol
 
 from gateway.config.models import ModelEntry
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.ratio import Ratio
 from routing.request import Request
 from routing.router import Router

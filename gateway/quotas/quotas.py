@@ -11,7 +11,7 @@ from gateway.quotas.keeper import Keeper
 from gateway.quotas.over import OverLimit
 from gateway.quotas.tab import Tab
 from gateway.quotas.told import fields_of
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.ratio import Ratio
 from routing.request import Request
 from tenancy.limits.book import Book, Books, Lack

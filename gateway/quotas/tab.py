@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gateway.quotas.over import REASONS
 from gateway.quotas.told import Fields, fields_of
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.refusal import Reason
 from routing.request import Request
 from tenancy.limits.book import Lack

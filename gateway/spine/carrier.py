@@ -15,7 +15,8 @@ from gateway.ladders.judging import Judge
 from gateway.quotas.tab import Tab
 from gateway.spine.bar import Bar
 from routing.fallback import Fallback
-from routing.placement import Placement, Usage
+from routing.learning import Usage
+from routing.placement import Placement
 from routing.refusal import Refused
 from routing.request import Request
 

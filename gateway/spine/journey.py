@@ -14,7 +14,8 @@ from gateway.refusals import SAYINGS, status_of
 from gateway.spine.bar import Bar
 from gateway.spine.carrier import Leg, LegEnd
 from gateway.spine.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
-from routing.placement import Placement, Usage
+from routing.learning import Usage
+from routing.placement import Placement
 from routing.receipt import Attempt
 from routing.refusal import Fault, Refused
 from routing.request import Request

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gateway.ladders.climbed import Climbed
 from gateway.spine.bar import Bar
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.receipt import Attempt
 from routing.refusal import Reason
 from routing.request import Request

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from math import inf
 
 from routing.candidates import NotNow
-from routing.placement import Placement, Usage
+from routing.learning import Usage
+from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router

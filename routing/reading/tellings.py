@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.request import Api
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.spine.outcome import Outcome
 from routing.ballot import CandidateShown
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.receipt import Attempt
 from routing.request import Api, Request
 

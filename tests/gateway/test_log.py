@@ -12,7 +12,7 @@ from gateway.config.models import ModelEntry
 from gateway.lines import LineWriter
 from gateway.log import MOST_AT_ONCE, Bridge, EventLog, OutcomeLog, request_line, usage_line
 from gateway.spine.outcome import Outcome
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.refusal import Reason
 from tests.gateway.samples import a_request, an_outcome
 

@@ -3,7 +3,7 @@
 import pytest
 
 from routing.bygone import Bygone
-from routing.placement import Usage
+from routing.learning import Usage
 from tests.routing.engines import TALK, ask, place, serve
 from tests.routing.exchanges import loads, talker
 

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from routing.blocks import BLOCK_ENDS, Prompt
 from routing.hearing import MOST_ORIGINS, Hearing
+from routing.learning import Usage
 from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
-from routing.placement import Usage
 from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve
 from tests.routing.exchanges import Talker, loads, pair, talker, tell_all
 

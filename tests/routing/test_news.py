@@ -1,8 +1,8 @@
 """The voice of a router: every word is said once, in order, and a statement holds what is open."""
 
 from routing.affinity import key_of
+from routing.learning import Usage
 from routing.news import Ended, FirstToken, Placed, Settled, Stated, Voice
-from routing.placement import Usage
 from tests.routing.engines import TALK, ask, place, router_of
 from tests.routing.exchanges import talker
 

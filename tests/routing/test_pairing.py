@@ -10,8 +10,9 @@ from routing.blocks import Prompt
 from routing.facts import PodFacts, Role
 from routing.fallback import Fallback
 from routing.kv_bytes import USUAL_KV_BYTES
+from routing.learning import Usage
 from routing.links import BYTES_PER_S, FIXED_S, Link
-from routing.placement import Placement, Usage
+from routing.placement import Placement
 from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
 from routing.router import Router

@@ -7,8 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from routing.learning import Usage
 from routing.ledger import Foreign
-from routing.placement import Placement, Usage
+from routing.placement import Placement
 from routing.pods import EngineShape
 from routing.refusal import Refused
 from routing.request import Api

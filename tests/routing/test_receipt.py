@@ -2,7 +2,7 @@
 
 import pytest
 
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.receipt import show_attempt
 from tests.routing.engines import TALK, ask, place, router_of, serve
 

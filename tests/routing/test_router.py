@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.blocks import cut_prompt
+from routing.learning import Usage
 from routing.ledger import Foreign
-from routing.placement import Usage
 from routing.pods import EngineShape
 from routing.request import Api
 from routing.router import Router

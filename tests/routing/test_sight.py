@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.request import Request
 from routing.sight import Seen, Sight
 from tests.routing.engines import TALK, ask, place, router_of, serve

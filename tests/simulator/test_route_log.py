@@ -9,7 +9,7 @@ import pytest
 from gateway.recording import RouteRecorder
 from gateway.spine.outcome import Outcome
 from routing.blocks import cut_prompt
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.receipt import Attempt
 from routing.request import Api, Request
 from simulator.command import main

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from routing.blocks import cut_prompt
 from routing.candidates import Candidates, NotNow
+from routing.learning import Usage
 from routing.ledger import STEP_TOKENS, Pledge
-from routing.placement import Placement, Usage
+from routing.placement import Placement
 from routing.pods import EngineShape, Pod, Standing
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request

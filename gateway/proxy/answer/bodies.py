@@ -19,7 +19,7 @@ from gateway.proxy.answer.scanner import ABORTED, Scanner, is_whole_aborted
 from gateway.proxy.client.reply import Reply
 from gateway.proxy.pods.errors import PodError, about_model, error_event, read_error
 from gateway.spine.carrier import LegEnd
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.request import Api, Request
 
 ERROR_BYTES = 64 << 10

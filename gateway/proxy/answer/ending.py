@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.refusal import Reason
 from routing.request import Api
 

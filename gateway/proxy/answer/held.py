@@ -19,7 +19,7 @@ from gateway.proxy.answer.flow import Flow, Parsing
 from gateway.proxy.answer.lean import LeanFlow
 from gateway.proxy.answer.scanner import Scanner
 from gateway.proxy.answer.window import Window
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.reading import read_usage
 
 EARLY = 0.9

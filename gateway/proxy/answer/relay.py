@@ -33,7 +33,7 @@ from gateway.proxy.pods.errors import PodError, error_body
 from gateway.proxy.resuming.rest import Rest
 from gateway.proxy.resuming.said import Said, read_said
 from gateway.spine.carrier import Leg, LegEnd
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.pods import Engine
 from routing.prefill_side import Handover
 from routing.reading import AnswerFacts, answer_bytes, read_whole

@@ -9,7 +9,7 @@ import msgspec
 from gateway.proxy.carrying.whole_leg import ask_whole
 from gateway.proxy.pods.pool import Pool
 from gateway.spine.carrier import LegEnd, Prefilled
-from routing.placement import Usage
+from routing.learning import Usage
 
 
 class _CachedTokens(msgspec.Struct):

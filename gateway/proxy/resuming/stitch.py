@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.proxy.resuming.said import END, Event, Said, read_event
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.reading.tellings import UsageTold, usage_of
 from routing.request import Api
 

@@ -11,7 +11,7 @@ from gateway.spine.outcome import Outcome
 from routing.blocks import Prompt
 from routing.canary import CanaryTerms, Rollout, Stage
 from routing.facts import PodFacts
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.pods import EngineShape, Pod, Standing
 from routing.receipt import Attempt
 from routing.request import Api, Request

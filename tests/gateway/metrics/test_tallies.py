@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.metrics.tallies import COUNTED_AT_ONCE, OTHER, Histogram, Tallies
 from gateway.spine.bar import Bar
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.refusal import Reason
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 

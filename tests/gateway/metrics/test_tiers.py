@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from gateway.metrics.tiers import TierExposition, TierTallies, Waiting
 from gateway.refusals import status_of
 from routing.fleet import Fleet
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.pods import Pod, Standing
 from routing.refusal import Reason
 from tests.gateway.samples import a_request, an_outcome

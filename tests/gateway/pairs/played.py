@@ -16,7 +16,8 @@ from gateway.spine.passage import Passage
 from gateway.spine.patience import Patience
 from routing.blocks import Prompt
 from routing.facts import PodFacts, Role
-from routing.placement import Placement, Usage
+from routing.learning import Usage
+from routing.placement import Placement
 from routing.pods import EngineShape, Pod, Standing
 from routing.receipt import Attempt
 from routing.refusal import Refused

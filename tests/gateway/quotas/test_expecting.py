@@ -7,7 +7,7 @@ import pytest
 from gateway.config.models import ModelEntry
 from gateway.quotas.expecting import Expecting
 from routing.blocks import cut_prompt
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.request import Api, Request
 from routing.router import Router
 from scorers.registry import routings

@@ -18,7 +18,7 @@ from gateway.quotas.over import OverLimit
 from gateway.quotas.quotas import Quotas
 from gateway.quotas.redis_lender import RedisLender
 from gateway.quotas.tab import Tab
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.request import Api, Request
 from routing.router import Router
 from scorers.registry import routings

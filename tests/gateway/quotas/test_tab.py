@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.quotas.quotas import Quotas
 from gateway.quotas.tab import AHEAD, Tab
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.refusal import Reason
 from routing.request import Api, Request
 from routing.router import Router

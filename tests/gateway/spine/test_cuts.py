@@ -10,7 +10,8 @@ import pytest
 from gateway.spine.bar import Bar
 from gateway.spine.carrier import Leg, LegEnd
 from gateway.spine.patience import Patience
-from routing.placement import Placement, Usage
+from routing.learning import Usage
+from routing.placement import Placement
 from routing.request import Api, Request
 from routing.retries import RetryTerms
 from simulator.clock import run_virtually

@@ -17,7 +17,8 @@ from gateway.spine.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.spine.passage import Passage
 from gateway.spine.patience import Patience
 from routing.blocks import cut_prompt
-from routing.placement import Placement, Usage
+from routing.learning import Usage
+from routing.placement import Placement
 from routing.pods import EngineShape, Pod, Standing
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request

@@ -25,7 +25,7 @@ from gateway.warmth.feed import Feed
 from gateway.warmth.sights import Sights
 from gateway.warmth.tokens import LocalTokenizer
 from gateway.warmth.wire import EnginesFollowed, Hello
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.pods import EngineShape, ModelCard, Pod, Standing
 from routing.reading import read_request
 from routing.request import Api, Request

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.reading import AnswerFacts, read_facts, read_usage
 from routing.request import Api
 from tests.routing.reading.wire import Json

@@ -13,7 +13,7 @@ from gateway.proxy.answer.flow import ONE_CHUNK_BYTES, SIZE_OF_READ, Flow
 from gateway.proxy.answer.kept import Kept
 from gateway.proxy.answer.scanner import concerns_us
 from gateway.spine.carrier import LegEnd
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.reading import answer_bytes
 from routing.request import Api
 from tests.gateway.proxy.answer.test_relay import DEAD

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.spine.carrier import LegEnd
-from routing.placement import Usage
+from routing.learning import Usage
 from routing.reading import answer_bytes as answer_bytes_of
 from routing.request import Api
 from tests.gateway.proxy.answer.test_scanner import CUTS, WORDS, split

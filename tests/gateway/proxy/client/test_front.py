@@ -6,7 +6,7 @@ import asyncio
 import gc
 
 from gateway.proxy.client.connection import ClientConnection
-from routing.placement import Usage
+from routing.learning import Usage
 from tests.gateway.proxy.rig import CHAT_PATH, MODEL, a_chat, a_rig
 from tests.gateway.proxy.scripted import until
 from tests.gateway.proxy.wire import DONE, STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunk, chunked
