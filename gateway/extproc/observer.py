@@ -5,17 +5,26 @@ It is joined to the exchange that picked the pod by the request id which that on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from gateway.extproc.answer_side import head_of
+from gateway.extproc.answer_side import AnswerSide, head_of
 from gateway.extproc.http2.stream import Stream
 from gateway.extproc.messages_pb2 import ProcessingRequest
 from gateway.extproc.names import REQUEST_ID
 
-if TYPE_CHECKING:  # It makes observers.
-    from gateway.extproc.exchange import Exchange
+
+class Observed(Protocol):
+    """An exchange, as whoever shows its answer sees it."""
+
+    is_observed: bool
+
+    @property
+    def answer(self) -> AnswerSide: ...
+    def observed_no_more(self) -> None:
+        """Nobody shows its answer any more."""
+        ...
 
 
 class Observer:
@@ -23,7 +32,7 @@ class Observer:
 
     __slots__ = ("_exchange", "_stream")
 
-    def __init__(self, stream: Stream, exchange: Exchange | None) -> None:
+    def __init__(self, stream: Stream, exchange: Observed | None) -> None:
         self._stream = stream
         self._exchange = exchange
         if exchange is not None:

@@ -6,19 +6,19 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gateway.extproc.access_log import AccessLog
 from gateway.extproc.carrier import Means
 from gateway.extproc.modes import USUAL
+from gateway.extproc.observer import Observed
 from gateway.extproc.port import Crowd
+from gateway.extproc.reply import EnvoyReply
 from gateway.limits import Limits, Timeouts
 from gateway.proxy.client.asked import Budget
 from gateway.proxy.desk import Desk
 from routing.fleet import Fleet
-
-if TYPE_CHECKING:  # They know the office.
-    from gateway.extproc.exchange import Exchange
+from routing.refusal import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,16 @@ class Rules:
     """The share of unseen answers to look at."""
     trusts: Callable[[str], bool]
     """Whether who sends from an address may speak for others."""
+
+
+class UnderWay(Observed, Protocol):
+    """An exchange, as its office keeps it."""
+
+    reply: EnvoyReply | None
+
+    def cut(self, refusal: Refused) -> None:
+        """End now, with a word where one can still be said."""
+        ...
 
 
 class Office:
@@ -65,8 +75,8 @@ class Office:
         self._draw = draw
         self._kept_headers = kept_headers
         self._kept: Mapping[str, bytes] = {}
-        self._exchanges: dict[str, Exchange] = {}
-        self._under_way: set[Exchange] = set()
+        self._exchanges: dict[str, Observed] = {}
+        self._under_way: set[UnderWay] = set()
         self._id_prefix = secrets.token_hex(12)
         self._id_count = count()
 
@@ -86,25 +96,25 @@ class Office:
         """Whether to look at an answer that we would not see."""
         return self.rules.sample > 0 and self._draw() < self.rules.sample
 
-    def enter(self, exchange: Exchange) -> None:
+    def enter(self, exchange: UnderWay) -> None:
         self.crowd.now += 1
         self._under_way.add(exchange)
 
-    def leave(self, exchange: Exchange) -> None:
+    def leave(self, exchange: UnderWay) -> None:
         if exchange in self._under_way:
             self._under_way.discard(exchange)
             self.crowd.now -= 1
             if exchange.reply is not None:
                 self._exchanges.pop(exchange.reply.request_id, None)
 
-    def under_way(self) -> tuple[Exchange, ...]:
+    def under_way(self) -> tuple[UnderWay, ...]:
         return tuple(self._under_way)
 
-    def expect_observer(self, exchange: Exchange) -> None:
+    def expect_observer(self, exchange: UnderWay) -> None:
         """Its request goes to a pod: a filter behind the one that picks may show its answer."""
         if exchange.reply is not None:
             self._exchanges[exchange.reply.request_id] = exchange
 
-    def find(self, request_id: str) -> Exchange | None:
+    def find(self, request_id: str) -> Observed | None:
         """The exchange whose request was sent to a pod under this id."""
         return self._exchanges.get(request_id)

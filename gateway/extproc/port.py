@@ -11,7 +11,7 @@ from typing import Any
 from gateway.closing import close_door
 from gateway.extproc.http2.bounds import Bounds
 from gateway.extproc.http2.connection import Connection
-from gateway.extproc.http2.host import Serve
+from gateway.extproc.http2.host import Guest, Serve
 from gateway.proxy.client.asked import Budget
 from gateway.proxy.patrol import Patrol
 
@@ -43,7 +43,7 @@ class Port:
         self._servers: list[asyncio.Server] = []
         self._tls: ssl.SSLContext | None = None
         self._is_closed = False
-        self.connections: set[Connection] = set()
+        self.connections: set[Guest] = set()
         self.is_leaving = False
         """No more streams are wanted; a connection that was on its way is told so as soon as it is there."""
 
@@ -104,16 +104,16 @@ class Port:
 
     # -- what a connection asks for --------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, guest: Guest) -> bool:
         if len(self.connections) >= MOST_CONNECTIONS or self._is_closed:
             return False
-        self.connections.add(connection)
-        self._patrol.watch(connection)
+        self.connections.add(guest)
+        self._patrol.watch(guest)
         return True
 
-    def forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        self._patrol.leave(connection)
+    def forget(self, guest: Guest) -> None:
+        self.connections.discard(guest)
+        self._patrol.leave(guest)
         self._left.set()
 
     def service(self, path: bytes) -> Serve | None:

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gateway.proxy.carrying.carries import Carries
+from gateway.proxy.carrying.errand import Errand
 from gateway.spine.carrier import LegEnd
 from gateway.spine.carrying import REASON_OF_END
-from routing.pods import Engine
 from routing.reading import owned
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 from routing.router import Router
 from tenancy.tenants import Tenant
-
-
-@dataclass(frozen=True, slots=True)
-class Errand:
-    """A request for what one engine has stored: it is placed nowhere and charged to nobody."""
-
-    request: Request
-    engine: Engine
-    handover: None = None
-
-    def first_token(self, now_s: float) -> None:
-        """Nothing was computed."""
 
 
 class Stored:

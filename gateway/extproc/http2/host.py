@@ -1,18 +1,35 @@
-"""What a connection needs of the port it belongs to."""
+"""What a connection and the port it belongs to need of each other."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from gateway.extproc.http2.bounds import Bounds
 from gateway.extproc.http2.stream import Stream, Taker
 
-if TYPE_CHECKING:  # It knows its host.
-    from gateway.extproc.http2.connection import Connection
-
 Serve = Callable[[Stream], Taker]
 """Serves the streams of one path."""
+
+
+class Guest(Protocol):
+    """One connection, as its port sees it."""
+
+    transport: asyncio.Transport
+    streams: dict[int, Stream]
+
+    def check(self, now_s: float) -> None:
+        """End what has waited too long. Told every second or so."""
+        ...
+
+    def say_goodbye(self) -> None:
+        """Ask for no more streams."""
+        ...
+
+    def close(self) -> None:
+        """End at once."""
+        ...
 
 
 class Host(Protocol):
@@ -25,8 +42,8 @@ class Host(Protocol):
         """Whether no more streams are wanted."""
         ...
 
-    def admit(self, connection: Connection) -> bool: ...
-    def forget(self, connection: Connection) -> None: ...
+    def admit(self, guest: Guest) -> bool: ...
+    def forget(self, guest: Guest) -> None: ...
     def service(self, path: bytes) -> Serve | None: ...
     def has_room(self) -> bool:
         """Whether one more stream may be begun."""

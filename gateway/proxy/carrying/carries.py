@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.proxy.answer.relay import Placed
+from gateway.proxy.carrying.errand import Errand
 from gateway.proxy.endpoints import Endpoint
 from gateway.spine.carrier import Beside, Carrier, Leg
+from routing.placement import Placement
 
 
 class Carries(Carrier, Protocol):
@@ -24,7 +25,7 @@ class Carries(Carrier, Protocol):
         """Send a rung of a ladder its body from now on; the client is told which one has answered."""
         ...
 
-    async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
+    async def carry(self, placement: Placement | Errand, first_byte_by_s: float) -> Leg:
         """The same for what is placed nowhere: an errand to one engine."""
         ...
 

@@ -11,16 +11,14 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from gateway.proxy.carrying.carries import MakeCarrier
 from gateway.proxy.client.asked import Asked
 from gateway.refusals import refusal_body, refusal_event, refusal_headers, status_of
 from gateway.spine.outcome import HTTP
 from routing.refusal import Refused
 from routing.request import Api
-
-if TYPE_CHECKING:  # It knows placements and relays, which know us.
-    from gateway.proxy.carrying.carries import MakeCarrier
 
 JSON = "application/json"
 
