@@ -1,13 +1,15 @@
 """Who may import whom, and how the code is cut: the rules that keep decisions pure and files readable.
 
 Each rule is a function from one module to its faults. All of them run over all sources, and each of them is shown
-something planted, so that a rule that has gone blind is noticed.
+something planted, so that a rule that has gone blind is noticed. One more needs all modules at once: that none imports,
+by way of whatever others, itself.
 """
 
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
@@ -251,3 +253,42 @@ ALLOWED: tuple[tuple[Rule, str, str], ...] = (
 def test_what_is_allowed_passes(rule: Rule, path: str, text: str) -> None:
     """No rule cries wolf at the edge of what it forbids."""
     assert list(rule(parse(path, text))) == []
+
+
+def circle(sources: Iterable[Source]) -> Sequence[str]:
+    """Modules each of which is imported by the one before it, the first by the last; empty where there are no such."""
+    by_name = {module_name(source): source for source in sources}
+    graph = {}
+    for name, source in by_name.items():
+        wanted = {imported for _, imported in imports(source)}
+        graph[name] = {each if each in by_name else each.rpartition(".")[0] for each in wanted} & by_name.keys()
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as found:
+        return [str(name) for name in reversed(found.args[1])]
+    return []
+
+
+def module_name(source: Source) -> str:
+    return ".".join(source.path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not for annotations either: who names the other stands above him, and can be read after him."""
+    found = circle(read_sources(*FOLDERS))
+    assert not found, " -> ".join(found)
+
+
+TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "
+
+
+@pytest.mark.parametrize(
+    "back", ["import routing.a", TYPED + "from routing import a", "def f():\n    from routing.a import x"]
+)
+def test_a_planted_circle_is_found(back: str) -> None:
+    """Through a package and another module, wherever the import stands that closes it; and none where that is not."""
+    line = parse("routing/a.py", "from routing.b import c"), parse("routing/b/__init__.py", "from routing.d import c")
+    assert circle((*line, parse("routing/d.py", "import routing.e"))) == []
+    found = circle((*line, parse("routing/d.py", back)))
+    assert sorted(set(found)) == ["routing.a", "routing.b", "routing.d"]
+    assert "routing.b -> routing.d" in " -> ".join(found)
