@@ -16,15 +16,14 @@ from gateway.config.models import ModelEntry
 from gateway.discovery.census import Census
 from gateway.discovery.source import Found, Source
 from gateway.fleet.breaker import Breaker
+from gateway.fleet.foreign import Ours, observe, ours
 from gateway.fleet.probe import Health, Prober
 from gateway.fleet.scrape import Page
+from gateway.fleet.shown import as_shown
 from gateway.fleet.watched import WatchedPod
 from gateway.spine.carrier import LegEnd
-from routing.facts import PodFacts
-from routing.ledger import Foreign
-from routing.pods import EngineShape, ModelCard, Pod, Standing
+from routing.pods import EngineShape, Pod, Standing
 from routing.router import Router
-from routing.stores import StoreCount
 
 Say = Callable[..., None]
 
@@ -270,7 +269,7 @@ class Watcher:
             if pod.trouble and pod.trouble != trouble:
                 self._say("warning", "pod cannot be used", pod=pod.url, why=pod.trouble)
         if now_s - pod.scraped_s >= rhythm.scrape_s:
-            before = self._ours(pod.url)
+            before = ours(self._router, pod.url)
             page = await self._prober.page(pod.url)
             if pod.url in self._pods:
                 self._take_page(pod, page, before)
@@ -284,7 +283,7 @@ class Watcher:
         pod.is_hung = False
         self._say("info", "pod shows tokens again", pod=pod.url)
 
-    def _take_page(self, pod: WatchedPod, page: Page | None, before: Mapping[int, tuple[int, float]]) -> None:
+    def _take_page(self, pod: WatchedPod, page: Page | None, before: Ours) -> None:
         if pod.take_page(page, self._clock()):
             self._router.forget_warmth(pod.url)
             self._say("info", "pod has restarted, its warmth is forgotten", pod=pod.url)
@@ -299,35 +298,7 @@ class Watcher:
         else:
             self._router.resize_caches(pod.url)
         if page is not None:
-            self._observe(pod.url, page, before)
-
-    def _observe(self, url: str, page: Page, before: Mapping[int, tuple[int, float]]) -> None:
-        """What a scrape shows beyond what we ourselves had there: before the scrape or after it, whichever is more."""
-        known = self._router.fleet.pod(url)
-        after = self._ours(url)
-        for engine in known.engines if known else ():
-            reading = (
-                page.engines.get(engine.rank) if engine.rank is not None else next(iter(page.engines.values()), None)
-            )
-            if reading is None:
-                continue
-            running, kv_tokens = map(max, before.get(engine.slot, (0, 0.0)), after[engine.slot])
-            there = (reading.running or 0.0) + (reading.waiting or 0.0)
-            kv_there = (reading.kv_usage or 0.0) * (engine.kv_tokens or 0)
-            foreign = Foreign(
-                running=max(0.0, there - running),
-                waiting=max(0.0, min(reading.waiting or 0.0, there - running)),
-                kv_tokens=max(0.0, kv_there - kv_tokens),
-                at_s=self._clock(),
-            )
-            self._router.observe_load(engine.slot, foreign)
-            self._router.stores.observe(engine.slot, StoreCount(reading.store_asked, reading.store_found))
-
-    def _ours(self, url: str) -> dict[int, tuple[int, float]]:
-        """Slot to our running sequences and KV tokens."""
-        known, ledger = self._router.fleet.pod(url), self._router.ledger
-        slots = [engine.slot for engine in known.engines] if known else []
-        return {slot: (ledger.running[slot], ledger.kv_tokens[slot]) for slot in slots}
+            observe(self._router, pod.url, page, before, self._clock())
 
     # -- what the router is told -----------------------------------------------------------------------------------
 
@@ -346,18 +317,7 @@ class Watcher:
         known = self._router.fleet.pod(pod.url)
         if known is None or self._pods.get(pod.url) is not pod:
             return
-        cards = tuple(card for card in pod.cards or () if self._may_serve(pod.found, card.name))
-        shown = replace(
-            known,
-            standing=pod.standing(),
-            models=frozenset(card.name for card in cards),
-            adapters=frozenset(card.name for card in cards if card.parent is not None),
-            cards=cards,
-            pool=pod.found.pool,
-            region=pod.found.region,
-            facts=self._facts(pod, cards),
-            takes_priority=pod.found.takes_priority or any(self._takes_priority(card.name) for card in cards),
-        )
+        shown = as_shown(known, pod, self._models)
         if shown.standing is Standing.READY and known.standing not in (Standing.READY, Standing.DRAINING):
             shown = replace(shown, ready_since_s=self._ready_since(known.standing))
         if shown == known:
@@ -365,26 +325,6 @@ class Watcher:
         self._router.put_pod(shown)
         if shown.standing is not known.standing:
             self._say("info", f"pod {shown.standing}", pod=pod.url, models=sorted(shown.models))
-
-    def _may_serve(self, found: Found, model: str) -> bool:
-        entry = self._models.get(model)
-        if entry is None:
-            return True
-        is_named = entry.pods is None or found.url in entry.pods
-        return is_named and entry.inference_pool in (None, found.pool)
-
-    def _facts(self, pod: WatchedPod, cards: Sequence[ModelCard]) -> PodFacts:
-        """What was said of the pod, and where that is silent, of the models that it serves."""
-        facts = pod.found.facts
-        if facts.kv_connector is not None:
-            return facts
-        entries = (self._models.get(card.name) for card in cards)
-        told = next((entry.kv_connector for entry in entries if entry is not None and entry.kv_connector), None)
-        return facts if told is None else replace(facts, kv_connector=told)
-
-    def _takes_priority(self, model: str) -> bool:
-        entry = self._models.get(model)
-        return entry is not None and entry.takes_priority
 
     def _ready_since(self, before: Standing) -> float:
         """Slow start is for a pod that joins others at work, or comes back to them."""
