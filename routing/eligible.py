@@ -43,11 +43,10 @@ def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:
 
 
 def _nobody_for(fleet: Fleet, request: Request) -> Refused:
-    if not fleet.knows(request.model):
-        return Refused(Reason.UNKNOWN_MODEL, f"The model `{request.model}` does not exist.", param="model")
-    if not fleet.knows(request.model, request.regions):
-        words = f"The model `{request.model}` is served in no region that your requests may be computed in."
-        return Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
-    return Refused(
-        Reason.NO_POD_READY, f"No pod that serves `{request.model}` is ready.", param="model", retry_after_s=2.0
-    )
+    model, regions = request.model, request.regions
+    if fleet.knows(model, regions) or fleet.may_hear_of(model, regions):
+        return Refused(Reason.NO_POD_READY, f"No pod that serves `{model}` is ready.", param="model", retry_after_s=2.0)
+    if not fleet.knows(model):
+        return Refused(Reason.UNKNOWN_MODEL, f"The model `{model}` does not exist.", param="model")
+    words = f"The model `{model}` is served in no region that your requests may be computed in."
+    return Refused(Reason.REGION_NOT_ALLOWED, words, param="model")

@@ -29,6 +29,10 @@ class Fleet:
         self._last_resorts: dict[RosterKey, Roster] = {}
         self.version = 0
         """Another whenever a pod is put, removed or has lost its cache."""
+        self.named: frozenset[str] = frozenset()
+        """Models that the operator names: they exist, whether or not a pod is there that serves them."""
+        self.is_whole = True
+        """Whether all who know of pods have told theirs."""
         self.doubts: Mapping[str, str] = {}
         """Engines whose KV events are followed, by name, and why these do not decide; empty where they do."""
         self._engines: dict[str, Engine] = {}
@@ -153,6 +157,12 @@ class Fleet:
     def knows(self, model: str, regions: frozenset[str] | None = None) -> bool:
         """Whether any pod there, ready or not, has said that it serves `model`."""
         return next(self._serving(model, regions), None) is not None
+
+    def may_hear_of(self, model: str, regions: frozenset[str] | None = None) -> bool:
+        """Whether a pod that is not known to serve `model` there may do so yet: nobody can say that there is none."""
+        if not self.is_whole or (model in self.named and not self.knows(model)):
+            return True
+        return any(not pod.has_told and (regions is None or pod.region in regions) for pod in self._pods.values())
 
     def _serving(self, model: str, regions: frozenset[str] | None) -> Iterator[Pod]:
         for pod in self._pods.values():

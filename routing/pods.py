@@ -74,6 +74,8 @@ class Pod:
     """What anybody has said of it beyond all that."""
     engines: tuple[Engine, ...] = ()
     ready_since_s: float = 0.0
+    has_told: bool = True
+    """Whether it has said which models it serves; until then it may serve any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ def as_shown(known: Pod, pod: WatchedPod, models: Mapping[str, ModelEntry]) -> P
         models=frozenset(card.name for card in cards),
         adapters=frozenset(card.name for card in cards if card.parent is not None),
         cards=cards,
+        has_told=pod.cards is not None,
         pool=pod.found.pool,
         region=pod.found.region,
         facts=_facts(pod.found.facts, entries),

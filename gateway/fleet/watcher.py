@@ -68,7 +68,7 @@ class Watcher:
         self._say = say
         self._clock = clock
         self._draw = draw
-        self._models = dict(models or {})
+        self._models: dict[str, ModelEntry] = {}
         self._rhythm = rhythm or Rhythm()
         self._gone: Callable[[str], object] = lambda _: None
         self._pods: dict[str, WatchedPod] = {}
@@ -80,6 +80,8 @@ class Watcher:
         self._has_waited = False
         self.has_looked = asyncio.Event()
         """Every source has told its pods, and each of them has been looked at."""
+        self.replace_models(models or {})
+        router.fleet.is_whole = self.census.is_whole()
 
     # -- what others ask and tell ----------------------------------------------------------------------------------
 
@@ -148,6 +150,7 @@ class Watcher:
     def replace_models(self, models: Mapping[str, ModelEntry]) -> None:
         """Another `model_list`: which pods may serve what."""
         self._models = dict(models)
+        self._router.fleet.named = frozenset(models)
         for pod in self._pods.values():
             self._show(pod)
 
@@ -180,7 +183,9 @@ class Watcher:
             await asyncio.sleep(self._rhythm.list_s)
 
     def _take_found(self, source: Source, found: tuple[Found, ...]) -> None:
-        if not self.census.take(source, found, self._clock()):
+        is_news = self.census.take(source, found, self._clock())
+        self._router.fleet.is_whole = self.census.is_whole()
+        if not is_news:
             return
         wanted = self.census.wanted
         for url in [url for url in self._pods if url not in wanted]:
@@ -194,7 +199,7 @@ class Watcher:
 
     def _add(self, found: Found) -> None:
         pod = self._pods[found.url] = WatchedPod(found, is_drained=found.url in self._drained)
-        self._router.put_pod(Pod(found.url, pool=found.pool, region=found.region, facts=found.facts))
+        self._router.put_pod(Pod(found.url, pool=found.pool, region=found.region, facts=found.facts, has_told=False))
         self._router.reshape_pod(found.url, (EngineShape(role=found.facts.duty),))
         if self._group is not None:
             pod.task = self._group.create_task(self._watch(pod), name=f"watch {found.url}")

@@ -109,6 +109,29 @@ def test_an_unknown_model_is_refused(pods: Sequence[Pod]) -> None:
     assert "`nope`" in refused.message
 
 
+def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
+    """A pod or a source: the model may be theirs, so the client may come again; a pod elsewhere cannot help."""
+    silent = Pod("http://b", Standing.BROKEN, region="eu", has_told=False)
+    fleet = fleet_of(pod("a", region="us"), silent)
+    assert refusal(fleet, model="nope").reason is Reason.NO_POD_READY
+    assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.NO_POD_READY
+    assert refusal(fleet, regions=frozenset({"asia"})).reason is Reason.REGION_NOT_ALLOWED
+    fleet.put(replace(silent, has_told=True))
+    assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
+    assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
+    fleet.is_whole = False
+    assert refusal(fleet, model="nope").reason is Reason.NO_POD_READY
+
+
+def test_a_model_that_the_operator_names_exists() -> None:
+    """Also while it has no pod, as when it is scaled from zero; that names nothing in a region where it is not."""
+    fleet = fleet_of(pod("a", region="us"))
+    fleet.named = frozenset({MODEL, "asleep"})
+    assert refusal(fleet, model="asleep").reason is Reason.NO_POD_READY
+    assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
+    assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
+
+
 def test_a_known_model_without_a_ready_pod_is_refused_for_now() -> None:
     """Worth coming back for."""
     refused = refusal(fleet_of(pod("a", Standing.UNREADY)))

@@ -14,7 +14,7 @@ from tests.gateway.watch import FAST, Told, static, watching
 
 
 async def test_nothing_is_ready_before_all_pods_were_looked_at() -> None:
-    """A model of the pod that is slow to answer would be refused as unknown."""
+    """A model of the pod that is slow to answer would be refused."""
     quick, slow = FakePod(), FakePod(hangs=True)
     async with fake_pods(quick, slow), watching(static(quick.url, slow.url), timeout_s=3600) as watch:
         await watch.stands(quick.url, Standing.READY)
@@ -54,6 +54,25 @@ async def test_a_source_that_says_nothing_is_not_waited_for_for_ever() -> None:
         await watch.watcher.first_look(0.01)
         assert not watch.watcher.has_looked.is_set()
         assert watch.watcher.is_ready()
+
+
+async def test_what_is_not_known_yet_is_not_said_to_be_none() -> None:
+    """While a source or a pod has not told; nor ever of a model that the operator names."""
+    quick, slow, source, models = FakePod(), FakePod(health=503), Told(), {"asleep": ModelEntry("asleep")}
+    async with fake_pods(quick, slow), watching(static(quick.url), source, models=models) as watch:
+        fleet = watch.router.fleet
+        await watch.stands(quick.url, Standing.READY)
+        assert fleet.may_hear_of("nope")
+        source.tell(slow.url)
+        await slow.pulse.until(lambda: slow.asked.get("health", 0) > 1)
+        assert fleet.is_whole
+        assert fleet.may_hear_of("nope")
+        slow.health = 200
+        await watch.stands(slow.url, Standing.READY)
+        assert not fleet.may_hear_of("nope")
+        assert fleet.may_hear_of("asleep")
+        watch.watcher.replace_models({})
+        assert not fleet.may_hear_of("asleep")
 
 
 async def test_a_pod_is_what_its_sources_say() -> None:
