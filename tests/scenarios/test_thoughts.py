@@ -19,6 +19,8 @@ from tests.gateway.running import serving
 from tests.scenarios.place import FAST
 from tests.scenarios.test_resume import Place
 
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+
 ASKED: dict[str, Any] = {
     "model": "tiny",
     "messages": [{"role": "user", "content": "Tell."}],
@@ -49,9 +51,9 @@ async def place() -> AsyncIterator[Place]:
         yield Place(gateway, pods)
 
 
-async def ask(url: str, **more: Any) -> tuple[bytes, str]:
+async def ask(url: str, path: str = CHAT, **more: Any) -> tuple[bytes, str]:
     """A stream as it came, and the name of its receipt."""
-    async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/chat/completions", json=ASKED | more) as got:
+    async with aiohttp.ClientSession() as session, session.post(url + path, json=ASKED | more) as got:
         assert got.status == 200, await got.text()
         return await got.read(), got.headers.get("x-hearth-receipt", "")
 
@@ -88,10 +90,32 @@ async def test_thoughts_go_on_at_another_pod(place: Place, after: int) -> None:
     assert receipt["resumed"] >= 1
 
 
+def told_of_message(stream: bytes) -> tuple[object, ...]:
+    """The same of a message: its blocks in their order, why it ended, what it counts as; its one beginning names it."""
+    heard = hear(Api.MESSAGES, stream)
+    ends = [event["delta"] for event in events_of(stream) if event["type"] == "message_delta"]
+    counts = [(usage["input_tokens"], usage["output_tokens"]) for usage in heard.usage]
+    return heard.texts, heard.once, ends, counts, len(heard.ids)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("after", range(1, 45))
+async def test_thoughts_of_a_message_go_on_at_another_pod(place: Place, after: int) -> None:
+    """Wherever it is cut: behind each of its events, the ends and beginnings of blocks among them."""
+    undisturbed, _ = await ask(place.pods[0].url, MESSAGES)
+    cut_both(place, after)
+    stream, name = await ask(place.gateway.at("traffic"), MESSAGES)
+    cut_none(place)
+    assert told_of_message(stream) == told_of_message(undisturbed)
+    receipt = await place.receipt(name)
+    assert (receipt["status"], receipt["unresumed"]) == (200, None)
+    assert receipt["resumed"] >= 1
+
+
 @pytest.mark.asyncio(loop_scope="module")
 async def test_thoughts_about_a_long_prompt_go_on(place: Place) -> None:
     """The event that proves them is then longer than any that is passed on whole."""
-    long = {"messages": [{"role": "user", "content": "Tell. " * 30_000}]}
+    long: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell. " * 30_000}]}
     undisturbed, _ = await ask(place.pods[0].url, **long)
     cut_both(place, 5)
     stream, _ = await ask(place.gateway.at("traffic"), **long)

@@ -1,7 +1,7 @@
 """A messages request as the chat request that vLLM itself makes of it, so that both have the same prompt.
 
 vLLM (0.32) has no way to go on with a message in Anthropic's API, but answers it through its chat API. Only what can be
-put over with certainty is: text, calls of tools and their results.
+put over with certainty is: text, thoughts, calls of tools and their results.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ SAME = (
     "top_k",
     "cache_salt",
     "priority",
+    "watermarking",
+    "vllm_xargs",
     "chat_template_kwargs",
 )
 """Fields that mean the same in both."""
 
-CHOICES = {"auto": "auto", "none": "none"}
+CHOICES: dict[Any, str] = {"auto": "auto", "none": "none", "any": "required"}
+
+FORMAT = "json_schema"
+"""The only one there is, which is its name as well."""
 
 
 def as_chat(fields: Body) -> Body | None:
     """The same as a chat request; None where something in it cannot be said there for certain."""
     turns = _turns(fields)
-    if turns is None or fields.get("thinking") or fields.get("output_config"):
+    if turns is None:
         return None
     chat: Body = {name: fields[name] for name in SAME if fields.get(name) is not None}
     chat["messages"] = turns
@@ -41,25 +46,53 @@ def as_chat(fields: Body) -> Body | None:
         chat["max_completion_tokens"] = fields["max_tokens"]
     if fields.get("stop_sequences"):
         chat["stop"] = fields["stop_sequences"]
-    return None if fields.get("tools") and not _put_tools(fields, chat) else chat
+    _put_output(fields.get("output_config") or {}, chat)
+    is_put = _put_thinking(fields.get("thinking"), chat) and _put_tools(fields, chat)
+    return chat if is_put else None
+
+
+def _put_output(wanted: Body, chat: Body) -> None:
+    if wanted.get("effort") is not None:
+        chat["reasoning_effort"] = wanted["effort"]
+    schema = (wanted.get("format") or {}).get("schema")
+    if schema is not None:
+        chat["response_format"] = {"type": FORMAT, "json_schema": {"name": FORMAT, "schema": schema}}
+
+
+def _put_thinking(thinking: Body | None, chat: Body) -> bool:
+    """No thoughts at all is another effort from model to model, as each of its engines has found out by itself."""
+    if thinking is None:
+        return True
+    if thinking.get("type") == "enabled":
+        chat["thinking_token_budget"] = thinking["budget_tokens"]
+    return thinking.get("type") in {"enabled", "adaptive"}
 
 
 def _put_tools(fields: Body, chat: Body) -> bool:
+    if not fields.get("tools"):
+        return True
     tools = [_tool(tool) for tool in fields["tools"]]
     choice = fields.get("tool_choice") or {"type": "auto"}
-    if None in tools or choice.get("type") not in CHOICES:
+    chosen = _forced(choice) if choice.get("type") == "tool" else CHOICES.get(choice.get("type"))
+    if None in tools or chosen is None:
         return False
-    chat["tools"], chat["tool_choice"] = tools, CHOICES[choice["type"]]
+    chat["tools"], chat["tool_choice"] = tools, chosen
     if fields.get("tool_choice"):
         chat["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use")
     return True
 
 
+def _forced(choice: Body) -> Body:
+    return {"type": "function", "function": {"name": choice.get("name")}}
+
+
 def _tool(tool: Any) -> Body | None:
     if not isinstance(tool, dict) or tool.get("type", "custom") != "custom" or "input_schema" not in tool:
         return None
-    function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": tool["input_schema"]}
-    return {"type": "function", "function": function}
+    schema = tool["input_schema"]
+    own = {name: tool.get(name) for name in ("name", "description", "strict", "defer_loading")}
+    parameters = schema if "type" in schema else {**schema, "type": "object"}
+    return {"type": "function", "function": own | {"parameters": parameters}}
 
 
 def _turns(fields: Body) -> list[Body] | None:
@@ -96,6 +129,7 @@ def _turn(message: Any) -> list[Body] | None:
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     results: list[Body] = []
+    thoughts: list[str] = []
     texts: list[str] = []
     calls: list[Body] = []
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
@@ -104,17 +138,21 @@ def _turn(message: Any) -> list[Body] | None:
         kind = block.get("type")
         if kind == "text" and _is_text(block):
             texts += [block["text"]] if block["text"] else []
-        elif kind == "tool_use" and role == "assistant":
+        elif kind == "thinking" and role == "assistant" and isinstance(block.get("thinking"), str):
+            thoughts.append(block["thinking"])
+        elif kind == "tool_use" and role == "assistant" and block.get("id"):
             calls.append(_call(block))
         elif kind == "tool_result" and role == "user" and (said := _result(block.get("content"))) is not None:
             results.append({"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": said})
-        else:
+        elif kind != "redacted_thinking":  # Nobody can read it: vLLM leaves it out.
             return None
-    return [*results, *_own(role, texts, calls)]
+    return [*results, *_own(role, thoughts, texts, calls)]
 
 
-def _own(role: str, texts: list[str], calls: list[Body]) -> list[Body]:
+def _own(role: str, thoughts: list[str], texts: list[str], calls: list[Body]) -> list[Body]:
     turn: Body = {"role": role}
+    if thoughts:
+        turn["reasoning"] = "".join(thoughts)
     if calls:
         turn["tool_calls"] = calls
     if texts:

@@ -48,6 +48,10 @@ SAME_AGAIN = frozenset({Bar.GRAMMAR, Bar.CALL, Bar.REASONING, Bar.ECHO, Bar.PROM
 """What is in the way of going on, but not of asking anew where the answer is the same again."""
 
 
+RECALLS = frozenset({Api.CHAT, Api.MESSAGES})
+"""Whose thoughts can be gone on with by their tokens; in Anthropic's words as the chat that a message is."""
+
+
 class Asking(Struct, frozen=True):
     """What a pod is sent. `api` is its dialect, which may not be the client's."""
 
@@ -61,7 +65,7 @@ class Asking(Struct, frozen=True):
     is_anew: bool = False
     """All of the answer is asked for, as it was: what is said first is compared with what was said."""
     recall: Recall | None = None
-    """What a pod has to be asked first; `body` is then what the lost one was sent."""
+    """What a pod has to be asked first; `body` is then the chat that the lost one was asked."""
     recalled: Recalled | None = None
     """The prompt to go on from, which stands for the body's messages."""
     tells_ids: bool = False
@@ -94,13 +98,19 @@ def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
     asking = _ask_rest(api, fields, said)
     if may_be_anew and isinstance(asking, Bar) and asking in SAME_AGAIN:
         return Asking(api, body, is_anew=True)
-    if asking is Bar.REASONING and api is Api.CHAT:
-        return _bar_to_recall(fields, said) or Asking(api, body, recall=recall_of(fields, said))
-    return asking
+    return _ask_recall(api, fields, said) if asking is Bar.REASONING and api in RECALLS else asking
+
+
+def _ask_recall(api: Api, fields: Body, said: Said) -> Asking | Bar:
+    """The same by its token ids, which are not known yet."""
+    chat = fields if api is Api.CHAT else as_chat(fields)
+    if chat is None:
+        return Bar.PROMPT
+    return _bar_to_recall(chat, said) or Asking(Api.CHAT, msgspec.json.encode(chat), recall=recall_of(chat, said))
 
 
 def ask_recalled(body: bytes, said: Said, recalled: Recalled) -> Asking:
-    """The continuation of a chat by its token ids; `body` was read before, `said` counts what it is in tokens."""
+    """The continuation by its token ids, as a chat; `body` was read before, `said` counts what it is in tokens."""
     fields = READ.decode(body)
     tells_ids = bool(fields.get("return_token_ids"))
     left = _lower(Api.CHAT, fields, said, said.tokens)

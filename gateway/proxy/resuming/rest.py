@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gateway.proxy.resuming.asking import Asking, ask_on, ask_recalled
 from gateway.proxy.resuming.choices import ChoicesAgain, ChoicesStitch
 from gateway.proxy.resuming.messages import MessagesAgain, MessagesStitch
-from gateway.proxy.resuming.recalled import RecalledStitch
+from gateway.proxy.resuming.recalled import Proof, RecalledChat, RecalledMessage
 from gateway.proxy.resuming.responses import ResponsesAgain, ResponsesStitch
 from gateway.proxy.resuming.said import Said
 from gateway.proxy.resuming.stitch import UNLIKE, Joint, Stitch
@@ -46,8 +46,7 @@ class Rest(Struct, frozen=True):
             return _anew(said, withholds_usage=withholds_usage)
         joint = Joint(said, is_full=asking.is_full, again=asking.again)
         if asking.recalled is not None:
-            told = asking.recalled
-            return RecalledStitch(said, joint, told, withholds_usage=withholds_usage, tells_ids=asking.tells_ids)
+            return self._recalling(asking.recalled, joint, withholds_usage=withholds_usage)
         match said.api:
             case Api.MESSAGES:
                 return MessagesStitch(said, joint)
@@ -55,6 +54,13 @@ class Rest(Struct, frozen=True):
                 return ResponsesStitch(said, joint, may_be_full=asking.may_be_full)
             case _:
                 return ChoicesStitch(said.api, said, joint, withholds_usage=withholds_usage)
+
+    def _recalling(self, recalled: Recalled, joint: Joint, *, withholds_usage: bool) -> Stitch:
+        said, proof = self.said, Proof(self.said, recalled)
+        joint.thoughts = recalled.thoughts
+        if said.api is Api.MESSAGES:
+            return RecalledMessage(said, joint, proof)
+        return RecalledChat(said, joint, proof, withholds_usage=withholds_usage, tells_ids=self.asking.tells_ids)
 
 
 def _anew(said: Said, *, withholds_usage: bool) -> Stitch:

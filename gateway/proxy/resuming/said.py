@@ -27,8 +27,6 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 CALLS = frozenset({"tool_use", "server_tool_use", "function_call", "custom_tool_call", "mcp_call"})
 """Blocks and items that call something, in Anthropic's and OpenAI's words."""
 
-THOUGHTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
-
 
 class Said(Struct, frozen=True):
     """Of one answer. `told` are the events by which it was, without those whose tokens are to be generated again."""
@@ -40,7 +38,7 @@ class Said(Struct, frozen=True):
     """How many events that was, before runs of them became one."""
     text: str = ""
     thoughts: str = ""
-    """Of a chat; the other APIs' are known to be there."""
+    """Of a chat or a message; a response's are known to be there."""
     has_call: bool = False
     has_thought: bool = False
     tokens: int = 0
@@ -198,11 +196,13 @@ def _of_message(event: Event) -> Piece:
     match event.get("type"):
         case "content_block_start":
             kind = event.get("content_block", {}).get("type")
-            return Piece(is_call=kind in CALLS, is_thought=kind in THOUGHTS)
+            # A block of thoughts begins without any; of one that cannot be read all is there at once.
+            return Piece(is_call=kind in CALLS, is_thought=kind == "redacted_thinking")
         case "content_block_delta":
             delta = event.get("delta", {})
             return Piece(
                 text=delta.get("text") or "",
+                thought=delta.get("thinking") or "",
                 is_call="partial_json" in delta,
                 is_thought="thinking" in delta,
                 has_token="signature" not in delta,
@@ -217,7 +217,7 @@ def _of_response(event: Event) -> Piece:
     kind = str(event.get("type"))
     if kind == "response.output_item.added":
         item = event.get("item", {}).get("type")
-        return Piece(is_call=item in CALLS, is_thought=item in THOUGHTS)
+        return Piece(is_call=item in CALLS, is_thought=item == "reasoning")
     if kind == "response.output_text.delta":
         return Piece(event.get("delta") or "", has_token=True)
     if kind.startswith("response.reasoning") and kind.endswith(".delta"):

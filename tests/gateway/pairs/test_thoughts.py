@@ -15,19 +15,22 @@ from tests.simulator.asking import LONG, chat, running
 
 THOUGHT = 12
 
+MESSAGES = "/v1/messages"
+
 ASKED: dict[str, Any] = chat(LONG, max_tokens=32, ignore_eos=True, temperature=0.7)
 
 
+@pytest.mark.parametrize(("api", "path"), [(Api.CHAT, CHAT), (Api.MESSAGES, MESSAGES)])
 @pytest.mark.parametrize("connector", ["NixlConnector", "MooncakeConnector"])
 @pytest.mark.parametrize("after", [5, 24])
-async def test_thoughts_go_on_at_a_pair(connector: str, after: int) -> None:
+async def test_thoughts_go_on_at_a_pair(connector: str, after: int, api: Api, path: str) -> None:
     """In the thoughts and in the text behind them; what the decode pod goes on from it has fetched."""
     async with running(longest_thought=THOUGHT) as (_, alone):
-        undisturbed = await alone.stream(CHAT, ASKED)
+        undisturbed = await alone.stream(path, ASKED)
     roles = (KvRole.PRODUCER, KvRole.CONSUMER, KvRole.CONSUMER)
     async with a_scene(connector, roles, longest_thought=THOUGHT) as scene:
         scene.pods[1][0].set_fault(Fault(FaultKind.CUT, after_chunks=after, requests=1))
-        answer = await scene.client.stream(CHAT, ASKED)
+        answer = await scene.client.stream(path, ASKED)
         await scene.is_quiet()
         cut, gone_on = scene.attempts
         assert (cut.ended, gone_on.ended) == ("lost", "answered")
@@ -35,4 +38,4 @@ async def test_thoughts_go_on_at_a_pair(connector: str, after: int) -> None:
         assert gone_on.fallback is None
         if connector == "NixlConnector":  # Where both legs are asked at once, the decode pod knows the prompt by then.
             assert await scene.fetched_tokens(2) > await scene.fetched_tokens(1)
-    assert hear(Api.CHAT, answer.body).texts == hear(Api.CHAT, undisturbed.body).texts
+    assert hear(api, answer.body).texts == hear(api, undisturbed.body).texts
