@@ -1,5 +1,7 @@
 """Thoughts that are drawn go on at another real pod, by their tokens: at every cut, with the parsers of two models.
 
+Those of messages as well, as the chats that they are: that both have one prompt is asked of the pod itself.
+
 Drawn is what states a temperature and no seed; here all but the likeliest token is ruled out by `top_p`, so that
 equal requests have equal answers all the same, and what was joined can be compared.
 """
@@ -7,6 +9,7 @@ equal requests have equal answers all the same, and what was joined can be compa
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from gateway.proxy.resuming.anthropic import as_chat
 from gateway.proxy.resuming.rest import Rest, rest_of
 from gateway.proxy.resuming.said import read_said
 from gateway.proxy.resuming.stitch import stitched
@@ -24,13 +28,16 @@ from tests.vllm.gateways import in_front, until
 from tests.vllm.pods import Pod, running
 from tests.vllm.test_pod_loss import drain
 from tests.vllm.test_thoughts import PATIENCE_S, requests_of
-from tests.vllm.thinker import build, thinking, words_of
+from tests.vllm.thinker import build_wordy, thinking, words_of
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
 MODEL = "thinker"
 
-PATH = "/v1/chat/completions"
+PATH, MESSAGES = "/v1/chat/completions", "/v1/messages"
+
+BUDGET = 1024
+"""Tokens of thoughts: the smallest budget that Anthropic's API knows."""
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 
@@ -44,31 +51,41 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("models") / "thinker"
-    build(made)
+    build_wordy(made)
     return made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def thinkers(folder: Path) -> AsyncIterator[tuple[Pod, ...]]:
     """One model, whose thoughts two parsers tell from its text."""
-    async with running([thinking(folder, MODEL, parser) for parser in ("deepseek_r1", "qwen3")]) as pods:
+    plans = [thinking(folder, MODEL, parser) for parser in ("deepseek_r1", "qwen3")]
+    async with running([replace(plan, flags=(*plan.flags, "--enable-scale-out")) for plan in plans]) as pods:
         yield pods
+
+
+DRAWN: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "Tell me of the harbour and its ships."}],
+    "temperature": 1.0,
+    "top_p": 1e-9,
+    "stream": True,
+}
 
 
 def asking(folder: Path, tokens: int, **more: Any) -> dict[str, Any]:
     """A third of it are thoughts."""
-    return {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "Tell me of the harbour and its ships."}],
-        "temperature": 1.0,
-        "top_p": 1e-9,
+    return DRAWN | {
         "max_tokens": tokens,
         "thinking_token_budget": tokens // 3,
         "allowed_token_ids": words_of(folder),
-        "stream": True,
         "stream_options": {"include_usage": True},
         **more,
     }
+
+
+def message(tokens: int) -> dict[str, Any]:
+    """So many of it are text."""
+    return DRAWN | {"thinking": {"type": "enabled", "budget_tokens": BUDGET}, "max_tokens": BUDGET + tokens}
 
 
 async def post(client: aiohttp.ClientSession, url: str, path: str, body: Any) -> bytes:
@@ -88,9 +105,18 @@ def alike(stream: bytes) -> tuple[object, ...]:
     return hear(Api.CHAT, stream).texts, reasons, counts
 
 
-async def gone_on_with(client: aiohttp.ClientSession, url: str, body: dict[str, Any], shown: bytes) -> bytes:
+def alike_message(stream: bytes) -> tuple[object, ...]:
+    """The same of a message: its blocks in their order, why it ended, and what was made."""
+    heard, events = hear(Api.MESSAGES, stream), events_of(stream)
+    reasons = [event["delta"]["stop_reason"] for event in events if event["type"] == "message_delta"]
+    return heard.texts, heard.once, reasons, heard.usage[-1]["output_tokens"]
+
+
+async def gone_on_with(
+    client: aiohttp.ClientSession, url: str, body: dict[str, Any], shown: bytes, api: Api = Api.CHAT
+) -> bytes:
     """All that a client is sent whose stream was cut behind this."""
-    said = read_said(Api.CHAT, shown, shown.count(b"\n\n"), withholds_usage=False)
+    said = read_said(api, shown, shown.count(b"\n\n"), withholds_usage=False)
     rest = rest_of(json.dumps(body).encode(), said, sequences=1)
     assert isinstance(rest, Rest), rest
     recall = rest.asking.recall
@@ -100,6 +126,7 @@ async def gone_on_with(client: aiohttp.ClientSession, url: str, body: dict[str, 
     recalled = recalled_from(recall, prompt, words)
     assert recalled is not None
     rest = rest.recalled(recalled)
+    assert rest.path == PATH
     asked = json.loads(rest.asking.body) | {"kv_transfer_params": {"prompt_token_ids": rest.asking.prompt_ids}}
     joined = stitched(rest.stitch(withholds_usage=False), await post(client, url, PATH, asked))
     assert joined is not None
@@ -122,20 +149,121 @@ async def test_thoughts_go_on_at_every_cut(thinkers: tuple[Pod, ...], folder: Pa
             assert alike(told) == alike(whole), cut
 
 
+@pytest.mark.parametrize("parser", [0, 1])
+async def test_thoughts_of_a_message_go_on(thinkers: tuple[Pod, ...], parser: int) -> None:
+    """Cut early, and behind each event around the end of their block; as an undisturbed run, block by block."""
+    url, body = thinkers[parser].url, message(12)
+    async with aiohttp.ClientSession() as client:
+        whole = await post(client, url, MESSAGES, body)
+        events = [event + b"\n\n" for event in whole.split(b"\n\n") if event]
+        (ended,) = [at for at, event in enumerate(events) if b"signature_delta" in event]
+        assert ended > BUDGET // 2, "it thinks as long as it may"
+        for cut in (4, *range(ended - 3, len(events) - 1)):
+            told = await gone_on_with(client, url, body, b"".join(events[:cut]), Api.MESSAGES)
+            assert alike_message(told) == alike_message(whole), cut
+
+
+EMPTY = {"input_schema": {"type": "object"}}
+
+SCHEMA = {"properties": {"city": {"type": "string"}}}
+"""Of which it is not said that it is an object, as vLLM then takes it to be."""
+
+TOOLS = [{"name": "weather", "description": "Now.", "input_schema": SCHEMA, "strict": True}, {"name": "clock", **EMPTY}]
+
+TURNS: list[dict[str, Any]] = [
+    {"role": "user", "content": "What is it like?"},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "Hm, ", "signature": "1"},
+            {"type": "redacted_thinking", "data": "?"},
+            {"type": "thinking", "thinking": "well.", "signature": "2"},
+            {"type": "text", "text": "Let me see."},
+            {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Bern"}},
+            {"type": "tool_use", "id": "t2", "name": "clock", "input": {}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "And?"},
+            {"type": "tool_result", "tool_use_id": "t1", "content": "12 C"},
+            {
+                "type": "tool_result",
+                "tool_use_id": "t2",
+                "content": [{"type": "text", "text": "noon"}, {"type": "text", "text": "sharp"}],
+            },
+            {"type": "text", "text": "Go on."},
+        ],
+    },
+]
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "a system prompt": {"system": "Be brief.", "stop_sequences": ["END"]},
+    "a system prompt of blocks": {
+        "system": [{"type": "text", "text": text} for text in ("x-anthropic-billing-header: 1", "Be ", "brief.")]
+    },
+    "a budget": {"thinking": {"type": "enabled", "budget_tokens": BUDGET}, "top_k": 20, "cache_salt": "mine"},
+    "an effort": {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}},
+    "a format": {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object", **SCHEMA}}}},
+    "tools": {"tools": TOOLS},
+    "any tool": {"tools": TOOLS, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+    "one tool": {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "clock"}},
+    "no tool": {"tools": TOOLS, "tool_choice": {"type": "none"}},
+    "thoughts, calls and results": {"messages": TURNS, "tools": TOOLS},
+    "a beginning of the answer": {"messages": [*TURNS[:1], {"role": "assistant", "content": "It is"}]},
+    "words for the template": {
+        "chat_template_kwargs": {"enable_thinking": True},
+        "vllm_xargs": {"x": 1},
+        "watermarking": False,
+    },
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_message_and_its_chat_have_the_same_prompt(thinkers: tuple[Pod, ...], shape: str) -> None:
+    """And all that shapes the answer: what the engine itself makes of both is the same, token by token."""
+    asked = message(12) | {"thinking": None} | SHAPES[shape]
+    chat = as_chat(asked)
+    assert chat is not None
+    async with aiohttp.ClientSession() as client:
+        ours = json.loads(await post(client, thinkers[0].url, f"{PATH}/render", chat))
+        theirs = json.loads(await post(client, thinkers[0].url, f"{MESSAGES}/render", asked))
+    assert len(theirs["token_ids"]) > 10
+    for told in (ours, theirs):  # The one is made up; the other is how usage is told.
+        del told["request_id"], told["stream_options"]
+    assert ours == theirs
+
+
+async def ask_until_lost(client: aiohttp.ClientSession, url: str, path: str, body: Any, begun: asyncio.Event) -> bytes:
+    """All that a client is sent; `begun` is set where it has well begun."""
+    told = b""
+    async with client.post(url + path, json=body) as answer:
+        async for piece in answer.content.iter_any():
+            told += piece
+            if told.count(b'"content":"') > 10 or told.count(b"thinking_delta") > 10:
+                begun.set()
+    return told
+
+
 async def test_drawn_thoughts_outlive_their_pod(thinkers: tuple[Pod, ...], folder: Path) -> None:
-    """Killed in its text, long after its thoughts. The victim is gone afterwards."""
+    """Killed in the text of a chat, long behind its thoughts, and in those of a message. The victim is gone then."""
     victim, other = thinkers
-    body = asking(folder, 400)
+    asked = [(PATH, asking(folder, 400), alike), (MESSAGES, message(100), alike_message)]
+    begun = [asyncio.Event() for _ in asked]
     async with in_front([pod.url for pod in thinkers]) as gateway, aiohttp.ClientSession() as client:
-        whole = await post(client, victim.url, PATH, body)
+        whole = [await post(client, victim.url, path, body) for path, body, _ in asked]
         drain(gateway, other)
-        told = b""
-        async with asyncio.timeout(PATIENCE_S), client.post(gateway.url + PATH, json=body) as answer:
-            async for piece in answer.content.iter_any():
-                told += piece
-                if victim.is_running and told.count(b'"content"') > 10:
-                    drain(gateway, other, undo=True)
-                    victim.kill()
-        assert alike(told) == alike(whole)
-        await asyncio.to_thread(until, lambda: requests_of(gateway), "the request's line")
-        assert [line.get("resumed") for line in requests_of(gateway)] == [1]
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as streams:
+            told = [
+                streams.create_task(ask_until_lost(client, gateway.url, path, body, event))
+                for (path, body, _), event in zip(asked, begun, strict=True)
+            ]
+            for event in begun:
+                await event.wait()
+            drain(gateway, other, undo=True)
+            victim.kill()
+        for (_, _, alike_one), one, undisturbed in zip(asked, told, whole, strict=True):
+            assert alike_one(one.result()) == alike_one(undisturbed)
+        await asyncio.to_thread(until, lambda: len(requests_of(gateway)) == len(asked), "each request's line")
+        assert [line.get("resumed") for line in requests_of(gateway)] == [1, 1]

@@ -23,6 +23,15 @@ OPENING = """\
 """
 
 
+TELLS_ALL = """\
+{{- messages | tojson -}}
+{{- tools | tojson if tools -}}
+{{- [reasoning_effort | default(none), enable_thinking | default(none)] | tojson -}}
+{%- if add_generation_prompt -%}{{- '<think>\\n' -}}{%- endif -%}
+"""
+"""A template that puts all that it is given into the prompt."""
+
+
 def build(folder: Path) -> None:
     """Write the model into this folder, which is not there yet."""
     shutil.copytree(VENV / "models" / "tinyqwen", folder)
@@ -37,6 +46,29 @@ def build(folder: Path) -> None:
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
         tokenizer["added_tokens"].append({"id": number, "content": mark, **flags})
     told.write_text(json.dumps(tokenizer))
+
+
+def build_wordy(folder: Path) -> None:
+    """The same, but it says nothing but words whatever it is asked, and its prompt is all that it is told.
+
+    Their rows of the embedding are its head, where those of other tokens are nothing.
+    """
+    build(folder)
+    (folder / "chat_template.jinja").write_text(TELLS_ALL)
+    told = folder / "config.json"
+    told.write_text(json.dumps(json.loads(told.read_text()) | {"tie_word_embeddings": False}))
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    begins_at = 8 + int.from_bytes(whole[:8], "little")
+    header, data = json.loads(whole[8:begins_at]), whole[begins_at:]
+    embedding = header["model.embed_tokens.weight"]
+    begin, end = embedding["data_offsets"]
+    row, words = (end - begin) // embedding["shape"][0], set(words_of(folder))
+    rows = [data[at : at + row] for at in range(begin, end, row)]
+    head = b"".join([each if number in words else bytes(row) for number, each in enumerate(rows)])
+    header["lm_head.weight"] = embedding | {"data_offsets": [len(data), len(data) + len(head)]}
+    text = json.dumps(header).encode()
+    weights.write_bytes(len(text).to_bytes(8, "little") + text + data + head)
 
 
 def thinking(folder: Path, name: str, parser: str = "deepseek_r1") -> PodPlan:
