@@ -35,6 +35,9 @@ EXT_PROC = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
 BACKLOG = 1024
 
+KNOWN_S = 10.0
+"""The longest wait for Envoy's health checks to hear that we go: they come every second or two."""
+
 Say = Callable[..., None]
 
 
@@ -76,16 +79,18 @@ class EnvoyShell:
             clock=loop.time,
             draw=random.Random().random,  # noqa: S311 - which answers are looked at is no secret
         )
-        health = Health(is_ready).services()
-        services: dict[bytes, Serve] = {EXT_PROC: self._exchange, **self.office.log.services(), **health}
+        health = Health(is_ready)
+        self._checkers = health.checkers
+        services: dict[bytes, Serve] = {EXT_PROC: self._exchange, **self.office.log.services(), **health.services()}
         bounds = Bounds(
             max_streams=settings.limits.max_connections,
             max_message_bytes=settings.limits.max_body_bytes + (1 << 20),
             preface_s=settings.timeouts.header_s,
             frame_s=settings.timeouts.body_s,
         )
-        self.port = Port(services, front.budget, self.office.crowd, bounds)
-        self.health_port = Port(health, front.budget, self.office.crowd, bounds)
+        common = front.budget, self.office.crowd, bounds
+        self.port = Port(services, *common, on_parted=self._checkers.forget)
+        self.health_port = Port(health.services(), *common, on_parted=self._checkers.forget)
         self.tls = listener_tls(words.tls, speaks="h2") if words.tls else None
         self.exposition = Exposition(self.port, self.office)
 
@@ -124,11 +129,17 @@ class EnvoyShell:
         return [] if tls is None else [lambda: renew(tls, lambda: words.tls, say)]
 
     async def drain(self, grace_s: float) -> None:
-        """Ask Envoy for no more, finish what is under way, then end what is left with a word; health to the last."""
+        """Serve on until Envoy's checks know, ask for no more, finish what is under way, then end what is left with a
+        word; health to the last.
+        """
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + grace_s
+        await self._checkers.wait_until_known(min(KNOWN_S, grace_s / 2))
         await self.port.leave()
+        left_s = max(0.0, ends_s - loop.time())
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._cut_late(grace_s))
-            group.create_task(self.port.drain(grace_s))
+            group.create_task(self._cut_late(left_s))
+            group.create_task(self.port.drain(left_s))
         await self.health_port.leave()
         await self.health_port.drain(EMPTYING_S)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
+from gateway.extproc.checkers import Checkers
 from gateway.extproc.http2.host import Serve
 from gateway.extproc.http2.stream import Stream
 from gateway.extproc.messages_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -26,6 +27,7 @@ class Health:
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
+        self.checkers = Checkers()
 
     def services(self) -> dict[bytes, Serve]:
         return {
@@ -58,6 +60,8 @@ class Check:
             self._stream.finish(NOT_FOUND, "There is no service of this name.")
         else:
             self._stream.send(HealthCheckResponse(status=status).SerializeToString())
+            if name != LIVENESS:
+                self._health.checkers.tell(self._stream.wire, is_ready=status == SERVING)
             self._stream.finish()
 
     def ended(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,23 @@ class Crowd:
 class Port:
     """One per listener."""
 
-    def __init__(self, services: Mapping[bytes, Serve], budget: Budget, crowd: Crowd, bounds: Bounds) -> None:
-        """`budget` bounds bytes of messages that have not come whole; `crowd` counts work that streams have begun."""
+    def __init__(
+        self,
+        services: Mapping[bytes, Serve],
+        budget: Budget,
+        crowd: Crowd,
+        bounds: Bounds,
+        *,
+        on_parted: Callable[[Guest], object] = lambda _: None,
+    ) -> None:
+        """`budget` bounds bytes of messages that have not come whole; `crowd` counts work that streams have begun;
+        `on_parted` is told of each connection that is over.
+        """
         self.bounds = bounds
         self._services = services
         self._budget = budget
         self._crowd = crowd
+        self._on_parted = on_parted
         self._patrol = Patrol(bounds.preface_s, bounds.silence_s)
         self._left = asyncio.Event()
         self._servers: list[asyncio.Server] = []
@@ -114,6 +125,7 @@ class Port:
     def forget(self, guest: Guest) -> None:
         self.connections.discard(guest)
         self._patrol.leave(guest)
+        self._on_parted(guest)
         self._left.set()
 
     def service(self, path: bytes) -> Serve | None:

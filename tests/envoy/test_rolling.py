@@ -5,41 +5,28 @@ Envoy is set up by the files in deploy/envoy. Streams stand still at the picker 
 
 from __future__ import annotations
 
-import json
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from simulator.envoy import Bootstrap, Envoy, bootstrap, envoy_running
 from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
-from tests.envoy.envoys import binary
-from tests.envoy.scene import CHAT, until
-from tests.gateway.rolls import Seat, a_gateway, a_pod, loaded
+from tests.envoy.pickers import Pickers, two_pickers
+from tests.envoy.scene import CHAT
+from tests.gateway.rolls import Seat, a_pod, loaded
 from tests.gateway.warmth.redis_servers import free_ports
-from tests.sources import ROOT
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(300)]
 
 LONG = "long"
 """A model of its own, on a pod that stands still when it is told to."""
-
-
-def unhurried(config: Bootstrap) -> Bootstrap:
-    """The same, with patience for a machine on which a living picker may be silent for long."""
-    (hearth,) = [one for one in config["static_resources"]["clusters"] if one["name"] == "hearth"]
-    hearth["health_checks"][0]["timeout"] = hearth["connect_timeout"] = "60s"
-    (options,) = hearth["typed_extension_protocol_options"].values()
-    del options["explicit_http_config"]["http2_protocol_options"]["connection_keepalive"]
-    return config
 
 
 @dataclass
@@ -71,25 +58,24 @@ class Held:
 
 @dataclass(frozen=True)
 class Scene:
-    """Two pickers, the Envoy that asks them, and streams that can be held."""
+    """Two pickers, and streams that can be held."""
 
-    pickers: dict[int, Seat]
-    envoy: Envoy
+    pickers: Pickers
     held: Held
 
     async def roll(self, port: int) -> None:
         """Restart the picker on this port while a stream stands at it."""
-        seat = self.pickers[port]
+        seat = self.pickers.seats[port]
         while not await self._holds_one(seat):
             await self.held.begin()
         seat.now.running.send_signal(signal.SIGTERM)
         await seat.now.until("draining")
-        await until(partial(self._is_seen, port, healthy=False))
+        await self.pickers.until_seen(port, healthy=False)
         await self.held.end()
         assert await seat.now.end() == 0
         await seat.empty()
         await seat.fill()
-        await until(partial(self._is_seen, port, healthy=True))
+        await self.pickers.until_seen(port, healthy=True)
 
     async def _holds_one(self, seat: Seat) -> bool:
         async with self.held.client.get(seat.now.at("admin", "/fleet")) as answer:
@@ -97,48 +83,22 @@ class Scene:
         engines = [engine for pod in pods if pod["url"] == self.held.pod.url for engine in pod["engines"]]
         return any(engine["ledger"]["running"] for engine in engines)
 
-    async def _is_seen(self, port: int, *, healthy: bool) -> bool:
-        async with self.held.client.get(f"{self.envoy.admin_url}/clusters?format=json") as told:
-            clusters = (await told.json(content_type=None))["cluster_statuses"]
-        (hosts,) = [one["host_statuses"] for one in clusters if one["name"] == "hearth"]
-        (host,) = [one for one in hosts if one["address"]["socket_address"]["port_value"] == port]
-        return bool(host["health_status"].get("failed_active_health_check")) != healthy
-
-
-def seats_of(ports: Iterator[int], flags: tuple[str, ...], pods: list[str], stack: AsyncExitStack) -> dict[int, Seat]:
-    """Two places for pickers, by the port on which Envoy finds them."""
-    found = {}
-    for _ in range(2):
-        at, own = next(ports), [next(ports) for _ in range(3)]
-        found[at] = Seat(partial(a_gateway, own, pods, (*flags, "--extproc", f"127.0.0.1:{at}")), stack)
-    return found
-
 
 @asynccontextmanager
 async def a_scene(folder: Path, file: str) -> AsyncIterator[Scene]:
-    ports = iter(free_ports(9))
-    busy, slow = next(ports), Profile(step_base_s=0.01)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(a_pod(busy, folder))
-        lasting = Options(models=(LONG,), profile=slow, shortest_answer=300, longest_answer=300)
-        long = await stack.enter_async_context(SimulatedPod(lasting))
+    [busy], slow = free_ports(1), Profile(step_base_s=0.01)
+    lasting = Options(models=(LONG,), profile=slow, shortest_answer=300, longest_answer=300)
+    async with a_pod(busy, folder), SimulatedPod(lasting) as long:
         pods = [f"http://127.0.0.1:{busy}", long.url]
-        (config := folder / "hearth.json").write_text(json.dumps({"timeouts": {"drain_s": 600}}))
-        pickers = seats_of(ports, ("--config", str(config)), pods, stack)
-        for seat in pickers.values():
-            await seat.fill()
-        places = [f"127.0.0.1:{port}" for port in pickers]
-        words = unhurried(bootstrap(ROOT / "deploy" / "envoy" / f"{file}.yaml", places, pods))
-        front = await stack.enter_async_context(envoy_running(Path(binary()), words, folder))
-        client = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)))
-        yield Scene(pickers, front, Held(long, front.url, client))
+        async with two_pickers(folder, file, pods, settings={"timeouts": {"drain_s": 600}}) as pickers:
+            yield Scene(pickers, Held(long, pickers.envoy.url, pickers.client))
 
 
 @pytest.mark.parametrize("file", ["own", "observed", "gie"])
 async def test_two_pickers_are_rolled_and_no_request_fails(tmp_path: Path, file: str) -> None:
     """Also without a lame duck: whoever finds a port closed, or is sent away, is picked for by the other one."""
-    async with a_scene(tmp_path, file) as scene, loaded(scene.envoy.url, retries=0) as load:
-        for port in scene.pickers:
+    async with a_scene(tmp_path, file) as scene, loaded(scene.pickers.envoy.url, retries=0) as load:
+        for port in scene.pickers.seats:
             await scene.roll(port)
             await load.goes_on()
     assert not load.failures, load.failures

@@ -32,6 +32,8 @@ class Load:
     """Clients that ask one after the other until they are told to stop."""
 
     url: str
+    more: str = ""
+    """What each of them adds to its question."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     stirred: asyncio.Event = field(default_factory=asyncio.Event)
     served: int = 0
@@ -42,7 +44,7 @@ class Load:
         while not self.over.is_set():
             turn += 1
             try:
-                words = await self.ask(client, f"client {number}, turn {turn}", is_streamed=bool(turn % 3))
+                words = await self.ask(client, f"client {number}, turn {turn}{self.more}", is_streamed=bool(turn % 3))
             except Exception as error:  # noqa: BLE001 - whatever a client sees is what is looked for
                 self.failures.append(repr(error))
                 return
@@ -83,9 +85,9 @@ async def until(is_so: Callable[[], Any]) -> None:
 
 
 @asynccontextmanager
-async def loaded(url: str, *, retries: int) -> AsyncIterator[Load]:
+async def loaded(url: str, *, retries: int, more: str = "") -> AsyncIterator[Load]:
     """Clients at work, that try again so often by themselves. What they made of it is told at the end."""
-    load = Load(url)
+    load = Load(url, more)
     async with AsyncExitStack() as stack:
         common: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": "k", "timeout": PATIENCE_S}
         clients = [AsyncOpenAI(**common, max_retries=retries) for _ in range(CLIENTS)]

@@ -107,6 +107,11 @@ class Stream:
         return f"<Stream {self.number}, {self._held_bytes} bytes held, {self._pending_bytes} pending>"
 
     @property
+    def wire(self) -> Wire:
+        """Its connection."""
+        return self._wire
+
+    @property
     def is_finished(self) -> bool:
         """Whether we have said all that we will say."""
         return self._is_finished
