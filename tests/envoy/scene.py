@@ -24,6 +24,11 @@ CHAT = "/v1/chat/completions"
 FAST = Profile(step_base_s=0.002)
 PATIENCE_S = 120.0
 
+KEPT_S = 4.0
+"""How long a connection is used again: below the 5 s after which a pod closes what is idle, as vLLM does. What went by
+way of Envoy meanwhile may have taken as long as that.
+"""
+
 
 @dataclass
 class Scene:
@@ -125,7 +130,8 @@ async def a_scene(
         config = folder / "hearth.yaml"
         config.write_text(json.dumps(told))
         gateway = await stack.enter_async_context(serving("--config", str(config)))
-        session = await stack.enter_async_context(aiohttp.ClientSession())
+        kept = aiohttp.TCPConnector(keepalive_timeout=KEPT_S)
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=kept))
         scene = Scene(pods, gateway, session)
         if way is not None:
             found = way(pods) if callable(way) else way
