@@ -96,7 +96,7 @@ async def a_scene(folder: Path, file: str) -> AsyncIterator[Scene]:
 
 @pytest.mark.parametrize("file", ["own", "observed", "gie"])
 async def test_two_pickers_are_rolled_and_no_request_fails(tmp_path: Path, file: str) -> None:
-    """Also without a lame duck: whoever finds a port closed, or is sent away, is picked for by the other one."""
+    """Also without a lame duck: each stays until Envoy knows that it goes, and its streams end as they would have."""
     async with a_scene(tmp_path, file) as scene, loaded(scene.pickers.envoy.url, retries=0) as load:
         for port in scene.pickers.seats:
             await scene.roll(port)
