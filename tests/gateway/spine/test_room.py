@@ -56,8 +56,11 @@ class Stage:
             room=self.room,
         )
         for url in self.pods:
-            self.router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), ready_since_s=-1e6))
-            self.router.reshape_pod(url, [EngineShape(kv_tokens=1_000_000)])
+            self.open(url)
+
+    def open(self, url: str) -> None:
+        self.router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), ready_since_s=-1e6))
+        self.router.reshape_pod(url, [EngineShape(kv_tokens=1_000_000)])
 
     def ask(self, name: str, caller: str, prompt_tokens: int, answer_tokens: int) -> asyncio.Task[None]:
         request = Request(name, Api.CHAT, MODEL, Prompt((), (), prompt_tokens), stream=True)
@@ -142,6 +145,23 @@ def test_where_no_pod_is_ready_one_is_waited_for() -> None:
 
     assert run_virtually(play(2.0)).status == 200
     assert run_virtually(play(9.0)).reason is Reason.NO_POD_READY
+
+
+def test_where_the_model_has_no_pod_at_all_one_is_waited_for() -> None:
+    """Scaled from zero: discovery knows of none, but the operator names the model."""
+
+    async def play(*named: str) -> Outcome:
+        stage, loop = Stage(), asyncio.get_running_loop()
+        stage.room._no_pod_s = 5.0
+        stage.router.fleet.named = frozenset(named)
+        for url in stage.pods:
+            stage.router.remove_pod(url)
+        loop.call_later(2.0, stage.open, "p0")
+        await stage.ask("n", "nobody", 1_000, 10)
+        return stage.outcomes[0]
+
+    assert run_virtually(play(MODEL)).status == 200
+    assert run_virtually(play()).reason is Reason.UNKNOWN_MODEL
 
 
 def test_overload_is_refused_at_once_and_says_when_to_come_again() -> None:
