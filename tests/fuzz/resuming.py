@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from gateway.proxy.resuming.rest import rest_of
+from gateway.proxy.resuming.rest import Rest, rest_of
 from gateway.proxy.resuming.said import read_said
 from gateway.proxy.resuming.stitch import UNLIKE, Differs, stitched
+from gateway.proxy.resuming.thoughts import Recalled, recalled_from
 from gateway.spine.bar import Bar
 from routing.request import GENERATING
 from tests.fuzz.target import Target, split
@@ -28,7 +29,10 @@ GREEDY = json.dumps(json.loads(BODY) | {"temperature": 0}).encode()
 """What is the same again is asked for once more where it cannot be gone on with."""
 
 LOST = b"\x00"
-"""Stands between what the one has said and what the other says."""
+"""Stands between what the one has said and what the other says: where there are thoughts, first of their tokens."""
+
+PLAIN = Recalled(ids=(1, 2, 3), tokens=2, thoughts=1, end=9)
+"""The tokens of thoughts whose pod tells none that can be read: what it says next is read all the same."""
 
 
 def feed_resuming(raw: bytes) -> None:
@@ -45,12 +49,24 @@ def feed_resuming(raw: bytes) -> None:
     if isinstance(rest, Bar):
         return
     json.loads(rest.asking.body)
+    rest, more = recall(rest, more)
     try:
         joined = stitched(rest.stitch(withholds_usage=withholds), more)
     except Differs:
-        assert rest.asking.is_anew
+        assert rest.asking.is_anew or rest.asking.recalled
         return
     assert joined is None or not joined or joined.endswith(b"\n\n")
+
+
+def recall(rest: Rest, more: bytes) -> tuple[Rest, bytes]:
+    """The rest as its pod knows it in tokens, where it has to be asked for them, and what the pod says then."""
+    if rest.asking.recall is None:
+        return rest, more
+    prompt, _, more = more.partition(LOST)
+    words, _, more = more.partition(LOST)
+    rest = rest.recalled(recalled_from(rest.asking.recall, prompt, words) or PLAIN)
+    json.loads(rest.asking.body)
+    return rest, more
 
 
 TARGETS = (
@@ -63,6 +79,9 @@ TARGETS = (
             LOST,
             b'"delta":{"content":"',
             b'"delta":{"reasoning":"',
+            b'"type":"thinking_delta","thinking":"',
+            b'"prompt_token_ids":[1,2,3]',
+            b'"token_ids":[',
             b'"tool_calls":[{"index":0,"function":{"name":"',
             b'"usage":{',
             b"[DONE]",
