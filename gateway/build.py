@@ -69,7 +69,8 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     issuer = Issuer(probes, say=say, clock=clock)
     keyring = Keyring(None, issuer, time.time)
     watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
-    room = Room(router, clock=clock, draw=draw, no_pod_s=settings.timeouts.no_pod_s)
+    waits = settings.timeouts
+    room = Room(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
     quotas = make_quotas(router, prices, room, clock=clock, draw=draw)
     ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock)
     canaries = make_canaries(settings.canaries, router, say, clock)

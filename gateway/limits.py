@@ -68,7 +68,8 @@ class Timeouts:
     """How long an idle pod connection is used again: below the 5 s after which uvicorn closes its side."""
     first_look_s: float = 5.0
     """How long a starting gateway lets nobody in until all sources have told their pods and these were looked at:
-    before, requests for models that are there would be refused."""
+    before, requests for models that are there would be refused. So long waits a request then, should no pod at all have
+    told yet what it serves."""
     lame_duck_s: float = 0.0
     """How long a gateway that was told to stop serves on, unready: until whoever spreads the load has noticed."""
     drain_s: float = 30.0

@@ -158,6 +158,11 @@ class Fleet:
         """Whether any pod there, ready or not, has said that it serves `model`."""
         return next(self._serving(model, regions), None) is not None
 
+    @property
+    def has_told(self) -> bool:
+        """Whether any pod has said what it serves."""
+        return any(pod.has_told for pod in self._pods.values())
+
     def may_hear_of(self, model: str, regions: frozenset[str] | None = None) -> bool:
         """Whether a pod that is not known to serve `model` there may do so yet: nobody can say that there is none."""
         if not self.is_whole or (model in self.named and not self.knows(model)):

@@ -51,9 +51,13 @@ class Room:
         draw: Callable[[], float],
         admission: Admission | None = None,
         no_pod_s: float = 0.0,
+        first_pod_s: float = 0.0,
     ) -> None:
-        """`no_pod_s`: how long a request waits where no pod of its model is ready."""
+        """How long a request waits where no pod of its model is ready: `no_pod_s`, and at least `first_pod_s` while no
+        pod has told yet what it serves, as when we have just begun on a busy machine.
+        """
         self._no_pod_s = no_pod_s
+        self._first_pod_s = first_pod_s
         self._router = router
         self._clock = clock
         self._draw = draw
@@ -84,12 +88,14 @@ class Room:
         `avoid` names pods that have failed it, `came_s` is when it came to us. Where the caller is cancelled it has
         left the room in the same tick.
         """
-        until_s = came_s + (0.0 if avoid else self._no_pod_s)
         while True:
             try:
                 return await self._admit(request, caller, promise, avoid, came_s)
             except Refused as refusal:
-                if refusal.reason is not Reason.NO_POD_READY or self._clock() >= until_s:
+                if refusal.reason is not Reason.NO_POD_READY or avoid:
+                    raise
+                first_s = 0.0 if self._router.fleet.has_told else self._first_pod_s
+                if self._clock() >= came_s + max(self._no_pod_s, first_s):
                     raise
             await asyncio.sleep(NO_POD_LOOK_S)
 

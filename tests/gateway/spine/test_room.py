@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,6 +163,23 @@ def test_where_the_model_has_no_pod_at_all_one_is_waited_for() -> None:
 
     assert run_virtually(play(MODEL)).status == 200
     assert run_virtually(play()).reason is Reason.UNKNOWN_MODEL
+
+
+@pytest.mark.parametrize(("comes_s", "status"), [(3.0, 200), (9.0, 503)])
+def test_a_room_that_has_just_opened_waits_for_its_first_pod(comes_s: float, status: int) -> None:
+    """None has told yet what it serves; once one has, nobody waits for others."""
+
+    async def play(*, has_told: bool) -> Outcome:
+        stage, loop = Stage(), asyncio.get_running_loop()
+        stage.room._first_pod_s = 5.0
+        for url in stage.pods:
+            stage.router.put_pod(Pod(url, has_told=has_told))
+        loop.call_later(comes_s, stage.open, "p0")
+        await stage.ask("n", "nobody", 1_000, 10)
+        return stage.outcomes[0]
+
+    assert run_virtually(play(has_told=False)).status == status
+    assert run_virtually(play(has_told=True)).status == 404
 
 
 def test_overload_is_refused_at_once_and_says_when_to_come_again() -> None:
