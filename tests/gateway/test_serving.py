@@ -16,6 +16,7 @@ from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
+from tests.gateway.fake_pod import FakePod, fake_pods
 from tests.gateway.running import ANYWHERE, Running, serving, serving_to
 from tests.gateway.test_tls import make_certificate
 
@@ -107,6 +108,21 @@ async def test_readiness_follows_the_pods(client: aiohttp.ClientSession, pod: Si
 
 async def first_byte(answer: aiohttp.ClientResponse) -> None:
     assert await answer.content.readany()
+
+
+async def test_who_comes_before_any_pod_has_told_waits_for_it(client: aiohttp.ClientSession, tmp_path: Path) -> None:
+    """As where a machine is too busy for the first look: nobody is told that there is no such model, or no pod."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text("timeouts: {first_look_s: 100}", encoding="utf-8")
+    pod = FakePod(hangs=True)
+    async with fake_pods(pod), serving("--pod", pod.url, "--config", str(config)) as gateway:
+        body = {"model": "tiny", "prompt": "tell me"}
+        asking = asyncio.create_task(client.post(gateway.at("traffic", "/v1/completions"), json=body))
+        looks = pod.asked["health"]
+        await pod.pulse.until(lambda: pod.asked["health"] > looks + 1)
+        pod.hangs = False
+        async with await asking as answer:
+            assert answer.status == 200, await answer.text()
 
 
 async def test_sigterm_lets_what_runs_finish(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
