@@ -255,12 +255,11 @@ async def test_drawn_thoughts_outlive_their_pod(thinkers: tuple[Pod, ...], folde
         whole = [await post(client, victim.url, path, body) for path, body, _ in asked]
         drain(gateway, other)
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as streams:
-            told = [
-                streams.create_task(ask_until_lost(client, gateway.url, path, body, event))
-                for (path, body, _), event in zip(asked, begun, strict=True)
-            ]
-            for event in begun:
+            told = []
+            for (path, body, _), event in zip(asked, begun, strict=True):
+                told.append(streams.create_task(ask_until_lost(client, gateway.url, path, body, event)))
                 await event.wait()
+            victim.pause()  # At once: on a busy machine it would be done before the gateway has heard of the other.
             drain(gateway, other, undo=True)
             victim.kill()
         for (_, _, alike_one), one, undisturbed in zip(asked, told, whole, strict=True):
