@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from gateway.proxy.resuming.said import Event, Said
-from gateway.proxy.resuming.stitch import Differs, Joint, read_told
+from gateway.proxy.resuming.said import Event, Said, read_told
+from gateway.proxy.resuming.stitch import Differs, Joint
 from routing.request import Api
 
 Key = tuple[object, ...]

@@ -36,7 +36,7 @@ class Rest(Struct, frozen=True):
 
     def recalled(self, recalled: Recalled) -> Rest:
         """The same, now that it is known in tokens."""
-        said = replace(self.said, tokens=recalled.tokens + self.said.tells_end)
+        said = replace(self.said, tokens=recalled.tokens + self.said.tells_end, prompt_tokens=None)
         return Rest(said, ask_recalled(self.asking.body, said, recalled))
 
     def stitch(self, *, withholds_usage: bool) -> Stitch:

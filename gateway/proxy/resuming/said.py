@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from routing.learning import Usage
+from routing.reading.tellings import UsageTold, usage_of
 from routing.request import Api
 
 Event = dict[str, Any]
@@ -45,6 +47,8 @@ class Said(Struct, frozen=True):
     """Taken to be one for each event that has one, unless their ids were told."""
     token_ids: tuple[int, ...] | None = None
     prompt_ids: tuple[int, ...] | None = None
+    prompt_tokens: int | None = None
+    """Where the answer began with how many they are, as a message does."""
     is_over: bool = False
     """All of the text was told, though not all that is told behind it."""
     tells_end: bool = False
@@ -111,6 +115,7 @@ def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> S
         tokens=hidden + sum(piece.has_token for piece in pieces) if ids is None else len(ids),
         token_ids=ids,
         prompt_ids=_prompt_ids(said[0]) if said else None,
+        prompt_tokens=_prompt_tokens(api, said[0]) if said else None,
         is_over=any(piece.ends for piece in pieces),
         tells_end=any(piece.ends and piece.has_token and not piece.text for piece in pieces),
     )
@@ -129,6 +134,14 @@ def piece_of(api: Api, event: Event) -> Piece:
 
 def is_usage_only(event: Event) -> bool:
     return event.get("choices") == [] and event.get("usage") is not None
+
+
+def read_told(told: Event, api: Api = Api.CHAT) -> Usage | None:
+    """Usage as an engine tells it, by default in OpenAI's words."""
+    try:
+        return usage_of(api, msgspec.convert(told, UsageTold))
+    except msgspec.ValidationError:
+        return None
 
 
 def read_event(raw: bytes) -> Event | None:
@@ -239,3 +252,9 @@ def _prompt_ids(first: Event) -> tuple[int, ...] | None:
     choices = first.get("choices") or [{}]
     ids = first.get("prompt_token_ids") or choices[0].get("prompt_token_ids")
     return tuple(ids) if isinstance(ids, list) else None
+
+
+def _prompt_tokens(api: Api, first: Event) -> int | None:
+    message = first.get("message")
+    usage = read_told(message.get("usage") or {}, api) if isinstance(message, dict) else None
+    return usage.prompt_tokens if usage is not None else None

@@ -7,9 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.proxy.resuming.said import END, Event, Said, read_event
+from gateway.proxy.resuming.said import END, Event, Said, read_event, read_told
 from routing.learning import Usage
-from routing.reading.tellings import UsageTold, usage_of
 from routing.request import Api
 
 DONE_EVENT = b"data: [DONE]\n\n"
@@ -51,6 +50,7 @@ class Joint:
         self.thoughts = 0
         """So many tokens of thoughts are in the continuation's prompt."""
         self.is_silent = is_full or said.is_over
+        self._prompt_tokens = said.prompt_tokens
         self._again = again
         self.usage: Usage | None = None
         """By the word of the pod that goes on, of what it was asked."""
@@ -86,7 +86,10 @@ class Joint:
             ("prompt_tokens", "completion_tokens") if "prompt_tokens" in told else ("input_tokens", "output_tokens")
         )
         made = 0 if self.is_silent else told.get(answered) or 0
-        whole = {**told, asked: max(0, told[asked] - self.tokens), answered: made + self._begun}
+        prompt = max(0, told[asked] - self.tokens)
+        unseen = 0 if self._prompt_tokens is None else max(0, prompt - self._prompt_tokens)
+        # A busy engine puts several tokens into one event: what the prompt did not have at first was said.
+        whole = {**told, asked: prompt - unseen, answered: made + self._begun + unseen}
         if "total_tokens" in told:
             whole["total_tokens"] = whole[asked] + whole[answered]
         thought = told.get(THINKING)
@@ -98,14 +101,6 @@ class Joint:
                 whole[name] = {**details, "cached_tokens": min(details["cached_tokens"], whole[asked])}
         self.whole = read_told(whole) or self.whole
         return whole
-
-
-def read_told(told: Event, api: Api = Api.CHAT) -> Usage | None:
-    """Usage as an engine tells it, by default in OpenAI's words."""
-    try:
-        return usage_of(api, msgspec.convert(told, UsageTold))
-    except msgspec.ValidationError:
-        return None
 
 
 class Differs(Exception):  # noqa: N818 - no error of ours

@@ -120,6 +120,29 @@ def test_a_response_that_ends_with_half_a_character_has_its_length() -> None:
         assert read(Api.RESPONSES, said.told + joined).endings == read(Api.RESPONSES, told).endings
 
 
+@pytest.mark.parametrize("limit", [100, 7])
+def test_tokens_that_came_several_to_an_event_are_counted_by_the_prompt(limit: int) -> None:
+    """A busy engine does that; a message has told at its beginning how long its prompt is."""
+    body = json.dumps(MESSAGE | {"max_tokens": limit}).encode()
+    start, block, delta, *_ = Teller(PLAIN_STORY, "first").answer(Api.MESSAGES, body)
+    said_at_once = delta.replace(b'"Once"', b'"Once upon a"')
+    said = read_said(Api.MESSAGES, start + block + said_at_once, 3, withholds_usage=False)
+    rest = rest_of(body, said, sequences=1)
+    assert isinstance(rest, Rest)
+    stitch = rest.stitch(withholds_usage=False)
+    joined = stitched(stitch, b"".join(Teller(PLAIN_STORY, "next").answer(stitch.api, rest.asking.body)))
+    assert joined is not None
+    assert said.tokens == 1
+    # Events have told of two tokens less, so two more are asked for.
+    told = undisturbed(Api.MESSAGES, MESSAGE | {"max_tokens": limit + 2})
+    assert read(Api.MESSAGES, said.told + joined).usage == read(Api.MESSAGES, told).usage
+    charged = stitch.joint.whole
+    assert charged is not None
+    assert {"input_tokens": charged.prompt_tokens, "output_tokens": charged.completion_tokens} == read(
+        Api.MESSAGES, told
+    ).usage[-1]
+
+
 def test_usage_that_the_client_did_not_ask_for_is_withheld() -> None:
     """It was asked of both pods on our behalf."""
     told = undisturbed(Api.CHAT, CHAT)
