@@ -44,9 +44,19 @@ def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:
 
 def _nobody_for(fleet: Fleet, request: Request) -> Refused:
     model, regions = request.model, request.regions
-    if fleet.knows(model, regions) or fleet.may_hear_of(model, regions):
-        return Refused(Reason.NO_POD_READY, f"No pod that serves `{model}` is ready.", param="model", retry_after_s=2.0)
+    if fleet.knows(model, regions):
+        return _not_ready(f"No pod that serves `{model}` is ready.")
+    if fleet.misses(model):
+        return _not_ready(f"No pod serves `{model}` now.")
+    if fleet.may_hear_more(regions):
+        return _not_ready(
+            f"No pod that you may use is known to serve `{model}`; not all have told yet what they serve."
+        )
     if not fleet.knows(model):
         return Refused(Reason.UNKNOWN_MODEL, f"The model `{model}` does not exist.", param="model")
     words = f"The model `{model}` is served in no region that your requests may be computed in."
     return Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
+
+
+def _not_ready(words: str) -> Refused:
+    return Refused(Reason.NO_POD_READY, words, param="model", retry_after_s=2.0)

@@ -163,11 +163,15 @@ class Fleet:
         """Whether any pod has said what it serves."""
         return any(pod.has_told for pod in self._pods.values())
 
-    def may_hear_of(self, model: str, regions: frozenset[str] | None = None) -> bool:
-        """Whether a pod that is not known to serve `model` there may do so yet: nobody can say that there is none."""
-        if not self.is_whole or (model in self.named and not self.knows(model)):
-            return True
-        return any(not pod.has_told and (regions is None or pod.region in regions) for pod in self._pods.values())
+    def misses(self, model: str) -> bool:
+        """Whether the operator names a model that no pod serves."""
+        return model in self.named and not self.knows(model)
+
+    def may_hear_more(self, regions: frozenset[str] | None = None) -> bool:
+        """Whether pods there may serve what none is known to: nobody can say yet that there is none."""
+        return not self.is_whole or any(
+            not pod.has_told and (regions is None or pod.region in regions) for pod in self._pods.values()
+        )
 
     def _serving(self, model: str, regions: frozenset[str] | None) -> Iterator[Pod]:
         for pod in self._pods.values():

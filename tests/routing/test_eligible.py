@@ -113,7 +113,11 @@ def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
     """A pod or a source: the model may be theirs, so the client may come again; a pod elsewhere cannot help."""
     silent = Pod("http://b", Standing.BROKEN, region="eu", has_told=False)
     fleet = fleet_of(pod("a", region="us"), silent)
-    assert refusal(fleet, model="nope").reason is Reason.NO_POD_READY
+    refused = refusal(fleet, model="nope")
+    assert refused.reason is Reason.NO_POD_READY
+    assert (
+        "not all have told yet" in refused.message
+    )  # Who has misspelt a name is not told that its pods are only slow.
     assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.NO_POD_READY
     assert refusal(fleet, regions=frozenset({"asia"})).reason is Reason.REGION_NOT_ALLOWED
     fleet.put(replace(silent, has_told=True))
@@ -127,7 +131,8 @@ def test_a_model_that_the_operator_names_exists() -> None:
     """Also while it has no pod, as when it is scaled from zero; that names nothing in a region where it is not."""
     fleet = fleet_of(pod("a", region="us"))
     fleet.named = frozenset({MODEL, "asleep"})
-    assert refusal(fleet, model="asleep").reason is Reason.NO_POD_READY
+    refused = refusal(fleet, model="asleep")
+    assert (refused.reason, refused.message) == (Reason.NO_POD_READY, "No pod serves `asleep` now.")
     assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
     assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
 
@@ -135,7 +140,7 @@ def test_a_model_that_the_operator_names_exists() -> None:
 def test_a_known_model_without_a_ready_pod_is_refused_for_now() -> None:
     """Worth coming back for."""
     refused = refusal(fleet_of(pod("a", Standing.UNREADY)))
-    assert refused.reason is Reason.NO_POD_READY
+    assert (refused.reason, refused.message) == (Reason.NO_POD_READY, f"No pod that serves `{MODEL}` is ready.")
     assert refused.retry_after_s
     assert refused.retry_after_s > 0
 

@@ -62,17 +62,17 @@ async def test_what_is_not_known_yet_is_not_said_to_be_none() -> None:
     async with fake_pods(quick, slow), watching(static(quick.url), source, models=models) as watch:
         fleet = watch.router.fleet
         await watch.stands(quick.url, Standing.READY)
-        assert fleet.may_hear_of("nope")
+        assert fleet.may_hear_more()
         source.tell(slow.url)
         await slow.pulse.until(lambda: slow.asked.get("health", 0) > 1)
         assert fleet.is_whole
-        assert fleet.may_hear_of("nope")
+        assert fleet.may_hear_more()
         slow.health = 200
         await watch.stands(slow.url, Standing.READY)
-        assert not fleet.may_hear_of("nope")
-        assert fleet.may_hear_of("asleep")
+        assert not fleet.may_hear_more()
+        assert fleet.misses("asleep")
         watch.watcher.replace_models({})
-        assert not fleet.may_hear_of("asleep")
+        assert not fleet.misses("asleep")
 
 
 async def test_a_pod_is_what_its_sources_say() -> None:
