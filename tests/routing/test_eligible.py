@@ -115,9 +115,7 @@ def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
     fleet = fleet_of(pod("a", region="us"), silent)
     refused = refusal(fleet, model="nope")
     assert refused.reason is Reason.NO_POD_READY
-    assert (
-        "not all have told yet" in refused.message
-    )  # Who has misspelt a name is not told that its pods are only slow.
+    assert "not all have told yet" in refused.message, "who has misspelt a name is to guess it"
     assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.NO_POD_READY
     assert refusal(fleet, regions=frozenset({"asia"})).reason is Reason.REGION_NOT_ALLOWED
     fleet.put(replace(silent, has_told=True))

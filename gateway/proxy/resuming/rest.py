@@ -35,7 +35,7 @@ class Rest(Struct, frozen=True):
         return PATHS[self.asking.api]
 
     def recalled(self, recalled: Recalled) -> Rest:
-        """The same, now that it is known in tokens."""
+        """The same, now that it is known in tokens: none of them has to be reckoned from the prompt's length."""
         said = replace(self.said, tokens=recalled.tokens + self.said.tells_end, prompt_tokens=None)
         return Rest(said, ask_recalled(self.asking.body, said, recalled))
 

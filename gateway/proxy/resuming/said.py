@@ -48,7 +48,7 @@ class Said(Struct, frozen=True):
     token_ids: tuple[int, ...] | None = None
     prompt_ids: tuple[int, ...] | None = None
     prompt_tokens: int | None = None
-    """Where the answer began with how many they are, as a message does."""
+    """Where the answer has begun with their number, as a message does."""
     is_over: bool = False
     """All of the text was told, though not all that is told behind it."""
     tells_end: bool = False
@@ -257,4 +257,5 @@ def _prompt_ids(first: Event) -> tuple[int, ...] | None:
 def _prompt_tokens(api: Api, first: Event) -> int | None:
     message = first.get("message")
     usage = read_told(message.get("usage") or {}, api) if isinstance(message, dict) else None
-    return usage.prompt_tokens if usage is not None else None
+    # Some engines begin with 0 and tell at the end.
+    return usage.prompt_tokens or None if usage is not None else None

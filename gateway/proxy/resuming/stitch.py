@@ -86,10 +86,11 @@ class Joint:
             ("prompt_tokens", "completion_tokens") if "prompt_tokens" in told else ("input_tokens", "output_tokens")
         )
         made = 0 if self.is_silent else told.get(answered) or 0
-        prompt = max(0, told[asked] - self.tokens)
-        unseen = 0 if self._prompt_tokens is None else max(0, prompt - self._prompt_tokens)
-        # A busy engine puts several tokens into one event: what the prompt did not have at first was said.
-        whole = {**told, asked: prompt - unseen, answered: made + self._begun + unseen}
+        prompt, unseen = max(0, told[asked] - self.tokens), 0
+        if self._prompt_tokens is not None:
+            # A busy engine puts several tokens into one event: what the prompt did not have at first was said.
+            prompt, unseen = self._prompt_tokens, max(0, prompt - self._prompt_tokens)
+        whole = {**told, asked: prompt, answered: made + self._begun + unseen}
         if "total_tokens" in told:
             whole["total_tokens"] = whole[asked] + whole[answered]
         thought = told.get(THINKING)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gateway.proxy.answer.kept import Kept
 from gateway.proxy.answer.scanner import Scanner
 from gateway.proxy.resuming.rest import Rest, rest_of
-from gateway.proxy.resuming.said import read_said
-from gateway.proxy.resuming.stitch import stitched
+from gateway.proxy.resuming.said import Said, read_said
+from gateway.proxy.resuming.stitch import Joint, stitched
 from routing.request import Api
 from tests.gateway.proxy.resuming.hearing import read
 from tests.gateway.proxy.resuming.teller import PLAIN_STORY, STORIES, STORY, Event, Teller
@@ -120,27 +120,35 @@ def test_a_response_that_ends_with_half_a_character_has_its_length() -> None:
         assert read(Api.RESPONSES, said.told + joined).endings == read(Api.RESPONSES, told).endings
 
 
-@pytest.mark.parametrize("limit", [100, 7])
-def test_tokens_that_came_several_to_an_event_are_counted_by_the_prompt(limit: int) -> None:
-    """A busy engine does that; a message has told at its beginning how long its prompt is."""
-    body = json.dumps(MESSAGE | {"max_tokens": limit}).encode()
-    start, block, delta, *_ = Teller(PLAIN_STORY, "first").answer(Api.MESSAGES, body)
-    said_at_once = delta.replace(b'"Once"', b'"Once upon a"')
-    said = read_said(Api.MESSAGES, start + block + said_at_once, 3, withholds_usage=False)
+def gone_on_with(body: bytes, shown: bytes) -> tuple[Said, Joint, bytes]:
+    """A message that was cut behind what is shown; all that its client has seen of it in the end."""
+    said = read_said(Api.MESSAGES, shown, shown.count(b"\n\n"), withholds_usage=False)
     rest = rest_of(body, said, sequences=1)
     assert isinstance(rest, Rest)
     stitch = rest.stitch(withholds_usage=False)
     joined = stitched(stitch, b"".join(Teller(PLAIN_STORY, "next").answer(stitch.api, rest.asking.body)))
     assert joined is not None
-    assert said.tokens == 1
+    return said, stitch.joint, said.told + joined
+
+
+@pytest.mark.parametrize("limit", [100, 7])
+def test_tokens_that_came_several_to_an_event_are_counted_by_the_prompt(limit: int) -> None:
+    """A busy engine does that; a message has told at its beginning how long its prompt is, or 0 where it does not."""
+    body = json.dumps(MESSAGE | {"max_tokens": limit}).encode()
+    start, block, delta, *_ = Teller(PLAIN_STORY, "first").answer(Api.MESSAGES, body)
+    begun = block + delta.replace(b'"Once"', b'"Once upon a"')
     # Events have told of two tokens less, so two more are asked for.
-    told = undisturbed(Api.MESSAGES, MESSAGE | {"max_tokens": limit + 2})
-    assert read(Api.MESSAGES, said.told + joined).usage == read(Api.MESSAGES, told).usage
-    charged = stitch.joint.whole
-    assert charged is not None
-    assert {"input_tokens": charged.prompt_tokens, "output_tokens": charged.completion_tokens} == read(
-        Api.MESSAGES, told
-    ).usage[-1]
+    [usage] = read(Api.MESSAGES, undisturbed(Api.MESSAGES, MESSAGE | {"max_tokens": limit + 2})).usage
+
+    said, joint, told = gone_on_with(body, start + begun)
+    assert said.tokens == 1
+    assert read(Api.MESSAGES, told).usage == [usage]
+    assert joint.whole is not None
+    assert (joint.whole.prompt_tokens, joint.whole.completion_tokens) == (usage["input_tokens"], usage["output_tokens"])
+
+    _, joint, _ = gone_on_with(body, start.replace(b'"input_tokens":7', b'"input_tokens":0') + begun)
+    assert joint.whole is not None
+    assert joint.whole.completion_tokens == usage["output_tokens"] - 2, "the prompt was never said"
 
 
 def test_usage_that_the_client_did_not_ask_for_is_withheld() -> None:
