@@ -48,20 +48,7 @@ WORLD = (
 )
 """Standard modules by which a pure package would touch the world: loops, sockets, environment, clock, chance."""
 
-BANNED_WORDS = frozenset(
-    ("manager", "helper", "helpers", "util", "utils", "info", "data", "context", "process", "handle", "misc", "common")
-)
-
-NAMED_BY_OTHERS = frozenset(
-    (
-        "data_received",  # asyncio.Protocol
-        *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMaxClockInfo"),  # NVML, recorded
-    )
-)
-"""Names that a library calls us by, or that we answer in its place."""
-
-FILE_LINES = 400
-FUNCTION_LINES = 60
+BANNED_WORDS = frozenset(("manager", "helper", "helpers", "util", "utils", "misc", "common"))
 
 Rule = Callable[[Source], Iterator[str]]
 
@@ -140,21 +127,9 @@ def banned_names(source: Source) -> Iterator[str]:
     for node in source.nodes:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        is_exempt = node.name in NAMED_BY_OTHERS or (source.folder == "tests" and node.name.startswith("test_"))
+        is_exempt = source.folder == "tests" and node.name.startswith("test_")
         if not is_exempt and (banned := BANNED_WORDS.intersection(words_of(node.name))):
             yield source.fault(node, f"{node.name} says nothing ({', '.join(banned)})")
-
-
-def long_files(source: Source) -> Iterator[str]:
-    if (lines := source.text.count("\n")) > FILE_LINES:
-        yield f"{source.path}: {lines} lines, {FILE_LINES} at most"
-
-
-def long_functions(source: Source) -> Iterator[str]:
-    for node in source.functions():
-        lines = (node.end_lineno or node.lineno) - node.lineno + 1
-        if lines > FUNCTION_LINES:
-            yield source.fault(node, f"{node.name} has {lines} lines, {FUNCTION_LINES} at most")
 
 
 def silent_modules(source: Source) -> Iterator[str]:
@@ -179,8 +154,6 @@ RULES: tuple[Rule, ...] = (
     clock_readings,
     asynchrony,
     banned_names,
-    long_files,
-    long_functions,
     silent_modules,
     import_effects,
 )
@@ -213,11 +186,9 @@ PLANTED: tuple[tuple[Rule, str, str], ...] = (
     (asynchrony, "routing/a.py", "async def choose(): ..."),
     (asynchrony, "cascade/a.py", "rows = [row async for row in rows]"),
     (banned_names, "routing/a.py", "class KVManager: ..."),
-    (banned_names, "gateway/a.py", "class Pod:\n    async def handle_request(self): ..."),
+    (banned_names, "gateway/a.py", "class Pod:\n    async def helper(self): ..."),
     (banned_names, "gateway/utils/a.py", ""),
-    (banned_names, "tests/test_a.py", "def make_test_data(): ..."),
-    (long_files, "bench/a.py", "x = 1\n" * 401),
-    (long_functions, "tests/test_a.py", "def test_a():\n" + "    x = 1\n" * 60),
+    (banned_names, "tests/test_a.py", "def make_test_utils(): ..."),
     (silent_modules, "gateway/a.py", "x = 1"),
     (import_effects, "gateway/a.py", "import signal\nsignal.signal(1, print)"),
 )
@@ -241,10 +212,8 @@ ALLOWED: tuple[tuple[Rule, str, str], ...] = (
     (worldly_imports, "scorers/a.py", "from importlib.metadata import entry_points"),
     (worldly_imports, "routing/a.py", "from urllib.parse import urlsplit"),
     (asynchrony, "gateway/a.py", "async def forward(): ..."),
-    (banned_names, "gateway/a.py", "class Metadata: ...\ndef data_received(): ...\ndef contextual(): ..."),
-    (banned_names, "tests/test_a.py", "def test_bad_data_is_refused(): ..."),
-    (long_files, "bench/a.py", "x = 1\n" * 400),
-    (long_functions, "tests/test_a.py", "def test_a():\n" + "    x = 1\n" * 59),
+    (banned_names, "gateway/a.py", "class RequestContext: ...\ndef handle_request(): ...\ndef commonly(): ..."),
+    (banned_names, "tests/test_a.py", "def test_common_faults_are_refused(): ..."),
     (import_effects, "gateway/__main__.py", 'if __name__ == "__main__":\n    main()'),
 )
 
