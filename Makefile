@@ -19,7 +19,7 @@ REAL ?=
 # Options for pytest, as in `make test ARGS="-k ledger -x"`.
 ARGS ?=
 
-.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers fuzz fuzz-long chaos soak attacks wheel \
+.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request fuzz fuzz-long chaos soak attacks wheel \
 	bench-overhead bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
 
@@ -94,6 +94,10 @@ types: $(READY) ## Run mypy, strict.
 
 layers: $(READY) ## Who may import whom, and how the code is cut (seconds).
 	@$(BIN)/python -m pytest --quiet tests/test_layers.py tests/test_repository.py
+
+trace-request: $(READY) ## Files, switches and calls of one streamed chat, with and without a policy (ARGS=--files).
+	@$(BIN)/python -m tests.house.trace_request $(ARGS)
+	@$(BIN)/python -m tests.house.shape
 
 fuzz: $(READY) ## Run the property tests for long (profile nightly).
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile nightly --timeout 3600 $(ARGS)
