@@ -18,12 +18,14 @@ KEEP ?=
 REAL ?=
 # Options for pytest, as in `make test ARGS="-k ledger -x"`.
 ARGS ?=
+# The commit that `make bench-paired` compares with.
+AGAINST ?= HEAD~1
 # Test processes. Tests wait more than they compute, so there may be more of them than cores.
 JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request fuzz fuzz-long chaos soak attacks wheel \
-	bench-overhead bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc \
+	bench-overhead bench-paired bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
 
 help: ## List the verbs.
@@ -127,6 +129,10 @@ wheel: $(READY) ## Build the wheel and the source archive into dist/.
 bench-overhead: $(READY) ## CPU, memory and latency beside nginx and the Rust routers (ARGS=--quick; half an hour).
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
 	@$$($(BIN)/python -m bench.interpreter) -m bench.overhead --keep bench/overhead/last.txt $(ARGS)
+
+bench-paired: $(READY) ## What this checkout costs beside another commit (AGAINST=COMMIT; 20 minutes).
+	@$$($(BIN)/python -m bench.interpreter) -m bench.overhead.paired --against "$(AGAINST)" \
+		--keep bench/overhead/paired.txt $(ARGS)
 
 bench-decide: $(READY) ## What one decision costs, by pods and prompt length (ARGS=--quick; minutes).
 	@$$($(BIN)/python -m bench.interpreter) -m bench.decide --keep bench/decide.last.txt $(ARGS)

@@ -62,6 +62,8 @@ class Kind:
     command: Callable[[int, Sequence[str], Path], list[str]]
     """Port to listen on, pods, a folder of its own."""
     how_to_get: str = ""
+    root: Path = ROOT
+    """The checkout that it is started in."""
 
     @property
     def is_there(self) -> bool:
@@ -116,7 +118,7 @@ def _launch(kind: Kind, pods: Sequence[str], folder: Path) -> Running:
     folder.mkdir(parents=True)
     port = free_port()
     with (folder / OUTPUT).open("wb") as output:
-        process = subprocess.Popen(kind.command(port, pods, folder), cwd=ROOT, stdout=output, stderr=output)
+        process = subprocess.Popen(kind.command(port, pods, folder), cwd=kind.root, stdout=output, stderr=output)
     return Running(kind, port, process, folder)
 
 
