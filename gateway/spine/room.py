@@ -45,9 +45,7 @@ class Seat:
 
     __slots__ = ("avoid", "future", "owner", "waiter")
 
-    def __init__(
-        self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement], owner: Owner
-    ) -> None:
+    def __init__(self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement], owner: Owner) -> None:
         self.waiter = waiter
         self.avoid = avoid
         self.future = future
@@ -80,7 +78,7 @@ class Room:
         self._granted: dict[Placement, tuple[Waiter, Owner]] = {}
         """Until they are settled."""
         self._stirring: asyncio.Handle | None = None
-        self._ticker = Ticker(LOOP, self._look, lambda: self._seats)
+        self._ticker = Ticker(LOOP, STIR_S, self._look, lambda: self._seats)
         if admission is not None:
             self.admit_by(admission)
 
@@ -171,7 +169,7 @@ class Room:
         seat = self._seats[waiter.number] = Seat(waiter, avoid, loop.create_future(), asyncio.current_task())
         queue.put(waiter, self._clock())
         self.stir()
-        self._ticker.start(STIR_S)
+        self._ticker.start()
         try:
             return await seat.future
         except asyncio.CancelledError:
