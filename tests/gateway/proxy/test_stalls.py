@@ -97,7 +97,7 @@ async def test_one_stream_that_is_stuck_does_not_condemn_its_engine() -> None:
 
 
 async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
-    """One waits on each engine; others are answered by both at once, between two looks. None hangs, nothing is moved."""
+    """One waits on each engine; others are answered at once, between two looks. No engine hangs, nothing moves."""
     async with a_rig(pods=2) as rig:
         rig.front.pool.bear(IMPATIENT)
         released = asyncio.Event()
