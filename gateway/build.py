@@ -21,6 +21,7 @@ from gateway.identity.keyring import Keyring
 from gateway.ladders.at_work import served_ladders
 from gateway.ladders.ladders import Ladders
 from gateway.metrics.at_work import Counts
+from gateway.metrics.errors import CallbackErrors
 from gateway.others import Others
 from gateway.pairs.at_work import make_pairs
 from gateway.proxy.client.front import Front
@@ -61,7 +62,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     life, receipts, others = Life(), Receipts(), Others()
     say, logs = open_logs(settings, prices, host)
     router = Router(settings.routing.scorers, index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks))
-    counts = Counts(router, prices, say)
+    counts, errors = Counts(router, prices, say), CallbackErrors(say)
     static, pod_file = Static(settings.static_pods), WatchedFile(file, say) if (file := settings.pod_file) else None
     means = Means(say, clock, draw, Pushed(router, clock).take)
     sources: list[Source] = [static, *filter(None, [pod_file]), *asked_sources(settings, means)]
@@ -99,12 +100,14 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
         on_refused=lambda refused: counts.tallies.count_early(refused.reason),
     )
     parts = (tls, router, receipts, probes, static, pod_file, watcher, passage, room, quotas, ladders)
-    gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, others)
+    gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, others, errors)
+    errors.after = room.reconcile
     gateway.background += [issuer.run, canaries.run]
     front.pool.bear(settings.stalls)
     watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
     counts.show(gateway)
     gateway.registry.register(canaries)
+    gateway.registry.register(errors)
     return gateway
 
 

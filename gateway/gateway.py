@@ -18,6 +18,7 @@ from gateway.fleet.watcher import Watcher
 from gateway.identity.keyring import Keyring
 from gateway.ladders.ladders import Ladders
 from gateway.log import EventLog, OutcomeLog
+from gateway.metrics.errors import CallbackErrors
 from gateway.metrics.exposition import make_registry
 from gateway.others import Others
 from gateway.proxy.client.front import Front
@@ -77,6 +78,8 @@ class Gateway:
     ladders: Ladders
     front: Front
     others: Others
+    errors: CallbackErrors
+    """The exception handler of its event loop."""
     registry: CollectorRegistry = field(default_factory=make_registry)
     """Of what is shown as metrics."""
     background: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)

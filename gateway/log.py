@@ -17,6 +17,7 @@ from functools import lru_cache
 import msgspec
 
 from gateway.config.models import ModelEntry
+from gateway.guard import report, run
 from gateway.ladders.climbed import Climbed
 from gateway.lines import LineWriter
 from gateway.spine.outcome import CLIENT_GONE_STATUS, Outcome
@@ -44,7 +45,7 @@ class OutcomeLog:
     def witness(self, outcome: Outcome) -> None:
         """Take note of a request that has ended."""
         if not self._waiting:
-            asyncio.get_running_loop().call_later(FLUSH_S, self._flush_some)
+            asyncio.get_running_loop().call_later(FLUSH_S, run, "log", self._flush_some)
         self._waiting.append(outcome)
 
     def flush(self) -> None:
@@ -55,14 +56,23 @@ class OutcomeLog:
     def _flush_some(self) -> None:
         if not self._waiting:
             return
-        self._hand_over()
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush_some)
+        try:
+            self._hand_over()
+        finally:
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(run, "log", self._flush_some)
 
     def _hand_over(self) -> None:
         some, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
-        if lines := b"".join(map(self._encode, some)):
+        if lines := b"".join(map(self._encoded, some)):
             self.writer.put(lines, len(some))
+
+    def _encoded(self, outcome: Outcome) -> bytes:
+        try:
+            return self._encode(outcome)
+        except Exception as error:  # noqa: BLE001 - of this line alone: the others are written
+            report("log", error)
+            return b""
 
 
 class EventLog:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gateway.config.values import Settings
+from gateway.guard import report, restarted
 from gateway.identity.load import load_policy
 from gateway.log import EventLog
 from tenancy.document import Invalid
@@ -21,6 +22,7 @@ POLL_S = 2.0
 Stamps = frozenset[tuple[str, int, int, int]]
 
 
+@restarted("policy watch")
 async def watch_policy(
     settings: Callable[[], Settings],
     in_force: Callable[[], Policy | None],
@@ -37,7 +39,7 @@ async def watch_policy(
         before, seen = seen, await asyncio.to_thread(_stamps, settings(), in_force())
         if seen == known or seen != before:
             continue  # nothing new, or somebody is still writing
-        known = seen  # of before it is read: what changes meanwhile is seen next time
+        before, known = known, seen  # of before it is read: what changes meanwhile is seen next time
         try:
             policy = await asyncio.to_thread(load_policy, settings(), variables)
             if policy == in_force():
@@ -45,6 +47,10 @@ async def watch_policy(
             faults = await renew(policy)
         except Invalid as invalid:
             faults = [str(fault) for fault in invalid.faults]
+        except Exception as error:  # noqa: BLE001 - reported; the files are read again at the next look
+            report("policy watch", error)
+            known = before
+            continue
         if faults:
             say("error", "policy refused, the old one stays", faults=faults)
             continue

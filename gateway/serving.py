@@ -26,6 +26,7 @@ from gateway.config.values import Settings
 from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
 from gateway.log import Bridge, EventLog
+from gateway.metrics.errors import CallbackErrors
 from gateway.metrics.port import metrics_app
 from gateway.ports import addresses_of, cannot_listen, open_port
 from gateway.reload import Reloader
@@ -84,6 +85,7 @@ async def furnished(gateway: Gateway) -> AsyncIterator[None]:
         stack.callback(_close_logs, gateway)
         stack.push_async_callback(gateway.probes.close)
         stack.enter_context(bridged(gateway.say))
+        stack.enter_context(caught(gateway.errors))
         yield
 
 
@@ -226,6 +228,17 @@ async def _serve_on(gateway: Gateway, signals: Signals) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(lame_duck_s):
             await signals.cut.wait()
+
+
+@contextmanager
+def caught(errors: CallbackErrors) -> Iterator[None]:
+    """Exceptions in callbacks are counted and logged by these."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(errors)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(None)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable
 
 from gateway.config.listening import TlsFiles
+from gateway.guard import report, restarted
 from tenancy.document import Fault, Invalid
 
 Say = Callable[..., None]
@@ -36,6 +37,7 @@ def check_certificate(files: TlsFiles) -> None:
     load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
 
 
+@restarted("certificate")
 async def renew(tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: Say, *, poll_s: float = 30.0) -> None:
     """Load the certificate anew whenever its files change, until cancelled.
 
@@ -52,6 +54,8 @@ async def renew(tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: 
             load_certificate(tls, named)
         except Invalid as invalid:
             say("error", "certificate is bad, the old one stays", error=str(invalid))
+        except Exception as error:  # noqa: BLE001 - reported; the files are read again at the next look
+            report("certificate", error)
         else:
             say("info", "certificate renewed", file=str(named.cert))
             loaded = found

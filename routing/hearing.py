@@ -6,7 +6,7 @@ origin has stated what it has open, or is forgotten, the ledger holds exactly th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from routing.affinity import LastSeen, Whereabouts
@@ -38,10 +38,11 @@ class Peer(Learner, Protocol):
 class Heard:
     """One request that another router has open."""
 
-    __slots__ = ("charge", "has_begun", "model", "trace")
+    __slots__ = ("charge", "engine", "has_begun", "model", "trace")
 
-    def __init__(self, charge: Charge, model: str = "", trace: Trace | None = None) -> None:
+    def __init__(self, charge: Charge, engine: str, model: str = "", trace: Trace | None = None) -> None:
         self.charge = charge
+        self.engine = engine
         self.model = model
         self.trace = trace
         """None where only its charge was ever heard of."""
@@ -72,6 +73,8 @@ class Hearing:
         """Words that could not be taken: of engines that are not known here, or with numbers that cannot be."""
         self.gaps = 0
         """How often batches were missing."""
+        self.spoke: Callable[[str, float], None] = lambda _engine, _now_s: None
+        """Called with an engine that has answered another router's request, and when that was heard."""
         self._peer = peer
         self._origins: dict[int, Origin] = {}
 
@@ -149,7 +152,7 @@ class Hearing:
             case FirstToken():
                 self._begin(origin, word, now_s)
             case Settled():
-                self._settle(origin, word)
+                self._settle(origin, word, now_s)
             case Ended(number):
                 if (heard := origin.open.pop(number, None)) is not None:
                     self._end(heard, now_s)
@@ -175,6 +178,7 @@ class Hearing:
         if heard is None or heard.has_begun:
             return
         self._start(heard, now_s)
+        self.spoke(heard.engine, now_s)
         if word.work_tokens == 0:
             return  # Its prefill was done elsewhere.
         if 0 < word.work_tokens <= MOST_TOKENS and 0 < word.took_s <= MOST_SECONDS:
@@ -182,7 +186,7 @@ class Hearing:
         else:
             self.strange += 1
 
-    def _settle(self, origin: Origin, word: Settled) -> None:
+    def _settle(self, origin: Origin, word: Settled, now_s: float) -> None:
         heard, peer = origin.open.get(word.number), self._peer
         if heard is None:
             return
@@ -193,6 +197,8 @@ class Hearing:
         if not _is_sane_settlement(word):
             self.strange += 1
             return
+        if word.prompt_tokens or word.completion_tokens:
+            self.spoke(heard.engine, now_s)
         if word.decode_s is not None:
             tokens = word.completion_tokens // charge.sequences - 1
             peer.costs.observe_decode(charge.slot, word.running, tokens, word.decode_s)
@@ -231,7 +237,7 @@ class Hearing:
             now_s=now_s,
             queues=said.queues,
         )
-        heard = origin.open[said.number] = Heard(charge)
+        heard = origin.open[said.number] = Heard(charge, said.engine)
         return heard
 
     def _start(self, heard: Heard, now_s: float) -> None:

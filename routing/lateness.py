@@ -7,7 +7,10 @@ while nobody was asked, not while we ourselves were held up, and not while the c
 
 A silence is the engine's for as long as whoever is told now has waited for it. What another stream was silent for
 beyond that is its own: the engine was alive. So a stream that is mute for good neither teaches that its engine is slow
-nor hides behind it, however few others there are. Knows no connection and no clock; whoever looks tells the time.
+nor hides behind it, however few others there are.
+
+Signs of life of an engine are also answers that begin and end between two looks, answers of another model that it
+serves, and what other gateways report of it. Knows no connection and no clock; whoever looks tells the time.
 """
 
 from __future__ import annotations
@@ -83,10 +86,10 @@ class Peers:
         """The longest silence of late of the middle one among them."""
         return median_low(pulse.together.seconds for pulse in self.pulses.values())
 
-    def forget(self, now_s: float) -> None:
-        """Let those go that nobody has asked for long."""
-        for engine in [name for name, pulse in self.pulses.items() if now_s - pulse.looked_s > FORGOTTEN_S]:
-            del self.pulses[engine]
+    def forget(self, now_s: float) -> list[Pulse]:
+        """Let those go that nobody has asked for long. Returns them."""
+        gone = [name for name, pulse in self.pulses.items() if now_s - pulse.looked_s > FORGOTTEN_S]
+        return [self.pulses.pop(name) for name in gone]
 
 
 class Pulse:
@@ -94,10 +97,14 @@ class Pulse:
 
     __slots__ = (
         *("_bound_as_of_s", "_bound_s", "_bounds", "_broken_s", "_most_s", "_peers", "_quiet_s"),
-        *("alive_s", "alone", "given_up_s", "has_spoken", "listening", "looked_s", "most_between_looks_s", "together"),
+        *("alive_s", "alone", "given_up_s", "has_spoken", "listening", "looked_s", "most_between_looks_s", "of_engine"),
+        "together",
     )
 
-    def __init__(self, bounds: Bounds, most_s: float, peers: Peers, now_s: float) -> None:
+    def __init__(self, bounds: Bounds, most_s: float, peers: Peers, of_engine: set[Pulse], now_s: float) -> None:
+        """`of_engine`: the pulses of the same engine, this one included, whichever model they are of."""
+        self.of_engine = of_engine
+        of_engine.add(self)
         self._bounds = bounds
         self._most_s = most_s
         self._peers = peers
@@ -140,17 +147,26 @@ class Pulse:
         passed_s, self.looked_s = min(now_s - self.looked_s, self.most_between_looks_s), now_s
         self._quiet_s += passed_s
 
-    def beat(self, now_s: float, silent_s: float) -> None:
-        """It has said something to somebody who has had nothing for so long: so long has it been silent, as we know."""
+    def beat(self, now_s: float, silent_s: float, *, teaches: bool = True) -> None:
+        """It has said something to somebody who has had nothing for so long: so long has it been silent, as we know.
+
+        Where that does not teach how long it is silent, it only shows that it lives.
+        """
         self.look(now_s)
         self.given_up_s, self.has_spoken = -inf, True
         broken_s = min(silent_s, self._quiet_s)
         if broken_s <= self._broken_s:  # Who was heard before in this very look has waited as long.
             return
-        for longest in (self.together, self.alone):
-            longest.fade(broken_s - self._broken_s, self._bounds.half_s)
-        self.together.saw(broken_s)
+        if teaches:
+            for longest in (self.together, self.alone):
+                longest.fade(broken_s - self._broken_s, self._bounds.half_s)
+            self.together.saw(broken_s)
         self._broken_s = broken_s
+
+    def lives(self, now_s: float) -> None:
+        """The engine has answered somebody whom this pulse does not know."""
+        if self.listening:
+            self.beat(now_s, inf, teaches=False)
 
     def _settle(self) -> None:
         """Reckon with what was said in the last look only now: its other streams may have been told a moment later."""
@@ -235,7 +251,11 @@ class Vigil:
         if self._has_begun and self._holds_back:
             self._silent_s, self._alone_s = min(self._silent_s, pulse.most_between_looks_s), 0.0
         if not self._was_paused:
-            pulse.beat(now_s, self._silent_s)
+            # A whole answer is silent until its last token, however lively its engine is.
+            pulse.beat(now_s, self._silent_s, teaches=self._is_telling or self._has_begun)
+            if len(pulse.of_engine) > 1:
+                for other in pulse.of_engine - {pulse}:
+                    other.lives(now_s)
         if self._has_begun:
             pulse.alone.saw(self._alone_s)
         self._has_begun, self.expected_s = True, 0.0
@@ -267,6 +287,11 @@ class Vigil:
             return Late.STREAM
         return None
 
+    def answered(self, now_s: float) -> None:
+        """The engine has answered to the end, perhaps all of it since the last look."""
+        self.heard(now_s, has_begun=True)
+        self.over()
+
     def over(self) -> None:
         """The answer has ended, however it did."""
         self._pulse.listening.discard(self)
@@ -288,6 +313,7 @@ class Lateness:
         self._bounds = bounds
         self._most_s = most_s
         self._models: dict[str, Peers] = {}
+        self._engines: dict[str, set[Pulse]] = {}
         self.found: Counter[Late] = Counter()
         """How often an engine was given up, and how often one stream of several."""
 
@@ -307,9 +333,17 @@ class Lateness:
             peers = self._models[model] = Peers(self.found)
         pulse = peers.pulses.get(engine)
         if pulse is None:
-            peers.forget(now_s)
-            pulse = peers.pulses[engine] = Pulse(self._bounds, self._most_s, peers, now_s)
+            for gone in peers.forget(now_s):
+                gone.of_engine.discard(gone)
+            self._engines = {name: pulses for name, pulses in self._engines.items() if pulses}
+            of_engine = self._engines.setdefault(engine, set())
+            pulse = peers.pulses[engine] = Pulse(self._bounds, self._most_s, peers, of_engine, now_s)
         return Vigil(pulse, self._bounds, expected_s, now_s, is_telling=is_telling, holds_back=holds_back)
+
+    def spoke(self, engine: str, now_s: float) -> None:
+        """An engine has answered somebody elsewhere."""
+        for pulse in self._engines.get(engine, ()):
+            pulse.lives(now_s)
 
     def bound_s(self, engine: str, model: str) -> float | None:
         """For how long an engine may say nothing now; None where it was never asked."""

@@ -184,7 +184,11 @@ class Ledger:
         self.last_turn[slot] = self._turns
         self._sum_up(slot)
         if self.watch is not None:
-            self.watch.charged(charge, now_s)
+            try:
+                self.watch.charged(charge, now_s)
+            except BaseException:
+                self.release(charge, now_s)
+                raise
         return charge
 
     def _enqueue(self, charge: Charge, now_s: float) -> None:
@@ -232,11 +236,13 @@ class Ledger:
         if charge.released:
             return
         charge.released = True
-        self.prefill_done(charge, now_s)
-        slot = charge.slot
-        self.running[slot] -= charge.sequences
-        self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0
-        self._sum_up(slot)
+        try:
+            self.prefill_done(charge, now_s)
+        finally:
+            slot = charge.slot
+            self.running[slot] -= charge.sequences
+            self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0
+            self._sum_up(slot)
         if self.watch is not None:
             self.watch.ended(charge, now_s)
 

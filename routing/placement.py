@@ -203,11 +203,13 @@ class Placement:
     def release(self, now_s: float) -> None:
         """The request has left the engine, however it ended. Safe to call again."""
         learner = self._learner
-        if self.prefill is not None:
-            self.prefill.release(now_s)
-        if self.first_token_s is None:
-            learner.index.retract(self._trace)
-        learner.ledger.release(self._charge, now_s)
+        try:
+            if self.prefill is not None:
+                self.prefill.release(now_s)
+            if self.first_token_s is None:
+                learner.index.retract(self._trace)
+        finally:
+            learner.ledger.release(self._charge, now_s)
         if learner.voice is not None:
             learner.voice.ended(self._charge)
         if self.request.sight is not None:

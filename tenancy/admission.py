@@ -216,7 +216,10 @@ class Admission:
         self.stalls.learn(placement.charge, running, each, now_s)
 
     def leave(self, waiter: Waiter) -> None:
-        """It has ended, or has gone."""
+        """It has ended, or has gone. Safe to call again."""
+        if waiter.is_over:
+            return
+        waiter.is_over = True
         waiter.line.service.leave(waiter.tenant)
 
     def overloaded(self, waiter: Waiter, now_s: float, late_s: float, draw: float) -> Refused:

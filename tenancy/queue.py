@@ -50,6 +50,9 @@ class Waiter:
     charged: float = 0.0
     """Service that its tenant was charged when it was placed."""
     has_left: bool = False
+    """The queue, or never stood in it."""
+    is_over: bool = False
+    """Whether its tenant has one request less for it already."""
     queue: Queue = field(init=False, repr=False)
     line: Line = field(init=False, repr=False)
     """Where it stands, or would."""

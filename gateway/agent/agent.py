@@ -14,6 +14,7 @@ from gateway.agent.heart import Rhythm
 from gateway.agent.loads import Loads
 from gateway.agent.server import Asker, Server, Spot
 from gateway.discovery.record import MOST_PODS, EngineLoad, Record, Registered, State
+from gateway.guard import restarted
 from routing.facts import BadFacts, PodFacts, read_facts
 
 Say = Callable[..., None]
@@ -77,6 +78,7 @@ class Agent:
     def _note_loads(self) -> None:
         self.loads_came()
 
+    @restarted("agent")
     async def run(self) -> None:
         """Look until cancelled."""
         while True:

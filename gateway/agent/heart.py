@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 
 from gateway.config.redis_place import RedisPlace
 from gateway.discovery.record import BadRecord, Record, channel, key, write_record
+from gateway.guard import restarted
 from gateway.warmth.redis_bridge import heed_cancel
 from gateway.warmth.redis_client import Client, connected
 
@@ -76,6 +77,7 @@ class Heart:
         self._loaded.set()
         self._something.set()
 
+    @restarted("heartbeat")
     async def run(self) -> None:
         """Beat until cancelled."""
         wait_s = FIRST_WAIT_S

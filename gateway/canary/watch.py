@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.guard import restarted
 from gateway.spine.outcome import Outcome
 from routing.canary import Canary, Rollout, Stage
 from routing.fleet import Fleet
@@ -30,6 +31,7 @@ class CanaryWatch(Collector):
         self._say = say
         self._clock = clock
 
+    @restarted("canary")
     async def run(self) -> None:
         """Look for who is next now and then, until cancelled."""
         while True:

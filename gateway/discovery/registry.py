@@ -16,6 +16,7 @@ from gateway.config.redis_place import RedisPlace
 from gateway.discovery.record import BadRecord, Record, channel, keys_pattern, read_record
 from gateway.discovery.roll import MOST_AGENTS, Roll
 from gateway.discovery.source import Tell
+from gateway.guard import restarted
 from gateway.warmth.redis_bridge import heed_cancel
 from gateway.warmth.redis_client import Client, connected
 
@@ -99,6 +100,7 @@ class Registry:
             self._say("warning", words, redis=str(self._place), keep_s=self._keep_s, error=type(error).__name__)
         return was_away
 
+    @restarted("discovery")
     async def _keep_count(self, tell: Tell) -> None:
         """Forget agents that have fallen silent; while Redis is away, all of them at once and late."""
         while True:

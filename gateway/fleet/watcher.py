@@ -21,6 +21,7 @@ from gateway.fleet.probe import Health, Prober
 from gateway.fleet.scrape import Page
 from gateway.fleet.shown import as_shown
 from gateway.fleet.watched import WatchedPod
+from gateway.guard import report, restarted
 from gateway.spine.carrier import LegEnd
 from routing.pods import EngineShape, Pod, Standing
 from routing.router import Router
@@ -172,11 +173,13 @@ class Watcher:
 
     # -- which pods there are --------------------------------------------------------------------------------------
 
+    @restarted("discovery")
     async def _follow(self, source: Source) -> None:
         while True:
             try:
                 return await source.follow(lambda found: self._take_found(source, found))
             except Exception as error:  # noqa: BLE001 - no odd answer of a source may end the watching of all
+                report("discovery", error)
                 self._say(
                     "error", "a source of pods failed, its last list stands", source=source.name, error=repr(error)
                 )
@@ -223,12 +226,14 @@ class Watcher:
 
     # -- how each of them is ---------------------------------------------------------------------------------------
 
+    @restarted("pod probes")
     async def _watch(self, pod: WatchedPod) -> None:
         while True:
             async with self._slots:
                 try:
                     await self._look(pod)
                 except Exception as error:  # noqa: BLE001 - one odd pod must not end the watching of all
+                    report("pod probes", error)
                     self._say("error", "watching failed", pod=pod.url, error=repr(error))
             pod.was_looked_at = True
             self._note_look()

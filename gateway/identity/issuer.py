@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import aiohttp
 
+from gateway.guard import restarted
 from gateway.identity.tokens import KeySet, read_keys
 from gateway.log import EventLog
 from tenancy.document import Wrong
@@ -65,6 +66,7 @@ class Issuer:
         self._wake.set()
         return True
 
+    @restarted("token issuer")
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+from gateway.guard import report, run
 from gateway.log import EventLog
 from gateway.processes.channel import Channel
 from gateway.processes.orders import Drained, Orders, Ping, Renew, Renewed, Reopen
@@ -65,11 +66,14 @@ async def _obey(
                     renew(fresh)
                 except Invalid as invalid:
                     channel.send(Renewed(tuple(map(str, invalid.faults))))
+                except Exception as error:  # noqa: BLE001 - reported; a child that ends for it would serve nothing
+                    report("supervisor", error)
+                    channel.send(Renewed((f"it could not be taken up: {type(error).__name__}",)))
                 else:
                     channel.send(Renewed())
             case Drained():
-                keep_drained(word)
+                run("supervisor", keep_drained, word)
             case Reopen():
-                reopen_logs()
+                run("supervisor", reopen_logs)
             case Ping():
                 channel.send(word)

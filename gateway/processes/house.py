@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog
+from gateway.metrics.errors import CallbackErrors
 from gateway.metrics.port import metrics_app
 from gateway.ports import open_socket
 from gateway.processes.channel import Channel
@@ -17,7 +18,7 @@ from gateway.processes.child import socket_of
 from gateway.processes.duty import obeying
 from gateway.processes.orders import Orders, Started
 from gateway.reload import Fresh
-from gateway.serving import bridged, taking_signals
+from gateway.serving import bridged, caught, taking_signals
 from gateway.warmth.service import Warmth
 
 
@@ -28,7 +29,8 @@ async def be_warmth(orders: Orders, channel: Channel, where: Path) -> None:
         collector(registry=registry)
     writer = LineWriter(STDOUT, lock=orders.host.lock("stdout"))
     say = EventLog(writer, settings.log_level, process=orders.name)
-    warmth = Warmth(settings, where, say, registry)
+    warmth, errors = Warmth(settings, where, say, registry), CallbackErrors(say)
+    registry.register(errors)
 
     def renew(fresh: Fresh) -> None:
         say.level = fresh.settings.log_level
@@ -37,6 +39,7 @@ async def be_warmth(orders: Orders, channel: Channel, where: Path) -> None:
     async with AsyncExitStack() as stack:
         stack.callback(writer.close)
         stack.enter_context(bridged(say))
+        stack.enter_context(caught(errors))
         signals = stack.enter_context(taking_signals(None))
         await stack.enter_async_context(obeying(orders, channel, signals, say, renew=renew))
         app = metrics_app(registry, lambda: True)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from gateway.guard import restarted
 from gateway.log import EventLog
 from gateway.processes.child import CannotStart, Child
 from gateway.processes.orders import Orders
@@ -60,6 +61,7 @@ class Seat:
         """Who is at work here now."""
         return self._child if self._child is not None and self._child.is_at_work else None
 
+    @restarted("supervisor")
     async def keep(self) -> None:
         """Have a child here, always."""
         pause_s = 0.0
@@ -122,6 +124,7 @@ class Seat:
             return status, ()
         return status, failure.lines if isinstance(failure, CannotStart) else (str(failure),)
 
+    @restarted("supervisor")
     async def _watch(self, child: Child) -> None:
         """End a child that is there and does nothing any more."""
         while child.unanswered < MOST_UNANSWERED:

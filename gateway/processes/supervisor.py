@@ -20,6 +20,7 @@ from gateway.config.values import Settings
 from gateway.identity.load import load_policy
 from gateway.lines import STDOUT, LineWriter
 from gateway.log import EventLog
+from gateway.metrics.errors import CallbackErrors
 from gateway.policy_watch import watch_policy
 from gateway.ports import addresses_of, bindings_of, open_port, reserve_port
 from gateway.processes.admin import TeamAdmin
@@ -27,7 +28,7 @@ from gateway.processes.child import CannotStart
 from gateway.processes.metrics import Counts, team_metrics_app
 from gateway.processes.team import Team
 from gateway.reload import Fresh, Reread, needs_restart, read_anew
-from gateway.serving import Signals, bridged, taking_signals, warn_of_idle_settings
+from gateway.serving import Signals, bridged, caught, taking_signals, warn_of_idle_settings
 from tenancy.document import Invalid
 from tenancy.policy import Policy
 
@@ -44,6 +45,7 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
         stack.callback(writer.close)
         say = EventLog(writer, settings.log_level)
         stack.enter_context(bridged(say))
+        stack.enter_context(caught(CallbackErrors(say)))
         traffic = await reserve_port("listen", settings.listen)
         reserved = [*traffic, *await _reserved_for_envoys(settings.extproc)]
         for held in reserved:

@@ -10,11 +10,16 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from gateway.guard import Ticker, report
+
 FORBEARANCE = 8
 """Looks within the shortest of all waits."""
 
 SHORTEST_PERIOD_S = 0.01
 LONGEST_PERIOD_S = 1.0
+
+LOOP = "patrol"
+"""The name under which exceptions are reported."""
 
 
 class Watched(Protocol):
@@ -30,37 +35,35 @@ class Patrol:
 
     def __init__(self, *waits_s: float) -> None:
         """`waits_s`: how long those it looks at may wait."""
-        self._period_s = LONGEST_PERIOD_S
         self._watched: set[Watched] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._ticker = Ticker(LOOP, LONGEST_PERIOD_S, self._walk, lambda: self._watched)
         self.heed(*waits_s)
 
     def __repr__(self) -> str:
-        return f"<Patrol of {len(self._watched)} every {self._period_s} s>"
+        return f"<Patrol of {len(self._watched)} every {self._ticker.period_s} s>"
 
     def __len__(self) -> int:
         return len(self._watched)
 
     def heed(self, *waits_s: float) -> None:
         """Look often enough for these as well."""
-        self._period_s = min(self._period_s, max(SHORTEST_PERIOD_S, min(waits_s) / FORBEARANCE))
+        ticker = self._ticker
+        ticker.period_s = min(ticker.period_s, max(SHORTEST_PERIOD_S, min(waits_s) / FORBEARANCE))
 
     def watch(self, one: Watched) -> None:
         self._watched.add(one)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._period_s, self._walk)
+        self._ticker.start()
 
     def leave(self, one: Watched) -> None:
         self._watched.discard(one)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._ticker.stop()
 
     def _walk(self) -> None:
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
+        now_s = asyncio.get_running_loop().time()
         for one in tuple(self._watched):
-            one.check(now_s)
-        self._timer = loop.call_later(self._period_s, self._walk) if self._watched else None
+            try:
+                one.check(now_s)
+            except Exception as error:  # noqa: BLE001 - of this one alone: the others are looked at
+                report(LOOP, error)

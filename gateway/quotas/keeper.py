@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from gateway.guard import restarted
 from gateway.log import EventLog
 from gateway.quotas.lender import Lender, LenderAway
 from tenancy.limits.apart import GRACE_S, cap_apart, float_of, stretch
@@ -76,11 +77,15 @@ class Keeper:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._lender.run(), name="lender")
             try:
-                while True:
-                    await self._beat()
-                    await asyncio.sleep(BEAT_S if self._has_heard else FIRST_BEAT_S)
+                await self._keep_time()
             finally:
                 await self._say_farewell()
+
+    @restarted("limits")
+    async def _keep_time(self) -> None:
+        while True:
+            await self._beat()
+            await asyncio.sleep(BEAT_S if self._has_heard else FIRST_BEAT_S)
 
     # -- what accounts do ----------------------------------------------------------------------------------------------
 

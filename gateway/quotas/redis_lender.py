@@ -14,6 +14,7 @@ from typing import Any, cast
 from redis.exceptions import NoScriptError
 
 from gateway.config.redis_place import RedisPlace
+from gateway.guard import restarted
 from gateway.log import EventLog
 from gateway.quotas.lender import LenderAway
 from gateway.warmth.redis_bridge import heed_cancel
@@ -130,6 +131,7 @@ class RedisLender:
     async def leave(self, path: str, who: str, asks: Sequence[Ask]) -> None:
         await self._run_script(path, who, "leave", asks)
 
+    @restarted("limits")
     async def run(self) -> None:
         """Keep connected until cancelled."""
         wait_s, is_away, clock = FIRST_WAIT_S, False, asyncio.get_running_loop().time

@@ -13,6 +13,7 @@ import aiohttp
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.guard import restarted
 from gateway.roles.keeper import LOOK_S, RoleKeeper
 from routing.facts import Role
 from routing.pods import Engine
@@ -101,6 +102,7 @@ class RolesAtWork(Collector):
         self._tell = tell
         router.keeps_roles = True
 
+    @restarted("roles")
     async def run(self) -> None:
         """Until cancelled."""
         while True:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.config.redis_place import RedisPlace
+from gateway.guard import restarted
 from gateway.roles.at_work import LEASE_S, MOST_BYTES
 from gateway.warmth.redis_bridge import heed_cancel
 from gateway.warmth.redis_client import Client, connected
@@ -83,6 +84,7 @@ class SharedRoles:
         self._ours_until_s = began_s + LEASE_S if heard.who == self._who else 0.0
         return heard.roles
 
+    @restarted("roles")
     async def run(self) -> None:
         """Keep connected until cancelled."""
         while True:

@@ -95,12 +95,16 @@ class Carrying:
     def _settle(self, journey: Journey, placement: Placement, leg: Leg | None) -> None:
         """Give back what was charged and learn from what was seen. `leg` is None where the client has gone."""
         now_s = self._clock()
-        if leg is not None and leg.end is LegEnd.ANSWERED:
-            stored = owned(leg.response_id, journey.caller.tenant.name) if leg.response_id else None
-            placement.settle(leg.usage, now_s, answer=leg.answer, response_id=stored)
-        if journey.promise.is_bound:
-            self._room.settle(placement, leg.usage if leg else None)
-        placement.release(now_s)
+        try:
+            if leg is not None and leg.end is LegEnd.ANSWERED:
+                stored = owned(leg.response_id, journey.caller.tenant.name) if leg.response_id else None
+                placement.settle(leg.usage, now_s, answer=leg.answer, response_id=stored)
+        finally:
+            try:
+                if journey.promise.is_bound:
+                    self._room.settle(placement, leg.usage if leg else None)
+            finally:
+                placement.release(now_s)
         if leg is not None:
             journey.ended(placement, leg, now_s)
         fallback = placement.fallback if leg is None else leg.fallback or placement.fallback

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from gateway.guard import report
 from gateway.ladders.climb import Climb
 from gateway.pairs.pairs import Pairs
 from gateway.quotas.tab import Tab
@@ -147,7 +148,10 @@ class Passage:
     def _note(self, journey: Journey) -> None:
         outcome = journey.outcome(self._clock(), self.wall_clock())
         for witness in self._witnesses:
-            witness(outcome)
+            try:
+                witness(outcome)
+            except Exception as error:  # noqa: BLE001 - what one cannot count is no matter of the others
+                report("witness", error)
 
     async def _try_pods(self, journey: Journey, carrier: Carrier, _: Look | None = None) -> None:
         while True:

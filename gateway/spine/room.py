@@ -3,6 +3,9 @@
 Places at once where nothing bars it, in the same tick and without a task. Who waits has a future; the room is stirred
 by every first token and every end, and by a timer while somebody waits, and grants in the order of the queue. Decides
 nothing: that is `tenancy/admission.py`.
+
+A look at the queue runs as a guarded callback. Waiters that were cancelled are skipped before anything is placed for
+them; what an exception leaves half done is found by `reconcile` and given back.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import inf
+from typing import Any
 
+from gateway.guard import Ticker, report, run
 from routing.candidates import NotNow
 from routing.learning import Usage
 from routing.placement import Placement
@@ -28,16 +33,23 @@ STIR_S = 0.02
 NO_POD_LOOK_S = 0.25
 """How often who waits for a pod looks for one: pods take seconds to come."""
 
+LOOP = "queue"
+"""The name under which exceptions of the room's callbacks are reported."""
+
+Owner = asyncio.Task[Any] | None
+"""The task that a placement belongs to: as long as it runs, its request is alive."""
+
 
 class Seat:
     """One who waits."""
 
-    __slots__ = ("avoid", "future", "waiter")
+    __slots__ = ("avoid", "future", "owner", "waiter")
 
-    def __init__(self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement]) -> None:
+    def __init__(self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement], owner: Owner) -> None:
         self.waiter = waiter
         self.avoid = avoid
         self.future = future
+        self.owner = owner
 
 
 class Room:
@@ -63,10 +75,10 @@ class Room:
         self._draw = draw
         self.admission: Admission | None = None
         self._seats: dict[int, Seat] = {}
-        self._granted: dict[Placement, Waiter] = {}
+        self._granted: dict[Placement, tuple[Waiter, Owner]] = {}
         """Until they are settled."""
         self._stirring: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._ticker = Ticker(LOOP, STIR_S, self._look, lambda: self._seats)
         if admission is not None:
             self.admit_by(admission)
 
@@ -116,22 +128,36 @@ class Room:
 
     def settle(self, placement: Placement, usage: Usage | None) -> None:
         """A request that was placed here is about to be released; `usage` where it was answered in full."""
-        waiter = self._granted.pop(placement, None)
+        waiter, _ = self._granted.pop(placement, (None, None))
         if waiter is not None and self.admission is not None:
-            now_s = self._clock()
-            self.admission.settle(waiter, placement, usage, now_s)
-            self.admission.leave(waiter)
+            try:
+                self.admission.settle(waiter, placement, usage, self._clock())
+            finally:
+                self.admission.leave(waiter)
 
     def stir(self) -> None:
         """Somebody might go: look when all that happens in this moment has happened."""
         if self._stirring is None and self._seats:
-            self._stirring = asyncio.get_running_loop().call_soon(self._look)
+            self._stirring = asyncio.get_running_loop().call_soon(run, LOOP, self._look)
+
+    def reconcile(self) -> None:
+        """Give back what belongs to no live request: after an exception in a callback something may be left over."""
+        admission, now_s = self.admission, self._clock()
+        if admission is None:
+            return
+        for seat in [seat for seat in self._seats.values() if seat.future.done() and not seat.waiter.has_left]:
+            run(LOOP, seat.waiter.queue.take, seat.waiter, now_s)
+        for number in [number for number, seat in self._seats.items() if _has_ended(seat.owner)]:
+            run(LOOP, admission.leave, self._seats.pop(number).waiter)  # Whether or not it has left already.
+        for placement in [placement for placement, (_, owner) in self._granted.items() if _has_ended(owner)]:
+            run(LOOP, self.settle, placement, None)
+            run(LOOP, placement.release, now_s)
 
     async def _place(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], now_s: float) -> Placement:
         queue = waiter.queue
         if not queue.comes_first(waiter.promise.tier):
             try:
-                return self._grant(admission, waiter, avoid)
+                return self._grant(admission, waiter, avoid, asyncio.current_task())
             except NotNow:
                 pass
         if waiter.start_by_s < now_s:
@@ -140,11 +166,10 @@ class Room:
 
     async def _wait(self, queue: Queue, waiter: Waiter, avoid: frozenset[str]) -> Placement:
         loop = asyncio.get_running_loop()
-        seat = self._seats[waiter.number] = Seat(waiter, avoid, loop.create_future())
+        seat = self._seats[waiter.number] = Seat(waiter, avoid, loop.create_future(), asyncio.current_task())
         queue.put(waiter, self._clock())
         self.stir()
-        if self._timer is None:
-            self._timer = loop.call_later(STIR_S, self._ring)
+        self._ticker.start()
         try:
             return await seat.future
         except asyncio.CancelledError:
@@ -161,19 +186,17 @@ class Room:
 
     def _give_back(self, placement: Placement) -> None:
         """Give back a grant that nobody took up."""
-        waiter = self._granted.pop(placement, None)
-        if waiter is not None and self.admission is not None:
-            self.admission.settle(waiter, placement, None, self._clock())
-        placement.release(self._clock())
+        waiter, _ = self._granted.pop(placement, (None, None))
+        try:
+            if waiter is not None and self.admission is not None:
+                self.admission.settle(waiter, placement, None, self._clock())
+        finally:
+            placement.release(self._clock())
 
-    def _grant(self, admission: Admission, waiter: Waiter, avoid: frozenset[str]) -> Placement:
+    def _grant(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], owner: Owner) -> Placement:
         placement = admission.place(waiter, avoid, now_s=self._clock(), draw=self._draw())
-        self._granted[placement] = waiter
+        self._granted[placement] = waiter, owner
         return placement
-
-    def _ring(self) -> None:
-        self._look()
-        self._timer = asyncio.get_running_loop().call_later(STIR_S, self._ring) if self._seats else None
 
     def _look(self) -> None:
         """Grant whatever may be granted, and turn away who can no longer be served in time."""
@@ -181,14 +204,19 @@ class Room:
         admission = self.admission
         if admission is None:
             return
+        # What fails in one queue must not keep others from their turn.
+        is_whole = [run(LOOP, self._look_at, admission, queue) for queue in tuple(admission.queues.values())]
+        if not all(is_whole):
+            self.reconcile()
+
+    def _look_at(self, admission: Admission, queue: Queue) -> None:
         now_s = self._clock()
-        for queue in admission.queues.values():
-            for waiter in queue.overdue(now_s):
-                if not waiter.line.defer(waiter, now_s):
-                    refusal = admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
-                    self._turn_away(queue, waiter, refusal)
-            while self._grant_next(admission, queue):
-                pass
+        for waiter in queue.overdue(now_s):
+            if not self._take_cancelled(queue, waiter) and not waiter.line.defer(waiter, now_s):
+                refusal = admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
+                self._turn_away(queue, waiter, refusal)
+        while self._grant_next(admission, queue):
+            pass
 
     def _grant_next(self, admission: Admission, queue: Queue) -> bool:
         """Whether another may be next. Nobody of lower rank passes one who is barred."""
@@ -197,13 +225,19 @@ class Room:
             if line.tier.priority < barred:
                 continue
             waiter = next(line.heads())
+            if self._take_cancelled(queue, waiter):
+                return True
             seat = self._seats[waiter.number]
             try:
-                placement = self._grant(admission, waiter, seat.avoid)
+                placement = self._grant(admission, waiter, seat.avoid, seat.owner)
             except NotNow:
                 barred = max(barred, line.tier.priority)
             except Refused as refusal:
                 self._turn_away(queue, waiter, refusal)
+                return True
+            except Exception as error:  # noqa: BLE001 - of this request alone: those behind it are served
+                report(LOOP, error)
+                self._turn_away(queue, waiter, error)
                 return True
             else:
                 queue.take(waiter, self._clock())
@@ -211,6 +245,18 @@ class Room:
                 return True
         return False
 
-    def _turn_away(self, queue: Queue, waiter: Waiter, refusal: Refused) -> None:
+    def _take_cancelled(self, queue: Queue, waiter: Waiter) -> bool:
+        """Whether the waiter's task has been cancelled, and has not run since: then it waits no longer."""
+        seat = self._seats.get(waiter.number)
+        if seat is not None and not seat.future.done():
+            return False
         queue.take(waiter, self._clock())
-        self._seats[waiter.number].future.set_exception(refusal)
+        return True
+
+    def _turn_away(self, queue: Queue, waiter: Waiter, why: Exception) -> None:
+        queue.take(waiter, self._clock())
+        self._seats[waiter.number].future.set_exception(why)
+
+
+def _has_ended(owner: Owner) -> bool:
+    return owner is not None and owner.done()

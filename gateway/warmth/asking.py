@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.guard import restarted
 from gateway.warmth.client import WarmthClient
 from gateway.warmth.wire import (
     EnginesFollowed,
@@ -93,6 +94,7 @@ class Asking:
                 self._client.send(SightMoved(ticket, Step.OVER))
         return request if given is None else self._seen(request, given)
 
+    @restarted("exact warmth")
     async def run(self) -> None:
         """Tell the warmth process of changes in the fleet, until cancelled."""
         while True:

@@ -39,6 +39,7 @@ def _share(gateway: Gateway, client: WarmthClient) -> None:
         fleet_known=gateway.watcher.has_looked,
     )
     gateway.others.hearing = sharing.hearing
+    sharing.hearing.spoke = gateway.front.pool.spoke
     gateway.background.append(sharing.run)
     gateway.registry.register(SharingExposition(sharing))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from gateway.guard import restarted, run
 from gateway.log import EventLog
 from gateway.warmth.line import Line
 from gateway.warmth.wire import Hello, Message
@@ -57,6 +58,7 @@ class WarmthClient:
             return False
         return True
 
+    @restarted("replica sync")
     async def run(self) -> None:
         """Keep connected until cancelled."""
         wait_s, was_connected = FIRST_WAIT_S, True
@@ -89,7 +91,7 @@ class WarmthClient:
         self._line = line
         line.send(self.hello)
         for greet in self._greeters:
-            greet()
+            run("replica sync", greet)
 
     def _end(self, line: Line) -> None:
         if self._line is line:

@@ -14,6 +14,7 @@ import aiohttp
 import zmq
 
 from gateway.config.exact import KvEvents
+from gateway.guard import restarted
 from gateway.log import EventLog
 from gateway.warmth.feed import Feed
 from gateway.warmth.sources import configured_sources, entries_by_pod, told_sources
@@ -113,6 +114,7 @@ class Followers:
         for name in list(pod.subscribers):
             self._unsubscribe(pod, name)
 
+    @restarted("kv events")
     async def _watch(self, pod: PodFollowed) -> None:
         entries = entries_by_pod(self._words.sources)
         while True:

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from gateway.guard import run
 from gateway.warmth.wire import BrokenFramesError, Frames, Message, framed, read_message
 
 MOST_WAITING_BYTES = 8 << 20
@@ -81,7 +82,7 @@ class Line(asyncio.Protocol):
             for frame in self._frames.feed(data):
                 message = read_message(frame)
                 if message is not None:
-                    self._take(self, message)
+                    run("replica sync", self._take, self, message)
         except BrokenFramesError:
             self.close()
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.config.redis_place import RedisPlace
+from gateway.guard import restarted
 from gateway.log import EventLog
 from gateway.warmth.hub import Hub
 from gateway.warmth.redis_client import Client, connected
@@ -146,6 +147,7 @@ class RedisBridge:
             await asyncio.sleep(PAST_S)
             self._hub.is_whole = True
 
+    @restarted("replica sync")
     async def _keep(self, go_on: Callable[[Client], Any]) -> None:
         """Connect, go on until it fails, and again."""
         wait_s, is_away = FIRST_WAIT_S, False

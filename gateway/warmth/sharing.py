@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from gateway.guard import report, restarted, run
 from gateway.log import EventLog
 from gateway.warmth.batch import UnreadableError, read_batch, write_batch
 from gateway.warmth.client import WarmthClient
@@ -102,9 +103,13 @@ class Sharing:
         """Learn the past, then keep time until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._recall(), name="recall the past")
-            while True:
-                await asyncio.sleep(BEAT_S)
-                self._beat()
+            await self._keep_time()
+
+    @restarted("replica sync")
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._beat()
 
     # -- saying --------------------------------------------------------------------------------------------------------
 
@@ -112,9 +117,9 @@ class Sharing:
         loop = asyncio.get_running_loop()
         wait_s = self._sent_s + SPACING_S - loop.time()
         if wait_s > 0:
-            loop.call_later(wait_s, self._send)
+            loop.call_later(wait_s, run, "replica sync", self._send)
         else:
-            loop.call_soon(self._send)
+            loop.call_soon(run, "replica sync", self._send)
 
     def _send(self) -> None:
         news = self.voice.take()
@@ -134,7 +139,7 @@ class Sharing:
         if self._clock() - self._stated_s >= RESTATE_S:
             self._state()
         else:
-            asyncio.get_running_loop().call_later(RESTATE_S, self._state_unless_done)
+            asyncio.get_running_loop().call_later(RESTATE_S, run, "replica sync", self._state_unless_done)
 
     def _state_unless_done(self) -> None:
         if self._clock() - self._stated_s >= RESTATE_S:
@@ -169,10 +174,14 @@ class Sharing:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + SLICE_S
         while self._unheard and loop.time() < until_s:
-            self._hear(self._unheard.popleft())
+            payload = self._unheard.popleft()
+            try:
+                self._hear(payload)
+            except Exception as error:  # noqa: BLE001 - of this batch alone: those behind it are heard
+                report("replica sync", error)
         self._is_listening = bool(self._unheard)
         if self._is_listening:
-            loop.call_soon(self._listen)
+            loop.call_soon(run, "replica sync", self._listen)
 
     def _hear(self, payload: bytes) -> None:
         try:
@@ -191,6 +200,7 @@ class Sharing:
 
     # -- the past ------------------------------------------------------------------------------------------------------
 
+    @restarted("replica sync")
     async def _recall(self) -> None:
         """Ask for the past once, when the fleet is known and the connection stands; hear it in slices."""
         await self._fleet_known.wait()

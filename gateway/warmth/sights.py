@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from gateway.config.exact import LoadTimes, TokenizerEntry
 from gateway.config.values import Settings
+from gateway.guard import restarted, run
 from gateway.log import EventLog
 from gateway.warmth.conversations import UnseenError
 from gateway.warmth.followers import Followers
@@ -147,7 +148,8 @@ class Sights:
 
     def _expect(self, promise: str) -> None:
         if self.index.computed(promise):
-            asyncio.get_running_loop().call_later(EVENTS_WITHIN_S, self.index.expect_no_more, promise)
+            loop = asyncio.get_running_loop()
+            loop.call_later(EVENTS_WITHIN_S, run, "exact warmth", self.index.expect_no_more, promise)
 
     # -- answering -------------------------------------------------------------------------------------------------
 
@@ -269,6 +271,7 @@ class Sights:
         self._pods = pods
         self.followers.take_fleet(pods)
 
+    @restarted("exact warmth")
     async def _keep_telling(self) -> None:
         while True:
             self._tell()

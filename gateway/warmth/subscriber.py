@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import zmq
 import zmq.asyncio
 
+from gateway.guard import report, restarted, run
 from gateway.log import EventLog
 from gateway.warmth.feed import Feed
 from gateway.warmth.payloads import sequence_of
@@ -64,13 +65,14 @@ class Subscriber:
         self._replaying: asyncio.Task[None] | None = None
         self._wanted: int | None = None
 
+    @restarted("kv events")
     async def run(self) -> None:
         """Subscribe and read until cancelled."""
         with self._sockets.socket(zmq.SUB) as socket:
             await self._open(socket)
             loop, descriptor = asyncio.get_running_loop(), socket.fileno()
             self._socket = socket
-            loop.add_reader(descriptor, self.drain)
+            loop.add_reader(descriptor, run, "kv events", self.drain)
             try:
                 self.feed.begin()
                 self.drain()
@@ -108,9 +110,12 @@ class Subscriber:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._take(frames)
+            try:
+                self._take(frames)
+            except Exception as error:  # noqa: BLE001 - of this batch alone: those behind it are read
+                report("kv events", error)
         # The descriptor tells of what is new only, not of what is left.
-        asyncio.get_running_loop().call_soon(self.drain)
+        asyncio.get_running_loop().call_soon(run, "kv events", self.drain)
 
     def _take(self, frames: list[bytes]) -> None:
         number = sequence_of(frames[1]) if len(frames) == 3 else None

@@ -13,18 +13,19 @@ from pathlib import Path
 
 import aiohttp
 
+from tests.chaos import crowd
 from tests.chaos.asked import Tenant
 from tests.chaos.dialects import MODEL
 from tests.chaos.programs import LIFE_S, Program
 from tests.chaos.wire import Balancer, Wire, balanced, wired
 from tests.gateway.warmth.redis_servers import Server, free_ports
 
-POLICY = """\
-defaults: {models: [tiny]}
-tenants:
-  wide: {}
-  narrow: {rpm: 2400, output_tpm: 240000, max_parallel_requests: 6}
-"""
+POLICY = f"""\
+defaults: {{models: [tiny]}}
+{crowd.POLICY}tenants:
+  wide: {{}}
+  narrow: {{rpm: 2400, output_tpm: 240000, max_parallel_requests: 6}}
+{crowd.TENANT}"""
 """So wide per minute that nobody may ever be refused for these, and so narrow at a time that some are."""
 
 
@@ -88,7 +89,8 @@ def a_gateway(name: str, folder: Path, ports: Iterator[int], wires: Sequence[Wir
 
 
 def write_policy(folder: Path) -> None:
-    keys = "".join(f"    {tenant}: [{sha256(key_of(tenant).encode()).hexdigest()}]\n" for tenant in Tenant)
+    shown = {**{tenant: key_of(tenant) for tenant in Tenant}, crowd.CROWD: crowd.KEY}
+    keys = "".join(f"    {tenant}: [{sha256(key.encode()).hexdigest()}]\n" for tenant, key in shown.items())
     (folder / "policy.yaml").write_text(f"auth:\n  keys:\n{keys}{POLICY}", encoding="utf-8")
 
 

@@ -49,6 +49,7 @@ class Kind(StrEnum):
     SILENCE_GATEWAY = "half-open connections of gateway"
     IDLE_GATEWAY = "close idle connections of gateway"
     LAG_GATEWAY = "lag to gateway"
+    CROWD_GATEWAY = "hang up crowd of gateway"
     KILL_REDIS = "kill redis"
     PAUSE_REDIS = "pause redis"
     FLUSH_REDIS = "flush redis"

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.chaos.cast import Cast
+from tests.chaos.crowd import hang_up_together, is_served
 from tests.chaos.deeds import Deed, Kind, Whom
 from tests.chaos.programs import Program, pause
 from tests.chaos.wire import Wire
@@ -37,6 +38,9 @@ LASTING_FAULTS: dict[Kind, dict[str, object]] = {
 
 LAG_S = 0.05
 
+HARMLESS = (Kind.LAG_GATEWAY, Kind.CROWD_GATEWAY)
+"""To all who are connected to the gateway meanwhile."""
+
 Say = Callable[[str], None]
 Do = Callable[[Deed], Awaitable[None]]
 
@@ -63,6 +67,7 @@ class Doing:
             **dict.fromkeys((Kind.LAG_POD, Kind.LAG_GATEWAY, Kind.LAG_REDIS), self._lag),
             Kind.DAMAGE_POD: self._damage,
             Kind.IDLE_GATEWAY: self._close_idle,
+            Kind.CROWD_GATEWAY: self._hang_up,
             Kind.KILL_REDIS: self._kill_redis,
             Kind.PAUSE_REDIS: self._pause_redis,
             Kind.FLUSH_REDIS: self._flush_redis,
@@ -111,7 +116,7 @@ class Doing:
             with self.to(name):
                 await self._of[deed.kind](deed)
         finally:
-            if deed.kind.whom is Whom.GATEWAY and deed.kind is not Kind.LAG_GATEWAY:
+            if deed.kind.whom is Whom.GATEWAY and deed.kind not in HARMLESS:
                 self.lost.append((began_s, clock()))
 
     def _program(self, deed: Deed) -> Program:
@@ -170,6 +175,13 @@ class Doing:
 
     async def _close_idle(self, deed: Deed) -> None:
         self._wire(deed).close_idle()
+
+    async def _hang_up(self, deed: Deed) -> None:
+        """Many clients of one tenant fill the queue and leave together; then the tenant is served as before."""
+        gateway = self._program(deed)
+        await hang_up_together(gateway.url)
+        if not await is_served(self._cast.session, gateway.url):
+            self.faults.append(f"{gateway.name} served nobody of a tenant whose clients had hung up together")
 
     async def _silence(self, deed: Deed) -> None:
         wire = self._wire(deed)

@@ -36,6 +36,22 @@ def test_another_s_request_is_charged_and_given_back() -> None:
     assert here.hearing.theirs() == {}
 
 
+def test_what_engines_answer_others_is_passed_on_as_a_sign_of_life() -> None:
+    """First tokens and whole answers, by the engine's name; not a request that is only placed, or ends unanswered."""
+    here, there = pair()
+    spoken: list[tuple[str, float]] = []
+    here.hearing.spoke = lambda engine, now_s: spoken.append((engine, now_s))
+    streamed, whole, gone = (place(there.router, ask()) for _ in range(3))
+    tell_all([here, there], 0.1)
+    streamed.first_token(1.0)
+    tell_all([here, there], 1.0)
+    whole.settle(Usage(2000, 5, 0), 2.0)
+    whole.release(2.0)
+    gone.release(2.0)
+    tell_all([here, there], 2.0)
+    assert spoken == [(streamed.engine.name, 1.0), (whole.engine.name, 2.0)]
+
+
 def test_another_s_prompt_is_warm_and_its_session_known() -> None:
     """The second turn of a conversation goes to where another router sent its first."""
     here, there = pair()

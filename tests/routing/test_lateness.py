@@ -146,6 +146,55 @@ def test_a_head_is_no_pulse() -> None:
     assert watch.silent_for(3.0, vigil) == {0: Late.ENGINE}
 
 
+@pytest.mark.parametrize("is_telling", [True, False])
+def test_answers_between_two_looks_are_signs_of_life(is_telling: bool) -> None:
+    """Streams that wait for long do not condemn an engine that answers others meanwhile, streams or whole answers."""
+    watch = Watch()
+    quiet = watch.asks(), watch.asks()
+    found = {}
+    for _ in range(120):
+        other = watch.asks(is_telling=is_telling)
+        watch.now_s += 0.1
+        other.answered(watch.now_s)
+        found |= watch.silent_for(LOOK_S, *quiet)
+    assert found == {}
+    assert watch.silent_for(20.0, *quiet) == {0: Late.ENGINE, 1: Late.ENGINE}
+
+
+def test_answers_of_another_model_are_signs_of_life_of_the_engine() -> None:
+    """An adapter beside its base, say: it is one engine that computes both."""
+    watch = Watch()
+    quiet = watch.streams()
+    for _ in range(60):
+        other = watch.lateness.vigil("e", "adapter", 0.1, watch.now_s)
+        watch.now_s += 0.1
+        other.answered(watch.now_s)
+        assert quiet.silent(watch.now_s + 0.4) is not Late.ENGINE
+        watch.now_s += 0.4
+
+
+def test_what_others_were_told_by_an_engine_is_a_sign_of_life() -> None:
+    """By other gateways: what is heard of them counts as what comes by our own connections."""
+    watch = Watch()
+    waiting = watch.asks()
+    for _ in range(60):
+        watch.lateness.spoke("e", watch.now_s)
+        watch.lateness.spoke("unknown", watch.now_s)
+        assert watch.silent_for(LOOK_S, waiting) == {}
+    assert watch.silent_for(12.5, waiting) == {0: Late.ENGINE}
+
+
+def test_a_whole_answer_teaches_nothing_of_silences() -> None:
+    """It says nothing before it is whole: how long that took is no pause of the engine."""
+    watch = Watch()
+    watch.flows(watch.streams(), seconds=600)
+    assert watch.bound_s() == 2.0
+    whole = watch.asks(is_telling=False)
+    assert watch.silent_for(60.0, whole) == {}
+    whole.answered(watch.now_s)
+    assert watch.bound_s() == 2.0
+
+
 def test_a_whole_answer_may_take_its_time() -> None:
     """It says nothing before its last token, so its own silence is no sign."""
     watch = Watch()

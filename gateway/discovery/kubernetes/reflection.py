@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from gateway.discovery.kubernetes.api import Api, Gone, Lost, Refused
 from gateway.discovery.kubernetes.objects import Event, Meta, Status
+from gateway.guard import restarted
 
 T = TypeVar("T")
 
@@ -89,6 +90,7 @@ class Reflection(Generic[T]):
         if self._task is not None:
             self._task.cancel()
 
+    @restarted("discovery")
     async def follow(self) -> None:
         """Keep it equal until cancelled."""
         wait_s = self._pace.first_wait_s

@@ -261,7 +261,8 @@ class Line(asyncio.Protocol):
 
     def _complete(self, answer: Answer) -> None:
         relay, self._relay, self._answer, self._flow = self._relay, None, None, None
-        self._end_vigil()
+        # What a server says no with is no sign of its engine.
+        self._end_vigil(lives=self._status < 400)
         if relay is not None:
             relay.reply.source = None
         self._due_s = self._loop.time() + self._owner.timeouts.pod_idle_s
@@ -276,10 +277,12 @@ class Line(asyncio.Protocol):
             answer.end()
 
     def _fail(self, end: LegEnd, detail: str) -> None:
+        has_stirred = self._has_stirred
         if self._flow is not None:
+            has_stirred |= self._flow.has_stirred
             self._flow.count()
         relay, self._relay, self._answer, self._flow = self._relay, None, None, None
-        self._end_vigil()
+        self._end_vigil(lives=has_stirred and relay is not None and relay.has_begun)
         self.abort()
         if relay is not None:
             if relay.reply.source is self:  # Another pod may be answering already.
@@ -357,7 +360,12 @@ class Line(asyncio.Protocol):
             return vigil.silent(now_s)
         return None
 
-    def _end_vigil(self) -> None:
-        if self._vigil is not None:
-            self._vigil.over()
-            self._vigil = None
+    def _end_vigil(self, *, lives: bool) -> None:
+        """`lives`: its engine has answered since the last look."""
+        vigil, self._vigil = self._vigil, None
+        if vigil is None:
+            return
+        if lives:
+            vigil.answered(self._loop.time())
+        else:
+            vigil.over()

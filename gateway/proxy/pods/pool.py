@@ -69,6 +69,10 @@ class Pool:
         self._patrol.heed(silence.least_s)
         self.lateness = Lateness(silence, self.timeouts.stall_s)
 
+    def spoke(self, engine: str, now_s: float) -> None:
+        """Another gateway has had an answer of an engine."""
+        self.lateness.spoke(engine, now_s)
+
     @property
     def open_count(self) -> int:
         return sum(map(len, self._open.values()))

@@ -42,14 +42,14 @@ async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> Non
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True, tools=[{"type": "function"}])))
         await client.head()
         patrol, looks = rig.front.pool._patrol, 0
-        walk = patrol._walk
+        walk = patrol._ticker._tick
 
         def count() -> None:
             nonlocal looks
             looks += 1
             walk()
 
-        patrol._walk = count  # type: ignore[method-assign]
+        patrol._ticker._tick = count
         await until(lambda: looks > 12)
         assert not rig.ends
 
@@ -96,6 +96,37 @@ async def test_one_stream_that_is_stuck_does_not_condemn_its_engine() -> None:
         assert rig.ends == [(rig.pod.url, LegEnd.TIMEOUT)]
 
 
+async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
+    """One waits on each engine; others are answered at once, between two looks. No engine hangs, nothing moves."""
+    async with a_rig(pods=2) as rig:
+        rig.front.pool.bear(IMPATIENT)
+        released = asyncio.Event()
+        for pod in rig.pods:
+            pod.plays([STREAM_HEAD, released, chunked(chat_stream("late", "."))], [GOOD])
+        quiet = [await rig.client(), await rig.client()]
+        for number, client in enumerate(quiet):
+            await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
+            await until(lambda number=number: sum(len(pod.questions) for pod in rig.pods) == number + 1)
+        assert [len(pod.questions) for pod in rig.pods] == [1, 1]
+        looks, ticker = 0, rig.front.pool._patrol._ticker
+        walk = ticker._tick
+
+        def count() -> None:
+            nonlocal looks
+            looks += 1
+            walk()
+
+        ticker._tick = count
+        while looks < 24:
+            answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
+            assert answer.status == 200
+        assert all(end is LegEnd.ANSWERED for _, end in rig.ends)
+        released.set()
+        for client in quiet:
+            assert b"late" in (await client.answer()).body
+        assert {end for _, end in rig.ends} == {LegEnd.ANSWERED}
+
+
 async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
     """Its pod is paused: when it reads on, the answer comes to its end."""
     texts = ["x" * 1000] * 4000
@@ -108,14 +139,14 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
         lines = rig.front.pool._open.get(rig.pod.url, ())
         await until(lambda: any(line._is_paused for line in rig.front.pool._open.get(rig.pod.url, lines)))
         patrol, looks = rig.front.pool._patrol, 0
-        walk = patrol._walk
+        walk = patrol._ticker._tick
 
         def count() -> None:
             nonlocal looks
             looks += 1
             walk()
 
-        patrol._walk = count  # type: ignore[method-assign]
+        patrol._ticker._tick = count
         await until(lambda: looks > 12)
         assert not rig.ends
         client.reader._limit = 1 << 24  # type: ignore[attr-defined]
