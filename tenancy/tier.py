@@ -18,7 +18,7 @@ class Overload(StrEnum):
 
 
 class Unattainable(StrEnum):
-    """What becomes of a request whose first token would be late on an idle fleet too: its own prefill takes too long."""
+    """What becomes of a request whose own prefill takes longer than its TTFT, on an idle engine too."""
 
     SERVE = "serve"
     """It is served as soon as the fleet can, within the tier's longest wait."""
