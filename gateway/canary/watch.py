@@ -54,10 +54,10 @@ class CanaryWatch(Collector):
                 pods=pods,
                 fix="put pods on trial that serve whole requests (role `either`); split pools cannot be compared yet",
             )
-        if (canary := self._rollout.expire(self._clock())) is not None:
-            self._tell(canary)
-        if (canary := self._rollout.begin(marks, self._clock())) is not None:
-            self._say("info", "canary on trial", canary=canary.terms.name, share=canary.terms.share)
+        if (expired := self._rollout.expire(self._clock())) is not None:
+            self._tell(expired)
+        if (begun := self._rollout.begin(marks, self._clock())) is not None:
+            self._say("info", "canary on trial", canary=begun.terms.name, share=begun.terms.share)
 
     def witness(self, outcome: Outcome) -> None:
         """Take note of every engine that was tried for a request."""
