@@ -33,6 +33,11 @@ from tenancy.stall import Stalls
 from tenancy.tenants import Caller
 from tenancy.tier import Tier, Unattainable
 
+ON_THE_WAY = 0.1
+"""Of its TTFT, at most so much is taken to be lost before a request asks to be placed: it is read, and may wait for its
+accounts. A prompt that only just fits is then served late, not refused on idle engines.
+"""
+
 SURE = 0.01
 """Answers that are shorter than a request is counted on to be."""
 
@@ -242,7 +247,7 @@ class Admission:
         needed_s, beyond_cold_s = gate.least_ttft_s()
         if beyond_cold_s <= waiter.lead_s:
             return False
-        if promise.tier.unattainable is Unattainable.REJECT:
+        if promise.tier.unattainable is Unattainable.REJECT and beyond_cold_s > promise.ttft_s:
             raise _hopeless(waiter, now_s - waiter.arrived_s + needed_s)
         waiter.is_unattainable = True
         waiter.line.postpone(waiter, now_s)
@@ -325,9 +330,7 @@ class Admission:
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
         if request.retried:
             came_s = self._returning.first_s(face_of(request, tenant), came_s)
-            lead_s = promise.ttft_s
-        else:
-            lead_s = promise.ttft_s - (now_s - came_s)
+        lead_s = promise.ttft_s - min(max(now_s - came_s, 0.0), ON_THE_WAY * promise.ttft_s)
         idle_ttft_s = own_s + ground.overhead_s
         leave_by_s = now_s + promise.longest_wait_s
         start_by_s = min(came_s + promise.first_token_within_s(own_s) - idle_ttft_s, leave_by_s)

@@ -52,7 +52,7 @@ class Waiter:
     has_left: bool = False
     is_queued: bool = False
     lead_s: float = inf
-    """Seconds to the end of its first-token promise when it asked to be placed."""
+    """Seconds of its first-token promise that are reckoned to have been left when it asked to be placed."""
     idle_ttft_s: float = 0.0
     """Seconds to its first token on an idle engine that holds nothing of it."""
     is_unattainable: bool = False

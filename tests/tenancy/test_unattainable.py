@@ -76,8 +76,23 @@ def test_a_request_that_spent_its_time_on_the_way_is_served_by_an_idle_fleet() -
     stage = Stage()
     tokens = next(size for size in range(1_000, LONG, 200) if _idle_s(stage, size) > 0.98)
     assert _idle_s(stage, tokens) < FLAT.ttft_s
-    waiter = stage.arrive(FLAT, tokens, now_s=10.0, came_s=9.9)
-    assert stage.place(waiter, now_s=10.0).engine is not None
+    for number, tier in enumerate((FLAT, STRICT)):
+        waiter = stage.arrive(tier, tokens, now_s=10.0 + number, came_s=9.9 + number)
+        placement = stage.place(waiter, now_s=10.0 + number)
+        assert waiter.is_unattainable
+        placement.release(10.5 + number)
+
+
+def test_one_that_is_late_by_its_pods_fault_is_not_taken_for_too_long() -> None:
+    """A short prompt that asks again after seconds elsewhere could be served in time if it were new."""
+    stage = Stage(engines=1)
+    first = stage.place(stage.arrive(FLAT, LONG))
+    waiter = stage.arrive(STRICT, 600, now_s=5.0, came_s=0.0)
+    assert waiter.start_by_s < 5.0
+    with pytest.raises(NotNow):
+        stage.place(waiter, now_s=5.0)
+    assert not waiter.is_unattainable
+    first.release(5.0)
 
 
 def test_one_that_is_found_unattainable_in_the_queue_keeps_its_place_there() -> None:
