@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from routing.candidates import NotNow
 from routing.refusal import Reason, Refused
 from tenancy.tier import Tier, Unattainable
-from tests.tenancy.test_admission import Stage
+from tests.tenancy.test_admission import GOLD, Stage
 
 FLAT = Tier("flat", 10, ttft_s=1.0, tpot_s=0.05)
 STRICT = Tier("strict", 10, ttft_s=1.0, tpot_s=0.05, unattainable=Unattainable.REJECT)
@@ -122,6 +124,27 @@ def test_every_overload_tells_what_was_predicted() -> None:
     assert refusal.promised_ttft_s is not None
     assert refusal.predicted_ttft_s > refusal.promised_ttft_s
     assert (refusal.retry_after_s or 0.0) > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tokens=st.integers(1, 400_000),
+    ttft_s=st.floats(0.001, 30.0),
+    per_cold=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    priority=st.sampled_from([-20, 0, 20]),
+    engines=st.integers(1, 4),
+    late_s=st.floats(0.0, 0.5),
+)
+def test_an_idle_fleet_refuses_nobody(
+    tokens: int, ttft_s: float, per_cold: float, priority: int, engines: int, late_s: float
+) -> None:
+    """Whatever the prompt, the tier and the engines kept for higher tiers: one that asks alone is placed at once."""
+    stage = Stage(engines=engines)
+    tier = Tier("any", priority, ttft_s=ttft_s, ttft_per_cold=per_cold, tpot_s=0.05)
+    stage.admission.tiers = {"gold": GOLD, "any": tier}
+    stage.place(stage.arrive(GOLD, 400)).release(0.1)
+    waiter = stage.arrive(tier, tokens, now_s=1.0, came_s=1.0 - late_s * min(0.1 * ttft_s, 0.5))
+    assert stage.place(waiter, now_s=1.0).engine is not None
 
 
 def _idle_s(stage: Stage, tokens: int) -> float:
