@@ -24,6 +24,7 @@ from gateway.metrics.at_work import Counts
 from gateway.metrics.errors import CallbackErrors
 from gateway.others import Others
 from gateway.pairs.at_work import make_pairs
+from gateway.pairs.unpaired_watch import UnpairedWatch
 from gateway.proxy.client.front import Front
 from gateway.quotas.at_work import make_quotas
 from gateway.receipts import Receipts
@@ -102,7 +103,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     parts = (tls, router, receipts, probes, static, pod_file, watcher, passage, room, quotas, ladders)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, others, errors)
     errors.after = room.reconcile
-    gateway.background += [issuer.run, canaries.run]
+    gateway.background += [issuer.run, canaries.run, UnpairedWatch(router, say, clock).run]
     front.pool.bear(settings.stalls)
     watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
     counts.show(gateway)

@@ -170,6 +170,12 @@ class UsageLine(msgspec.Struct):
     """The request whose answer it was given as well: it took nothing itself."""
     cascade: Climbed | None = None
     """Its way up a ladder, from which `hearth cascade report` is made."""
+    reason: str | None = None
+    """Why it was rejected."""
+    stream: bool = False
+    prompt_bytes: int = 0
+    max_tokens: int | None = None
+    """Most output tokens, of all its answers together; null where the client set none."""
 
 
 _as_json = msgspec.json.Encoder().encode
@@ -252,5 +258,9 @@ def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
         duration_ms=round(outcome.duration_s * 1000, 3),
         shared=outcome.shared,
         cascade=outcome.climbed,
+        reason=outcome.reason.value if outcome.reason else None,
+        stream=request.stream,
+        prompt_bytes=request.prompt.size,
+        max_tokens=None if request.max_tokens is None else request.max_tokens * request.sequences,
     )
     return _as_json(line) + b"\n"

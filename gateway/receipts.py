@@ -62,6 +62,10 @@ class Receipt(msgspec.Struct, frozen=True):
     """Why nobody did."""
     wasted_tokens: int = 0
     """Of prompt and answer, that were computed again for that."""
+    predicted_ttft_s: float | None = None
+    """Of a request that was rejected because its first token would have been late: the prediction, from arrival."""
+    promised_ttft_s: float | None = None
+    """What its service level allowed."""
 
     @property
     def engine(self) -> str | None:
@@ -102,6 +106,8 @@ def make_receipt(outcome: Outcome) -> Receipt:
         wasted_tokens=outcome.wasted_tokens,
         shell=outcome.shell.name,
         mode=outcome.shell.mode,
+        predicted_ttft_s=outcome.predicted_ttft_s,
+        promised_ttft_s=outcome.promised_ttft_s,
     )
 
 
@@ -169,6 +175,8 @@ def _written_out(receipt: Receipt) -> Receipt:
         ttft_s=_rounded(receipt.ttft_s),
         duration_s=round(receipt.duration_s, 6),
         queued_s=round(receipt.queued_s, 6),
+        predicted_ttft_s=_rounded(receipt.predicted_ttft_s),
+        promised_ttft_s=_rounded(receipt.promised_ttft_s),
         attempts=tuple(
             replace(
                 attempt,

@@ -6,7 +6,7 @@ Used by every shell. Names follow the OpenAI and Anthropic APIs, so that their c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite
 
 import msgspec
 
@@ -104,9 +104,9 @@ def refusal_headers(refusal: Refused) -> dict[str, str]:
         "x-hearth-fault": saying.fault.value,
         "x-llm-d-request-dropped-reason": refusal.reason.value,
     }
-    if refusal.retry_after_s is not None:
+    if refusal.retry_after_s is not None and isfinite(refusal.retry_after_s):
         headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
-        headers["retry-after-ms"] = str(ceil(refusal.retry_after_s * 1000))
+        headers["retry-after-ms"] = str(max(1, ceil(refusal.retry_after_s * 1000)))
     if saying.hopeless or refusal.hopeless:
         headers["x-should-retry"] = "false"
     if isinstance(refusal, OverLimit):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
@@ -97,7 +97,13 @@ def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
     gateway.prices.update(new.model_table)
     gateway.ladders.put(served_ladders(gateway.prices))
     _replace_pods(gateway, new)
-    gateway.settings = new
+    gateway.settings = in_force(gateway.settings, new)
+
+
+def in_force(running: Settings, new: Settings) -> Settings:
+    """The settings that a gateway runs with after it was reloaded: the new ones as far as they can change meanwhile."""
+    live = LIVE if running.tls and new.tls else LIVE - {"tls"}
+    return replace(running, **{name: getattr(new, name) for name in live})
 
 
 def reopen_logs(gateway: Gateway) -> None:
@@ -106,14 +112,10 @@ def reopen_logs(gateway: Gateway) -> None:
         log.writer.reopen()
 
 
-def needs_restart(old: Settings, new: Settings) -> list[str]:
-    """Names of the settings that have changed but cannot change while we run."""
-    return [
-        field.name
-        for field in fields(Settings)
-        if getattr(old, field.name) != getattr(new, field.name)
-        and (field.name not in LIVE or (field.name == "tls" and not (old.tls and new.tls)))
-    ]
+def needs_restart(running: Settings, new: Settings) -> list[str]:
+    """Names of the settings that differ from what runs and cannot change until a restart."""
+    runs = in_force(running, new)
+    return [field.name for field in fields(Settings) if getattr(runs, field.name) != getattr(new, field.name)]
 
 
 def _replace_pods(gateway: Gateway, new: Settings) -> None:

@@ -36,6 +36,19 @@ class Stage(StrEnum):
     """It serves nobody until it is configured anew."""
 
 
+class Why(StrEnum):
+    """Why a trial ended."""
+
+    EVIDENCE = "evidence"
+    """Its times, or its failures, decided."""
+    MAX_DURATION = "max_duration"
+    """Undecided for as long as a trial may take: nothing has shown that it is as good as what stands."""
+    SPLIT = "split"
+    """Its pods prefill or decode for others. Only the engine that answers is compared, so such a trial says nothing of
+    a prefill pod, and a decode pod on trial could not pair with the prefill pods that stand.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class CanaryTerms:
     """`pool` or `revision` names its pods; both, those that are both. Ratios are of the standing pods' times."""
@@ -52,6 +65,8 @@ class CanaryTerms:
     """The chance that one that is no worse than the gates is rolled back, over its whole trial."""
     least: int = 200
     """Comparisons before it is accepted; it is rolled back as soon as the evidence is there."""
+    max_duration_s: float = 86_400.0
+    """A trial that is undecided for so long is rolled back."""
 
     def __post_init__(self) -> None:
         if not self.pool and not self.revision:
@@ -60,6 +75,8 @@ class CanaryTerms:
             raise ValueError("share, error: must be between 0 and 1")
         if min(self.ttft_gate, self.tpot_gate) < 1 or self.least < 1:
             raise ValueError("ttft_gate, tpot_gate, least: must be >= 1")
+        if not 0 < self.max_duration_s < inf:
+            raise ValueError("max_duration_s: must be above 0")
 
 
 class Wager:
@@ -120,6 +137,9 @@ class Canary:
     def __init__(self, terms: CanaryTerms) -> None:
         self.terms = terms
         self.stage = Stage.WAITING
+        self.why: Why | None = None
+        """Of a trial that has ended."""
+        self.began_s = 0.0
         self.ttft = Comparison(terms.ttft_gate)
         self.tpot = Comparison(terms.tpot_gate)
 
@@ -130,10 +150,14 @@ class Canary:
         # Either test may err with half of the stated chance.
         bar = 2.0 / self.terms.error
         if max(self.ttft.worse.best, self.tpot.worse.best) >= bar:
-            self.stage = Stage.ROLLED_BACK
+            self.end(Stage.ROLLED_BACK, Why.EVIDENCE)
         elif min(self.ttft.better.best, self.tpot.better.best) >= bar and self.ttft.worse.rounds >= self.terms.least:
-            self.stage = Stage.ACCEPTED
+            self.end(Stage.ACCEPTED, Why.EVIDENCE)
         return self.stage
+
+    def end(self, stage: Stage, why: Why) -> None:
+        """End its trial, or have none."""
+        self.stage, self.why = stage, why
 
     def has(self, pool: str | None, revision: str | None) -> bool:
         """Whether a pod of this pool and revision is on trial here."""
@@ -156,13 +180,34 @@ class Rollout:
         """Whose turn it is."""
         return next((one for one in self.canaries if one.stage is Stage.ON_TRIAL), None)
 
-    def begin(self, pods: Marks) -> Canary | None:
+    def end_split(self, split: Marks) -> list[Canary]:
+        """Roll back those that have one of these pods, which prefill or decode for others; also those that wait for
+        their turn. Returns them.
+        """
+        ended = [
+            canary
+            for canary in self.canaries
+            if canary.stage in (Stage.WAITING, Stage.ON_TRIAL) and any(canary.has(*marks) for marks in split.values())
+        ]
+        for canary in ended:
+            canary.end(Stage.ROLLED_BACK, Why.SPLIT)
+        return ended
+
+    def expire(self, now_s: float) -> Canary | None:
+        """Roll back the one on trial where it has been undecided for too long. Returns it."""
+        canary = self.on_trial
+        if canary is None or now_s - canary.began_s < canary.terms.max_duration_s:
+            return None
+        canary.end(Stage.ROLLED_BACK, Why.MAX_DURATION)
+        return canary
+
+    def begin(self, pods: Marks, now_s: float = 0.0) -> Canary | None:
         """Put the next one on trial that has a pod, where none is. Returns it."""
         if self.on_trial is not None:
             return None
         for canary in self.canaries:
             if canary.stage is Stage.WAITING and any(canary.has(*marks) for marks in pods.values()):
-                canary.stage = Stage.ON_TRIAL
+                canary.stage, canary.began_s = Stage.ON_TRIAL, now_s
                 return canary
         return None
 

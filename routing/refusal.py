@@ -74,6 +74,8 @@ class Refused(Exception):  # noqa: N818 - a refusal is an answer, not an error
 
     `param` names the field of the request that is to blame, as a path (`messages[2].content`), where one is.
     `retry_after_s` is an honest estimate of when to come back, where there is one; `hopeless`: never, unchanged.
+    `predicted_ttft_s` and `promised_ttft_s` are seconds from arrival to the first token, where admission has compared
+    them.
     """
 
     def __init__(
@@ -84,6 +86,8 @@ class Refused(Exception):  # noqa: N818 - a refusal is an answer, not an error
         param: str | None = None,
         retry_after_s: float | None = None,
         hopeless: bool = False,
+        predicted_ttft_s: float | None = None,
+        promised_ttft_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.reason = reason
@@ -91,6 +95,8 @@ class Refused(Exception):  # noqa: N818 - a refusal is an answer, not an error
         self.param = param
         self.retry_after_s = retry_after_s
         self.hopeless = hopeless
+        self.predicted_ttft_s = predicted_ttft_s
+        self.promised_ttft_s = promised_ttft_s
 
     def __repr__(self) -> str:
         where = f", param={self.param!r}" if self.param else ""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from math import inf
 
-from routing.candidates import Candidates
+from routing.candidates import Candidates, NotNow
 from routing.cost import CostBook, prefill_work
 from routing.learning import Usage
 from routing.ledger import STEP_TOKENS, Charge, Pledge
@@ -31,7 +31,12 @@ from tenancy.returning import Returning, face_of
 from tenancy.service import price
 from tenancy.stall import Stalls
 from tenancy.tenants import Caller
-from tenancy.tier import Tier
+from tenancy.tier import Tier, Unattainable
+
+ON_THE_WAY = 0.1
+"""Of its TTFT, at most so much is taken to be lost before a request asks to be placed: it is read, and may wait for its
+accounts. A prompt that only just fits is then served late, not refused on idle engines.
+"""
 
 SURE = 0.01
 """Answers that are shorter than a request is counted on to be."""
@@ -61,7 +66,7 @@ JITTER = 0.25
 class Gate:
     """Who may take one request now, of the candidates of one decision."""
 
-    __slots__ = ("_claims", "_left_s", "_now_s", "_stalls", "_waiter", "pledge")
+    __slots__ = ("_candidates", "_claims", "_left_s", "_now_s", "_stalls", "_waiter", "pledge")
 
     def __init__(self, admission: Admission, waiter: Waiter, now_s: float) -> None:
         promise = waiter.promise
@@ -69,7 +74,9 @@ class Gate:
         self._waiter = waiter
         self._now_s = now_s
         left_s = waiter.arrived_s + promise.ttft_s - now_s
-        self._left_s = left_s if left_s >= 0 else inf  # It is late whatever happens: now or never.
+        # It is late whatever happens: now or never.
+        self._left_s = left_s if left_s >= 0 and not waiter.is_unattainable else inf
+        self._candidates: Candidates | None = None
         self._claims: dict[str, bool] = {}
         sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, SURE)
         self.pledge: Pledge | None = Pledge(promise.tpot_s, sure)
@@ -78,6 +85,7 @@ class Gate:
         """Whether an engine may take it: in time, within its KV, past higher tiers, and as far as who decodes there can
         bear it.
         """
+        self._candidates = candidates
         waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at]
         # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
@@ -92,6 +100,16 @@ class Gate:
         prefill = candidates.prefillers[at] if candidates.prefillers else None
         burden_s = candidates.burden_s[at] if candidates.burden_s else own_s
         return self._is_borne(candidates.engines[at], burden_s) and (prefill is None or self._is_borne(prefill, own_s))
+
+    def least_ttft_s(self) -> tuple[float, float]:
+        """The least seconds to a first token that a candidate of the last decision would need if it were idle, and what
+        of them the promise does not allow for by the cold prompt. Zeros where nothing was asked about.
+        """
+        candidates, per_cold = self._candidates, self._waiter.promise.ttft_per_cold
+        if candidates is None:
+            return 0.0, 0.0
+        pairs = list(zip(candidates.prefill_overhead_s, candidates.own_s, strict=True))
+        return min(fixed + own for fixed, own in pairs), min(fixed + own * (1 - per_cold) for fixed, own in pairs)
 
     def _is_borne(self, engine: Engine, prefill_s: float) -> bool:
         """Whether those who decode on an engine can bear so much prefill: of a pair's two engines too."""
@@ -143,6 +161,16 @@ def _answer_tokens(forecast: Forecast, request: Request, tenant: str | None) -> 
     return request.sequences * (mean if request.max_tokens is None else min(mean, request.max_tokens))
 
 
+def _hopeless(waiter: Waiter, predicted_s: float) -> Refused:
+    """That no engine, idle or not, could keep the promise of a request."""
+    tier, promised_s = waiter.promise.tier, waiter.promise.first_token_within_s(waiter.own_s)
+    words = (
+        f"The first token of this request would take {predicted_s:.3g} s on an idle engine; its service level "
+        f"(tier `{tier.name}`) allows {promised_s:.3g} s. Send a shorter prompt, or use a tier that allows more."
+    )
+    return Refused(Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, promised_ttft_s=promised_s)
+
+
 class Admission:
     """One per router, whose ledger it watches."""
 
@@ -190,9 +218,17 @@ class Admission:
         return waiter
 
     def place(self, waiter: Waiter, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
-        """Put it on an engine. Raises `NotNow`, or `Refused` as the router does."""
+        """Put it on an engine. Raises `NotNow`, or `Refused` as the router does, or where an idle engine could not keep
+        the promise either and the tier rejects that.
+        """
         tenant, gate = waiter.caller.tenant, Gate(self, waiter, now_s)
-        placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
+        try:
+            placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
+        except NotNow:
+            if not self._gives_up(waiter, gate, now_s):
+                raise
+            gate = Gate(self, waiter, now_s)
+            placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
         waiter.queue.serve(waiter.line, waiter, now_s)
         seen = placement.predicted
         waiter.charged = price(seen.prompt_tokens - seen.warm_tokens, waiter.answer_tokens)
@@ -200,6 +236,22 @@ class Admission:
         if self._returning:
             self._returning.served(face_of(waiter.request, tenant.name))
         return placement
+
+    def _gives_up(self, waiter: Waiter, gate: Gate, now_s: float) -> bool:
+        """Whether a request that no engine may take now is no longer held to its first-token promise, because idle
+        engines could not keep it either. Raises `Refused` where its tier rejects such requests.
+        """
+        promise = waiter.promise
+        if waiter.is_unattainable or promise.ttft_s == inf:
+            return False
+        needed_s, beyond_cold_s = gate.least_ttft_s()
+        if beyond_cold_s <= waiter.lead_s:
+            return False
+        if promise.tier.unattainable is Unattainable.REJECT and beyond_cold_s > promise.ttft_s:
+            raise _hopeless(waiter, now_s - waiter.arrived_s + needed_s)
+        waiter.is_unattainable = True
+        waiter.line.postpone(waiter, now_s)
+        return True
 
     def settle(self, waiter: Waiter, placement: Placement, usage: Usage | None, now_s: float) -> None:
         """It is about to be released. `usage` is None where the engine has not answered in full."""
@@ -225,10 +277,17 @@ class Admission:
     def overloaded(self, waiter: Waiter, now_s: float, late_s: float, draw: float) -> Refused:
         """That its promise cannot be kept, and when it might be."""
         self._returning.refused(face_of(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
-        patience_s = min(waiter.start_by_s - waiter.arrived_s, LATEST_S)
+        patience_s = min(max(waiter.start_by_s - waiter.arrived_s, 0.0), LATEST_S)
         after_s = min(max(late_s, patience_s / COMINGS), patience_s) * (1 - JITTER * draw)
         words = f"What tier `{waiter.promise.tier.name}` promises cannot be kept now: too much is asked of the fleet."
-        return Refused(Reason.OVERLOADED, words, retry_after_s=after_s)
+        wait_s = max(0.0, late_s + waiter.start_by_s - now_s)
+        return Refused(
+            Reason.OVERLOADED,
+            words,
+            retry_after_s=after_s,
+            predicted_ttft_s=now_s - waiter.arrived_s + wait_s + waiter.idle_ttft_s,
+            promised_ttft_s=waiter.promise.first_token_within_s(waiter.own_s),
+        )
 
     def _ground(self, request: Request) -> Ground:
         """Models that are served by the same engines, adapters say, wait in the same queue."""
@@ -274,9 +333,13 @@ class Admission:
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
         if request.retried:
             came_s = self._returning.first_s(face_of(request, tenant), came_s)
-        within_s = promise.first_token_within_s(own_s) - own_s - ground.overhead_s
+        lead_s = promise.ttft_s - min(max(now_s - came_s, 0.0), ON_THE_WAY * promise.ttft_s)
+        idle_ttft_s = own_s + ground.overhead_s
         leave_by_s = now_s + promise.longest_wait_s
-        start_by_s = min(came_s + within_s, leave_by_s)
+        start_by_s = min(came_s + promise.first_token_within_s(own_s) - idle_ttft_s, leave_by_s)
+        if idle_ttft_s - promise.ttft_per_cold * own_s > lead_s:
+            # Unless an engine holds part of it, no wait is short enough: its turn will show.
+            start_by_s = leave_by_s
         answer_tokens = _answer_tokens(self.forecast, request, tenant)
         service = price(tokens, answer_tokens)
         cost_s = service * ground.seconds_per_token
@@ -284,6 +347,7 @@ class Admission:
         waiter = Waiter(
             number, request, caller, promise, came_s, own_s, service, cost_s, start_by_s, leave_by_s, answer_tokens
         )
+        waiter.lead_s, waiter.idle_ttft_s = lead_s, idle_ttft_s
         waiter.queue = ground.queue
         waiter.line = self._line(ground.queue, promise.tier, ground.engines, now_s)
         return waiter

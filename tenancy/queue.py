@@ -53,6 +53,13 @@ class Waiter:
     """The queue, or never stood in it."""
     is_over: bool = False
     """Whether its tenant has one request less for it already."""
+    is_queued: bool = False
+    lead_s: float = inf
+    """Seconds of its first-token promise that are reckoned to have been left when it asked to be placed."""
+    idle_ttft_s: float = 0.0
+    """Seconds to its first token on an idle engine that holds nothing of it."""
+    is_unattainable: bool = False
+    """No engine that may serve it could keep its first-token promise, even an idle one: it is not held to it."""
     queue: Queue = field(init=False, repr=False)
     line: Line = field(init=False, repr=False)
     """Where it stands, or would."""
@@ -108,6 +115,7 @@ class Line:
         self.rate.pass_time(now_s, is_waiting=self.waiting > 0)
         tenant = waiter.tenant
         heappush(self._heaps.setdefault(tenant, []), (waiter.start_by_s, waiter.number, waiter))
+        waiter.is_queued = True
         self._work_s[tenant] = self._work_s.get(tenant, 0.0) + waiter.own_s
         self._service[tenant] = self._service.get(tenant, 0.0) + waiter.service / waiter.weight
         self.waiting += 1
@@ -115,7 +123,7 @@ class Line:
     def take(self, waiter: Waiter, now_s: float) -> None:
         """It waits no longer."""
         self.rate.pass_time(now_s, is_waiting=True)
-        waiter.has_left = True
+        waiter.has_left, waiter.is_queued = True, False
         self.waiting -= 1
         tenant = waiter.tenant
         heap = self._heaps[tenant]
@@ -144,10 +152,20 @@ class Line:
         """
         if waiter.start_by_s >= waiter.leave_by_s or not self.is_modest(waiter):
             return False
-        self.take(waiter, now_s)
-        waiter.has_left, waiter.start_by_s = False, waiter.leave_by_s
-        self.put(waiter, now_s)
+        self.postpone(waiter, now_s)
         return True
+
+    def postpone(self, waiter: Waiter, now_s: float) -> None:
+        """Let one wait for as long as it may, behind what can still be in time. In the queue it must be at the head of
+        its tenant's.
+        """
+        was_queued = waiter.is_queued
+        if was_queued:
+            self.take(waiter, now_s)
+            waiter.has_left = False
+        waiter.start_by_s = waiter.leave_by_s
+        if was_queued:
+            self.put(waiter, now_s)
 
     def wait_s(self, waiter: Waiter, now_s: float) -> float:
         """How long it would wait: for what is more urgent of its tenant's own, and for as much of every other tenant's

@@ -17,6 +17,15 @@ class Overload(StrEnum):
     """It is served by the promise of the next lower tier."""
 
 
+class Unattainable(StrEnum):
+    """What becomes of a request whose own prefill takes longer than its TTFT, on an idle engine too."""
+
+    SERVE = "serve"
+    """It is served as soon as the fleet can, within the tier's longest wait."""
+    REJECT = "reject"
+    """It is rejected at once, as one that must not be repeated unchanged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tier:
     """What is promised: first token within `ttft_s + ttft_per_cold x` the seconds that the request's own cold prompt
@@ -36,6 +45,7 @@ class Tier:
     longest_wait_s: float = 30.0
     """In the gateway's queue."""
     on_overload: Overload = Overload.REJECT
+    unattainable: Unattainable = Unattainable.SERVE
     is_batch: bool = False
     """Fills what others leave idle, and is never in anybody's way."""
 

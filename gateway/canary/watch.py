@@ -11,9 +11,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.guard import restarted
+from gateway.spine.carrier import LegEnd
 from gateway.spine.outcome import Outcome
 from routing.canary import Canary, Rollout, Stage
+from routing.facts import Role
 from routing.fleet import Fleet
+from routing.pods import Pod
 
 Family = CounterMetricFamily | GaugeMetricFamily
 
@@ -39,10 +42,24 @@ class CanaryWatch(Collector):
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Put the next canary on trial where none is, and its pods are there."""
+        """End trials that cannot be judged or take too long, and put the next canary on trial where none is and its
+        pods are there.
+        """
         marks = {pod.url: (pod.pool, pod.facts.revision) for pod in self._fleet.pods}
-        if (canary := self._rollout.begin(marks)) is not None:
-            self._say("info", "canary on trial", canary=canary.terms.name, share=canary.terms.share)
+        split = {pod.url: marks[pod.url] for pod in self._fleet.pods if _is_split(pod)}
+        for canary in self._rollout.end_split(split):
+            pods = sorted(url for url, held in split.items() if canary.has(*held))
+            self._say(
+                "error",
+                "canary rejected: its pods prefill or decode for others",
+                canary=canary.terms.name,
+                pods=pods,
+                fix="put pods on trial that serve whole requests (role `either`); split pools cannot be compared yet",
+            )
+        if (expired := self._rollout.expire(self._clock())) is not None:
+            self._tell(expired)
+        if (begun := self._rollout.begin(marks, self._clock())) is not None:
+            self._say("info", "canary on trial", canary=begun.terms.name, share=begun.terms.share)
 
     def witness(self, outcome: Outcome) -> None:
         """Take note of every engine that was tried for a request."""
@@ -68,6 +85,7 @@ class CanaryWatch(Collector):
             "error" if back else "info",
             "canary rolled back" if back else "canary accepted",
             canary=canary.terms.name,
+            why=canary.why,
             ttft_evidence=round(canary.ttft.worse.best, 1),
             tpot_evidence=round(canary.tpot.worse.best, 1),
             comparisons=canary.ttft.worse.rounds,
@@ -90,8 +108,13 @@ class CanaryWatch(Collector):
         yield from (stage, worse, rounds)
 
 
-BROKEN = frozenset({"unreachable", "lost", "timeout", "malformed", "broken"})
+BROKEN = frozenset(end.value for end in LegEnd if end.is_pods_fault)
 """Ends of attempts that are their pod's fault."""
+
+
+def _is_split(pod: Pod) -> bool:
+    """Whether a pod has an engine that only prefills or only decodes."""
+    return any(engine.role is not Role.EITHER for engine in pod.engines)
 
 
 def _tpot_s(outcome: Outcome) -> float | None:

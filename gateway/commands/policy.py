@@ -109,12 +109,12 @@ def _rates(prices: Mapping[str, ModelEntry]) -> dict[str, Rates]:
 
 
 def _fates(old: Mapping[str, Fate], new: Mapping[str, Fate], past: Sequence[Past]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("TENANT", "REQUESTS", "REFUSED BY OLD", "BY NEW", "WHY")]
+    rows: list[tuple[str, ...]] = [("TENANT", "REQUESTS", "WERE REFUSED", "REFUSED BY OLD", "BY NEW", "WHY")]
     for name in dict.fromkeys(held.tenant or "" for held in past):
         before, after = old[name], new[name]
         why = ", ".join(f"{reason} {times}" for reason, times in after.refused.most_common())
         refused = (str(fate.refused.total()) for fate in (before, after))
-        rows.append((name or "(none)", str(before.requests), *refused, why or "-"))
+        rows.append((name or "(none)", str(before.requests), str(before.were_refused), *refused, why or "-"))
     return rows
 
 

@@ -60,6 +60,7 @@ def canaries(root: Table) -> tuple[CanaryTerms, ...]:
             "tpot_gate": table.get("tpot_gate", number, 1.1),
             "error": table.get("error", number, 0.05),
             "least": table.get("least", whole, 200),
+            "max_duration_s": table.get("max_duration_s", number, 86_400.0),
         }
         table.close()
         try:

@@ -129,6 +129,7 @@ def _canary() -> Schema:
             "tpot_gate": described(NUMBER, "Tokens may take so many times as long: 1.1."),
             "error": described(NUMBER, "The chance that a sound one is rolled back: 0.05."),
             "least": described(COUNT.schema, "Comparisons before it is accepted: 200."),
+            "max_duration_s": described(NUMBER, "An undecided trial is rolled back after so many seconds: 86400."),
         },
         required=("name",),
     )

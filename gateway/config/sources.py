@@ -16,6 +16,7 @@ from gateway.config.extproc_words import judged_by_nobody
 from gateway.config.file import read_settings
 from gateway.config.listening import TlsFiles
 from gateway.config.said import Given, Word, read_said
+from gateway.config.split_canaries import split_canaries
 from gateway.config.values import Routing, Settings
 from gateway.config.words import (
     LOG_LEVELS,
@@ -117,6 +118,7 @@ def _contradictions(settings: Settings) -> list[Fault]:
     if registry is not None and registry.url is None and settings.redis is None:
         faults.append(Fault("discovery.redis", "names no Redis: give it a url, or set `redis` for the whole gateway"))
     faults.extend(judged_by_nobody(settings))
+    faults.extend(split_canaries(settings))
     admin = settings.admin
     if admin is not None and not admin.is_loopback and settings.admin_token is None:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"

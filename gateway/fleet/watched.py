@@ -37,6 +37,9 @@ class WatchedPod:
     was_looked_at: bool = False
     """Whether all was asked of it once: health, models, metrics."""
     silences: int = 0
+    since_s: float | None = None
+    """When it was first looked at."""
+    is_reported_dead: bool = False
     cards: tuple[ModelCard, ...] | None = None
     trouble: str = ""
     """Why it is not used though it is well."""
@@ -68,6 +71,7 @@ class WatchedPod:
     def take_health(self, health: Health, now_s: float) -> None:
         """Draw the conclusions of a probe."""
         self.health, self.looked_s = health, now_s
+        self.since_s = now_s if self.since_s is None else self.since_s
         match health:
             case Health.WELL:
                 self.was_well, self.silences = True, 0
@@ -84,6 +88,15 @@ class WatchedPod:
         if health is not Health.WELL:
             # Whatever it said before may be of another life: ask again before it is used.
             self.listed_s = self.scraped_s = -inf
+
+    def is_news_that_dead(self, now_s: float, after_s: float) -> bool:
+        """Whether it has not been well once in so many seconds since it was first looked at. True once. A pod whose
+        source says that it is not ready is expected to be so.
+        """
+        if self.was_well or self.is_reported_dead or self.found.held is not None or self.since_s is None:
+            return False
+        self.is_reported_dead = now_s - self.since_s >= after_s
+        return self.is_reported_dead
 
     def take_silence(self, now_s: float) -> None:
         """Its engine has fallen silent with all that it has."""

@@ -14,7 +14,9 @@ from math import inf
 
 from gateway.config.models import ModelEntry
 from gateway.discovery.census import Census
+from gateway.discovery.empty import EmptySources
 from gateway.discovery.source import Found, Source
+from gateway.discovery.static import Static
 from gateway.fleet.breaker import Breaker
 from gateway.fleet.foreign import Ours, observe, ours
 from gateway.fleet.probe import Health, Prober
@@ -27,6 +29,13 @@ from routing.pods import EngineShape, Pod, Standing
 from routing.router import Router
 
 Say = Callable[..., None]
+
+FIXES: Mapping[Health, str] = {
+    Health.GONE: "nothing listens there: check host and port of its URL, and that vLLM has started",
+    Health.SILENT: "/health does not answer in time: check its URL, the network between, and that vLLM is not stuck",
+    Health.NOT_READY: "/health does not answer 200: check that the port is vLLM's, and vLLM's own log",
+}
+"""What to do about a pod that has never been well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,8 @@ class Rhythm:
     """Between two looks at one pod, however often its requests fail."""
     settled_s: float = 5.0
     """Pods that are ready so soon after our own start were there before us: nothing is slow about them."""
+    dead_s: float = 10.0
+    """A pod that was not well once in so long since it was found is reported."""
     at_once: int = 32
     crowd: int = 100
     """Beyond so many pods all pauses grow with their number: looking must not take the loop from the relay."""
@@ -78,6 +89,7 @@ class Watcher:
         self._slots = asyncio.Semaphore(self._rhythm.at_once)
         self._started_s = clock()
         self._drained: set[str] = set()
+        self._empty = EmptySources()
         self._has_waited = False
         self.has_looked = asyncio.Event()
         """Every source has told its pods, and each of them has been looked at."""
@@ -186,6 +198,8 @@ class Watcher:
             await asyncio.sleep(self._rhythm.list_s)
 
     def _take_found(self, source: Source, found: tuple[Found, ...]) -> None:
+        if source.name != Static.name and (fix := self._empty.fix_for(source.name, is_empty=not found)):
+            self._say("warning", "source finds no pods", source=source.name, fix=fix)
         is_news = self.census.take(source, found, self._clock())
         self._router.fleet.is_whole = self.census.is_whole()
         if not is_news:
@@ -262,6 +276,8 @@ class Watcher:
         opened = pod.breaker.opened
         pod.take_health(health, self._clock())
         self._say_if_opened(pod, opened)
+        if pod.is_news_that_dead(self._clock(), self._rhythm.dead_s):
+            self._say("warning", "pod has never been well", pod=pod.url, health=health, fix=FIXES[health])
         if health is Health.WELL:
             await self._ask(pod)
             if pod.is_hung and not pod.breaker.is_open:

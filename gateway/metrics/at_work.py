@@ -12,7 +12,7 @@ from gateway.metrics.discovery import SourcesExposition
 from gateway.metrics.exposition import Exposition, Gauges
 from gateway.metrics.retries import RetriesExposition
 from gateway.metrics.tallies import Tallies
-from gateway.metrics.tiers import TierExposition, TierTallies, waiting_in
+from gateway.metrics.tiers import TierExposition, TierTallies, WaitingForPod, waiting_in
 from gateway.pairs.exposition import PairTallies
 from gateway.quotas.exposition import LimitsExposition
 from gateway.spine.outcome import Witness
@@ -51,6 +51,7 @@ class Counts:
             LimitsExposition(gateway.quotas),
             self._pairs,
             TierExposition(self._tiers, fleet, waiting_in(gateway.room)),
+            WaitingForPod(gateway.room, fleet),
             CascadeExposition(self._climbs, gateway.ladders),
             RetriesExposition(gateway.passage.budget, gateway.front.pool.lateness.found),
         ):

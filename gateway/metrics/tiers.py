@@ -46,6 +46,29 @@ def waiting_in(room: Room) -> Callable[[], Iterator[Waiting]]:
     return now
 
 
+class WaitingForPod(Collector):
+    """Shows how many requests wait for a pod of each model that `model_list` names or a pod has said it serves."""
+
+    def __init__(self, room: Room, fleet: Fleet) -> None:
+        self._room = room
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Family]:
+        """The gauge; zero for every model of `model_list`, so that it is there before its first request."""
+        gauge = GaugeMetricFamily(
+            "hearth_waiting_for_pod_requests",
+            "Requests that wait because no pod of their model is ready.",
+            labels=("model",),
+        )
+        counts = dict.fromkeys(sorted(self._fleet.named), 0)
+        for model, count in self._room.waiting_for_pod.items():
+            if model in counts or self._fleet.knows(model):  # A client must not be able to make series.
+                counts[model] = count
+        for model, count in counts.items():
+            gauge.add_metric((model,), count)
+        yield gauge
+
+
 @dataclass(slots=True)
 class TierTally:
     """What one tier asked of one model."""

@@ -11,6 +11,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from gateway.processes.admin import TeamAdmin
 from gateway.processes.child import CannotStart
 from gateway.processes.metrics import Counts, team_metrics_app
 from gateway.processes.team import Team
-from gateway.reload import Fresh, Reread, needs_restart, read_anew
+from gateway.reload import Fresh, Reread, in_force, needs_restart, read_anew
 from gateway.serving import Signals, bridged, caught, taking_signals, warn_of_idle_settings
 from tenancy.document import Invalid
 from tenancy.policy import Policy
@@ -109,7 +110,8 @@ class TeamReloader:
                 self._say("error", "reload refused, the old settings stay", faults=faults)
                 return {"reloaded": False, "faults": faults}
             self._say.level = fresh.settings.log_level
-            found = await self._team.renew(fresh)
+            # Children that are replaced later must run as those beside them do.
+            found = await self._team.renew(replace(fresh, settings=in_force(old, fresh.settings)))
             if faults := [f"{name}: {fault}" for name, held in found.items() for fault in held]:
                 self._say("error", "reloaded, but not by all", faults=faults)
                 return {"reloaded": False, "faults": faults}

@@ -150,6 +150,8 @@ class Journey(Struct):
             resumed=self.resumed,
             unresumed=self._unresumed,
             wasted_tokens=self.wasted_tokens,
+            predicted_ttft_s=refusal.predicted_ttft_s if refusal else None,
+            promised_ttft_s=refusal.promised_ttft_s if refusal else None,
         )
 
     def _promise_met(self, ttft_s: float | None, took_s: float, usage: Usage | None) -> bool | None:

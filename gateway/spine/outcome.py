@@ -70,6 +70,10 @@ class Outcome(Struct, frozen=True, gc=False):
     """Why nobody went on with it."""
     wasted_tokens: int = 0
     """Of prompt and answer, that were computed again for that."""
+    predicted_ttft_s: float | None = None
+    """Of a request that was rejected because its first token would have been late: the prediction, from arrival."""
+    promised_ttft_s: float | None = None
+    """What its service level allowed."""
 
 
 Witness = Callable[[Outcome], None]

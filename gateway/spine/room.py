@@ -74,6 +74,8 @@ class Room:
         self._clock = clock
         self._draw = draw
         self.admission: Admission | None = None
+        self.waiting_for_pod: dict[str, int] = {}
+        """Requests that wait for a pod of their model, by model; also of names that no pod is known to serve."""
         self._seats: dict[int, Seat] = {}
         self._granted: dict[Placement, tuple[Waiter, Owner]] = {}
         """Until they are settled."""
@@ -109,7 +111,14 @@ class Room:
                 first_s = 0.0 if self._router.fleet.has_told else self._first_pod_s
                 if self._clock() >= came_s + max(self._no_pod_s, first_s):
                     raise
-            await asyncio.sleep(NO_POD_LOOK_S)
+            waiting, model = self.waiting_for_pod, request.model
+            waiting[model] = waiting.get(model, 0) + 1
+            try:
+                await asyncio.sleep(NO_POD_LOOK_S)
+            finally:
+                waiting[model] -= 1
+                if not waiting[model]:
+                    del waiting[model]
 
     async def _admit(
         self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], came_s: float

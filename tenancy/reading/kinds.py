@@ -10,7 +10,7 @@ from typing import Any
 
 from tenancy.document import Parse, Wrong, flag, not_negative, number, one_of, positive, text, whole
 from tenancy.policy import ALGORITHMS
-from tenancy.tier import Overload
+from tenancy.tier import Overload, Unattainable
 
 Schema = Mapping[str, Any]
 
@@ -202,6 +202,9 @@ MILLISECONDS = Kind(lambda value: positive(number)(value) / 1000, ABOVE_ZERO.sch
 WAIT = Kind(lambda value: not_negative(value) / 1000, AMOUNT.schema)
 LEEWAY = Kind(leeway, _numeric(r"[0-2]?[0-9]{1,2}(\.[0-9]+)?|300|[0-9]e-[0-9]+", type="number", minimum=0, maximum=300))
 OVERLOAD = Kind(lambda value: Overload(one_of(tuple(Overload))(value)), {"enum": [word.value for word in Overload]})
+UNATTAINABLE = Kind(
+    lambda value: Unattainable(one_of(tuple(Unattainable))(value)), {"enum": [word.value for word in Unattainable]}
+)
 PREFERENCE = Kind(one_of(PREFERENCES), {"enum": list(PREFERENCES)})
 DURATION = Kind(duration, _text("[1-9][0-9]{0,5}[smhdw]"))
 MOMENT = Kind(moment, _text("[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].+)?"))

@@ -29,6 +29,7 @@ from tenancy.reading.kinds import (
     RENAMINGS,
     SOME_NAMES,
     TEXT,
+    UNATTAINABLE,
     URL,
     WAIT,
     Kind,
@@ -108,6 +109,11 @@ TIER: Mapping[str, Word] = {
     "reserve": Word("reserve", FRACTION, "Fraction of the fleet that is its own whenever it asks; others may borrow."),
     "max_queue_ms": Word("longest_wait_s", WAIT, "Longest wait in the gateway's queue."),
     "on_overload": Word("on_overload", OVERLOAD, "What becomes of a request whose promise cannot be kept."),
+    "unattainable": Word(
+        "unattainable",
+        UNATTAINABLE,
+        "A prompt whose prefill alone takes longer than its TTFT: serve it as soon as possible, or reject it.",
+    ),
     "batch": Word("is_batch", FLAG, "Fills what others leave idle, and is never in anybody's way."),
 }
 """Fields of `Tier`."""

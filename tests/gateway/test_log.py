@@ -12,6 +12,7 @@ from gateway.config.models import ModelEntry
 from gateway.lines import LineWriter
 from gateway.log import MOST_AT_ONCE, Bridge, EventLog, OutcomeLog, request_line, usage_line
 from gateway.spine.outcome import Outcome
+from routing.blocks import Prompt
 from routing.learning import Usage
 from routing.refusal import Reason
 from tests.gateway.samples import a_request, an_outcome
@@ -94,6 +95,17 @@ def test_a_usage_record_is_priced() -> None:
     unpriced = json.loads(usage_line(an_outcome(), {}))
     untold = json.loads(usage_line(an_outcome(usage=None), prices))
     assert unpriced["input_cost"] is untold["input_cost"] is untold["output_cost"] is None
+
+
+def test_a_usage_record_tells_what_a_rejected_request_asked_for() -> None:
+    """Its reason and its sizes, from which a policy can be tried on it."""
+    request = a_request(max_tokens=50, sequences=2, stream=False, prompt=Prompt((), (), 900))
+    outcome = an_outcome(request=request, status=429, reason=Reason.RATE_LIMITED_TOKENS, usage=None, attempts=())
+    shown = json.loads(usage_line(outcome, {}))
+    assert (shown["reason"], shown["input_tokens"]) == ("rate_limited_tokens", None)
+    assert (shown["stream"], shown["prompt_bytes"], shown["max_tokens"]) == (False, 900, 100)
+    served = json.loads(usage_line(an_outcome(), {}))
+    assert (served["reason"], served["stream"], served["max_tokens"]) == (None, True, None)
 
 
 def test_cached_tokens_may_be_unknown() -> None:

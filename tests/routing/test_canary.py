@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from routing.canary import Canary, CanaryTerms, Rollout, Stage, Wager
+from routing.canary import Canary, CanaryTerms, Rollout, Stage, Wager, Why
 
 NEW, OLD = (None, "v2"), (None, "v1")
 TERMS = CanaryTerms("v2", revision="v2", share=0.1)
@@ -108,10 +108,40 @@ def test_one_at_a_time() -> None:
     assert second.terms is later
 
 
+def test_an_undecided_trial_ends() -> None:
+    """Rolled back after its longest time, counted from when it began; the next one has its turn."""
+    later = CanaryTerms("fast", pool="fast")
+    pods = {**PODS, "http://d": ("fast", "v1")}
+    rollout = Rollout([CanaryTerms("v2", revision="v2", max_duration_s=600.0), later])
+    first = rollout.begin(pods, 1_000.0)
+    assert first is not None
+    assert rollout.expire(1_599.0) is None
+    assert rollout.expire(1_600.0) is first
+    assert (first.stage, first.why) == (Stage.ROLLED_BACK, Why.MAX_DURATION)
+    second = rollout.begin(pods, 1_600.0)
+    assert second is not None
+    assert second.terms is later
+    assert rollout.expire(1_601.0) is None
+
+
+def test_split_pods_are_never_on_trial() -> None:
+    """Waiting or on trial, a canary with a prefill or decode pod ends at once and serves nobody; others stay."""
+    later = CanaryTerms("fast", pool="fast")
+    pods = {**PODS, "http://d": ("fast", "v1")}
+    rollout = Rollout([TERMS, later])
+    rollout.begin(pods)
+    assert rollout.end_split({"http://a": OLD}) == []
+    ended = rollout.end_split({"http://a": OLD, "http://c": NEW})
+    assert [(canary.terms.name, canary.stage, canary.why) for canary in ended] == [("v2", Stage.ROLLED_BACK, Why.SPLIT)]
+    assert rollout.end_split({"http://c": NEW}) == []
+    assert all("http://c" not in rollout.pods_for(str(key), pods) for key in range(100))
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"share": 1.0}, {"error": 0.0}, {"ttft_gate": 0.9}, {"least": 0}, {"revision": None}]
+    "wrong",
+    [{"max_duration_s": 0.0}, {"share": 1.0}, {"error": 0.0}, {"ttft_gate": 0.9}, {"least": 0}, {"revision": None}],
 )
 def test_terms_are_checked(wrong: dict[str, object]) -> None:
     """A gate below 1 would roll back what is faster."""
-    with pytest.raises(ValueError, match=r"pool|share|gate"):
+    with pytest.raises(ValueError, match=r"pool|share|gate|max_duration_s"):
         CanaryTerms(**{"name": "x", "revision": "v2", **wrong})  # type: ignore[arg-type]

@@ -37,6 +37,29 @@ def test_keys_and_values_of_all_layers() -> None:
     assert kv_bytes_per_token(LLAMA_8B, "auto") == 131_072
 
 
+@pytest.mark.parametrize(
+    ("kind", "pair_bytes"),
+    [
+        ("int8", 256),
+        ("int8_per_token_head", 264),
+        ("int4_per_token_head", 136),
+        ("fp8_per_token_head", 264),
+        ("fp8_e5m2", 256),
+        ("fp4", 136),
+        ("nvfp4", 144),
+        ("nvfp4_4over6", 144),
+        ("turboquant_k8v4", 196),
+        ("turboquant_3bit_nc", 102),
+        ("bfloat16", 512),
+        ("float32", 1024),
+        ("another", 512),
+    ],
+)
+def test_quantised_caches_take_what_they_pack(kind: str, pair_bytes: int) -> None:
+    """A key and a value of 128 numbers with their scales, as vLLM lays them out, in 32 layers of 8 heads."""
+    assert kv_bytes_per_token(LLAMA_8B, kind) == 32 * 8 * pair_bytes
+
+
 def test_hybrid_models_keep_kv_in_some_layers_only() -> None:
     """16 of 64, told layer by layer or by an interval."""
     assert kv_bytes_per_token(QWEN_27B_HYBRID) == 2 * 16 * 4 * 256 * 2
@@ -47,6 +70,9 @@ def test_hybrid_models_keep_kv_in_some_layers_only() -> None:
 def test_latent_attention_keeps_one_vector() -> None:
     """512 + 64 numbers in each of 61 layers."""
     assert kv_bytes_per_token(DEEPSEEK_V3) == 61 * 576 * 2
+    assert kv_bytes_per_token(DEEPSEEK_V3, "fp8") == 61 * 576
+    assert kv_bytes_per_token(DEEPSEEK_V3, "fp8_ds_mla") == 61 * 656
+    assert kv_bytes_per_token(DEEPSEEK_V3, "nvfp4_ds_mla") == 61 * 352
 
 
 @pytest.mark.parametrize("config", [{}, {"num_hidden_layers": "32"}, {"num_hidden_layers": -1}])

@@ -43,13 +43,22 @@ class Stage:
         self._asked = 0
 
     def arrive(
-        self, tier: Tier, tokens: int = 1_200, now_s: float = 0.0, tenant: str = "a", retried: int = 0, text: int = 0
+        self,
+        tier: Tier,
+        tokens: int = 1_200,
+        now_s: float = 0.0,
+        tenant: str = "a",
+        retried: int = 0,
+        text: int = 0,
+        came_s: float | None = None,
     ) -> Waiter:
         self._asked += 1
         prompt = cut_prompt((b"%d " % (text or self._asked) * tokens)[:tokens], 0)
         request = Request(str(self._asked), Api.CHAT, MODEL, prompt, stream=True, retried=retried)
         caller = Caller(Tenant(tenant, tier=tier))
-        return self.admission.arrive(request, caller, promise_of(tier), came_s=now_s, now_s=now_s, draw=0.0)
+        return self.admission.arrive(
+            request, caller, promise_of(tier), came_s=now_s if came_s is None else came_s, now_s=now_s, draw=0.0
+        )
 
     def place(self, waiter: Waiter, now_s: float = 0.0) -> Placement:
         return self.admission.place(waiter, frozenset(), now_s=now_s, draw=0.5)

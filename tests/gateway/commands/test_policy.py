@@ -110,9 +110,22 @@ def test_it_says_what_another_policy_would_change(old: Path, capsys: pytest.Capt
     assert status == 0
     assert out.splitlines()[0].split() == ["legal", "rpm", "100", "->", "3"]
     assert f"7 requests of {log}" in out
-    assert ["legal", "6", "0", "3", "requests", "3"] in [line.split() for line in out.splitlines()]
-    assert ["(none)", "1", "1", "1", "unknown", "tenant", "1"] in [line.split() for line in out.splitlines()]
+    assert ["legal", "6", "0", "0", "3", "requests", "3"] in [line.split() for line in out.splitlines()]
+    assert ["(none)", "1", "0", "1", "1", "unknown", "tenant", "1"] in [line.split() for line in out.splitlines()]
     assert run(capsys, "diff", old, old)[1] == "nothing changes\n"
+
+
+def test_refused_requests_of_a_log_are_counted(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are shown as refused, and tried again with the sizes that served requests of their tenant have."""
+    old.write_text(OLD.replace("rpm: 100", "tpm: 100"))
+    new, log = old.parent / "new.yaml", old.parent / "usage.jsonl"
+    new.write_text(OLD.replace("rpm: 100", "tpm: 500"))
+    refused = {"status": 429, "input_tokens": None, "output_tokens": None, "reason": "rate_limited_tokens"}
+    served = record(0, status=200, input_tokens=60, output_tokens=40, duration_ms=0)
+    log.write_text(served + "".join(record(at, **refused) for at in range(1, 13)))
+    status, out, _ = run(capsys, "diff", old, new, "--trace", log)
+    assert status == 0
+    assert ["legal", "13", "12", "12", "8", "tokens", "8"] in [line.split() for line in out.splitlines()]
 
 
 def test_what_cannot_be_done_is_told(old: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gateway.config.file import read_settings
 from gateway.config.rollout import Roles
+from gateway.config.sources import check_file, gather
 from routing.canary import CanaryTerms
 from routing.roles import RoleTerms
+from tenancy.document import Invalid
 
 
 def test_roles_are_off_unless_asked_for() -> None:
@@ -25,6 +29,33 @@ def test_canaries_stand_in_their_order() -> None:
     assert settings.canaries == (CanaryTerms("a", revision="v2"), CanaryTerms("b", pool="fast", share=0.1))
 
 
+SPLIT = """
+canaries: [{name: plain, revision: v1}, {name: new, revision: v2}]
+discovery:
+  static:
+    pods:
+      - {url: "http://127.0.0.1:1", revision: v1}
+      - {url: "http://127.0.0.1:2", revision: v2, role: prefill}
+      - {url: "http://127.0.0.1:3", revision: v2, kv_connector: NixlConnector, kv_role: kv_consumer}
+"""
+
+
+def test_a_canary_of_split_pods_is_rejected(tmp_path: Path) -> None:
+    """At the check and at the start, each pod by its URL and its role; a canary of whole pods is none of it."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text(SPLIT)
+    with pytest.raises(Invalid) as caught:
+        check_file(config, {})
+    with pytest.raises(Invalid) as at_start:
+        gather({}, {}, config)
+    faults = [str(fault) for fault in caught.value.faults]
+    assert faults == [str(fault) for fault in at_start.value.faults]
+    assert faults == [
+        f"canaries[1]: `new`: {url} has role `{role}`; pods on trial must serve whole requests (role `either`)"
+        for url, role in (("http://127.0.0.1:2", "prefill"), ("http://127.0.0.1:3", "decode"))
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -32,6 +63,7 @@ def test_canaries_stand_in_their_order() -> None:
         ("roles: {ttft: 3}", "roles.ttft: unknown key (did you mean `ttft_s`?)"),
         ("roles: {gain: 2}", "roles: min_stay_s: must be >= 0; gain, moved_per_minute: must be between 0 and 1"),
         ("canaries: [{name: a}]", "canaries[0]: pool: name the pool or the revision on trial"),
+        ("canaries: [{name: a, pool: p, max_duration_s: 0}]", "canaries[0]: max_duration_s: must be above 0"),
         ("canaries: [{name: a, pool: p, share: 2}]", "canaries[0]: share, error: must be between 0 and 1"),
     ],
 )

@@ -7,12 +7,14 @@ from typing import Any
 from msgspec import structs
 from prometheus_client import CollectorRegistry
 
-from gateway.metrics.tiers import TierExposition, TierTallies, Waiting
+from gateway.metrics.tiers import TierExposition, TierTallies, Waiting, WaitingForPod
 from gateway.refusals import status_of
+from gateway.spine.room import Room
 from routing.fleet import Fleet
 from routing.learning import Usage
 from routing.pods import Pod, Standing
 from routing.refusal import Reason
+from routing.router import Router
 from tests.gateway.samples import a_request, an_outcome
 
 
@@ -67,6 +69,19 @@ def test_queues_are_shown_as_they_are_now() -> None:
     assert scene.shown("hearth_queued_requests", tier="gold", pool="pods") == 0
     assert scene.shown("hearth_queued_requests", tier="gold", pool="other") == 2
     assert scene.shown("hearth_backlog_seconds", tier="bronze", pool="pods") == 4.0
+
+
+def test_who_waits_for_a_pod_is_shown_by_model() -> None:
+    """Every model of `model_list` from the start, other known ones while they wait, invented names never."""
+    room, fleet, registry = Room(Router(()), clock=float, draw=float), Fleet(), CollectorRegistry()
+    fleet.put(Pod("http://a", Standing.STARTING, frozenset({"known", "idle"})))
+    fleet.named = frozenset({"asleep", "other"})
+    registry.register(WaitingForPod(room, fleet))
+    room.waiting_for_pod.update({"asleep": 2, "known": 1, "invented": 7})
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    assert {sample.name for sample in samples} == {"hearth_waiting_for_pod_requests"}
+    shown = {sample.labels["model"]: sample.value for sample in samples}
+    assert shown == {"asleep": 2.0, "known": 1.0, "other": 0.0}
 
 
 def test_a_pool_of_several_models_is_one() -> None:

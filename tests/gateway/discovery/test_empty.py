@@ -1,0 +1,24 @@
+"""Sources that find no pods are reported once, with what to check."""
+
+import pytest
+
+from gateway.discovery.empty import FIXES, USUAL_FIX, EmptySources
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("dns:vllm.example:8000", FIXES["dns"]), ("kubernetes:inference", FIXES["kubernetes"]), ("other", USUAL_FIX)],
+)
+def test_each_kind_has_its_fix(name: str, fix: str) -> None:
+    """By the beginning of a source's name."""
+    assert EmptySources().fix_for(name, is_empty=True) == fix
+
+
+def test_only_news_is_reported() -> None:
+    """Once while it stays empty, and again after it has found pods; each source by itself."""
+    empty = EmptySources()
+    assert empty.fix_for("file", is_empty=True)
+    assert not empty.fix_for("file", is_empty=True)
+    assert empty.fix_for("redis", is_empty=True)
+    assert not empty.fix_for("file", is_empty=False)
+    assert empty.fix_for("file", is_empty=True)

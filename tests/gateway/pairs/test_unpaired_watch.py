@@ -1,0 +1,62 @@
+"""Prefill pods in no pair are reported once, after they have been so for a while, with what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gateway.pairs.unpaired_watch import SETTLED_S, UnpairedWatch
+from routing.facts import Role
+from routing.unpaired import Unpaired
+from tests.routing.test_pairing import NIXL, put, split_fleet
+
+
+class Scene:
+    """A prefill pod without a connector, beside a decode pod."""
+
+    def __init__(self) -> None:
+        self.router = split_fleet(0, 1)
+        put(self.router, "http://lost", replace(NIXL, role=Role.PREFILL, kv_connector=None))
+        self.said: list[tuple[str, str, dict[str, Any]]] = []
+        self.now_s = 0.0
+        self.watch = UnpairedWatch(self.router, self._say, lambda: self.now_s)
+
+    def _say(self, level: str, words: str, **more: Any) -> None:
+        self.said.append((level, words, more))
+
+    def look(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.watch.look()
+
+
+def test_it_is_reported_once_with_the_fix() -> None:
+    """Not while the fleet comes up, and not again while nothing changes for it."""
+    scene = Scene()
+    scene.look(0.0)
+    scene.look(SETTLED_S - 0.1)
+    assert scene.said == []
+    for now_s in (SETTLED_S, SETTLED_S + 1):
+        scene.look(now_s)
+    put(scene.router, "http://more", replace(NIXL, role=Role.DECODE))
+    scene.look(SETTLED_S + 2)
+    fix = {"pod": "http://lost", "kv_connector": None, "fix": Unpaired.NO_CONNECTOR.value}
+    assert scene.said == [("warning", "prefill pod is in no pair", fix)]
+
+
+def test_another_reason_is_reported_too() -> None:
+    """A pod that is given a connector which does not fit either."""
+    scene = Scene()
+    scene.look(0.0)
+    scene.look(SETTLED_S)
+    put(scene.router, "http://lost", replace(NIXL, role=Role.PREFILL, revision="v9"))
+    scene.look(SETTLED_S + 1)
+    assert [more["fix"] for _, _, more in scene.said] == [Unpaired.NO_CONNECTOR.value, Unpaired.NO_PARTNER.value]
+
+
+def test_one_that_finds_its_partner_in_time_is_not_reported() -> None:
+    """Split pods come up one after the other."""
+    scene = Scene()
+    scene.look(0.0)
+    put(scene.router, "http://lost", replace(NIXL, role=Role.PREFILL))
+    scene.look(SETTLED_S + 1)
+    assert scene.said == []
