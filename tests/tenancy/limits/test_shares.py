@@ -86,7 +86,7 @@ def test_an_answer_about_another_quota_is_of_no_use() -> None:
     """The policy has changed while the lender was asked: it is asked again."""
     book = a_book(cap=0, quota=Quota(requests_per_min=100, tokens_per_min=3_200))
     asks = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
-    book.take_quota(Quota(tokens_per_min=6_400, parallel_requests=5))
+    book.take_quota(Quota(tokens_per_min=6_400, parallel_requests=5), NOW_S)
     book.meters[Kind.PARALLEL].cap = 0.0
     assert not take_grants(book, asks, [Granted(50, 50, 0, 0, was_known=True), Granted(800, 800, 0, 0, was_known=True)])
     assert book.meters[Kind.PARALLEL].cap == 0
