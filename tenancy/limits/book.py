@@ -14,6 +14,10 @@ from tenancy.limits.slices import Granted
 from tenancy.limits.use import AMOUNT, Kind, Use, limits_of
 from tenancy.quota import Account, Quota
 
+SLOWEST = 8.0
+"""A debt is taken to be paid at least at this part of the limit."""
+
+
 class Meter:
     """One limit of one account."""
 
@@ -61,7 +65,8 @@ class Meter:
 
     def frees_in_s(self, amount: float, now_s: float) -> float:
         """Seconds until so much of what is used will be free again, if nothing is added."""
-        return self.memory.frees_in_s(amount, now_s, self.room)
+        # However little others leave at this moment, debts are not paid at no rate at all.
+        return self.memory.frees_in_s(amount, now_s, max(self.room, self.limit / SLOWEST))
 
     def has_room(self, amount: float) -> bool:
         return self.memory.used + amount <= self.cap * (1 + ROUNDING)
