@@ -100,6 +100,11 @@ class Tab:
         """Of output, as far as events tell."""
         return round(self._events * self._per_event)
 
+    @property
+    def held_tokens(self) -> int:
+        """Of output, that are granted to it: those that have passed and those that may."""
+        return self._reservation.held.output_tokens
+
     def usage(self) -> Usage:
         """What it took, as far as is known without the engine's word."""
         return Usage(self._reservation.held.input_tokens, self.tokens)

@@ -46,6 +46,15 @@ class Meter:
         elsewhere = self.lent.elsewhere + self.lent.gone if self.lent is not None else 0.0
         return max(0.0, self.limit - self.memory.used - elsewhere)
 
+    def take_limit(self, limit: float) -> None:
+        """Go by another limit."""
+        if self.lent is None:
+            self.cap = limit
+        elif limit < self.limit:
+            # What others have used may fill all of the smaller limit: what was lent and not used is asked for anew.
+            self.cap = min(self.cap, limit, self.memory.used)
+        self.limit = limit
+
     @property
     def room(self) -> float:
         """How much may be used here before anything is owed. What other gateways do not hold may still be lent."""
@@ -154,10 +163,7 @@ class Book:
         for kind, limit in limits.items():
             meter = self.meters.get(kind)
             if meter is not None and not (kind is Kind.BUDGET and has_other_period):
-                if meter.limit != limit:
-                    # What is shared is asked for; what is not is there.
-                    meter.cap = limit if meter.lent is None else min(meter.cap, limit)
-                    meter.limit = limit
+                meter.take_limit(limit)
                 continue
             self.meters[kind] = meter = self._put_back(kind, limit) or Meter(kind, limit, _memory(kind, quota))
             for holder in self._holders:

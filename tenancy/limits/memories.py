@@ -50,57 +50,62 @@ class Memory(Protocol):
 
 
 class Window:
-    """The last sixty seconds, and what is owed."""
+    """The last sixty seconds, and what is owed: it takes the room of what is forgotten, as far as there is any."""
 
-    __slots__ = ("_owed", "_slots", "used")
+    __slots__ = ("_slots", "owed", "used")
 
     def __init__(self) -> None:
         self.used = 0.0
+        self.owed = 0.0
+        """What of `used` stands in no slot yet."""
         self._slots: deque[tuple[int, float]] = deque()
-        self._owed: deque[tuple[int, float]] = deque()
-        """Debts by the slot that they were charged to, the oldest first."""
-
-    @property
-    def owed(self) -> float:
-        """What of `used` the next windows still have to pay."""
-        return sum(amount for _, amount in self._owed)
 
     def advance(self, now_s: float, room: float = inf) -> None:
         slots, oldest = self._slots, int((now_s - SPAN_S) // SLOT_S)
         while slots and slots[0][0] < oldest:
             slot, held = slots.popleft()
             self.used -= held
-            if self._owed:
-                self._carry_over(slot, room)
-        if not slots:
+            if self.owed:
+                self._pay(slot + WINDOW_SLOTS, room)
+        if self.owed:
+            self._pay(int(now_s // SLOT_S), room)
+        elif not slots:
             self.used = 0.0
 
     def add(self, amount: float, now_s: float, room: float = inf) -> int:
+        slot = int(now_s // SLOT_S)
+        if self._slots and self._slots[-1][0] >= slot:
+            slot = self._slots[-1][0]
+        excess = min(amount, self.used + amount - room - self.owed)
         self.used += amount
-        slot, slots = int(now_s // SLOT_S), self._slots
-        if slots and slots[-1][0] >= slot:
-            slot, held = slots[-1]
-            slots[-1] = (slot, held + amount)
-        else:
-            slots.append((slot, amount))
-        if self.used > room:
-            self._owe(amount, slot, room)
+        if excess > ROUNDING * room:
+            self.owed += excess
+            amount -= excess
+        self._put(slot, amount)
         return slot
 
     def take_back(self, amount: float, slot: int) -> None:
         slots = self._slots
-        for at in range(len(slots) - 1, -1, -1):
-            if slots[at][0] == slot:
-                slots[at] = (slot, slots[at][1] - amount)
-                self.used -= amount
-                if self._owed:
-                    self._pay(amount)
+        at = next((at for at in range(len(slots) - 1, -1, -1) if slots[at][0] == slot), None)
+        if at is None:
+            return
+        self.used -= amount
+        if self.owed:
+            paid = min(self.owed, amount)
+            self.owed -= paid
+            amount -= paid
+        # Of what it held in this slot some may have been owed, and stand in a later one by now.
+        for place in (at, *range(len(slots) - 1, -1, -1)):
+            taken = min(amount, slots[place][1])
+            slots[place] = (slots[place][0], slots[place][1] - taken)
+            amount -= taken
+            if amount <= 0:
                 return
 
     def frees_in_s(self, amount: float, now_s: float, room: float = inf) -> float:
         if amount <= 0:
             return 0.0
-        if self._owed:
+        if self.owed:
             return self._frees_in_s(amount, now_s, room)
         if amount == self.used and self._slots:
             # All of it, as every answer's headers say, goes with the newest: there is no need to add up.
@@ -112,54 +117,38 @@ class Window:
         return SPAN_S
 
     def _frees_in_s(self, amount: float, now_s: float, room: float) -> float:
-        """The same where something is owed: what is left when all else has gone is paid one window at a time."""
-        owed, last = dict(self._owed), self._owed[-1][0]
-        for slot, held in self._slots:
-            amount -= held - min(held, owed.get(slot, 0.0))
-            if amount <= 0:
-                return _gone_in_s(slot, now_s)
-        windows = ceil(amount / room * (1 - ROUNDING)) if room > 0 else inf
-        return _gone_in_s(last, now_s) + windows * WINDOW_SLOTS * SLOT_S
+        """The same where something is owed: played through, but for windows that are all alike."""
+        if room <= 0:
+            return inf
+        slots, owed, placed = deque(self._slots), self.owed, self.used - self.owed
+        alike = max(0, int(min(amount - placed, owed) // room) - 1)
+        amount, owed, later_s = amount - alike * room, owed - alike * room, alike * WINDOW_SLOTS * SLOT_S
+        while slots:
+            slot, held = slots.popleft()
+            amount, placed = amount - held, placed - held
+            if amount <= ROUNDING * room:
+                return _gone_in_s(slot, now_s) + later_s
+            moved = min(owed, room - placed)
+            if moved > 0:
+                owed, placed = owed - moved, placed + moved
+                slots.append((slot + WINDOW_SLOTS, moved))
+        return later_s + SPAN_S
 
-    def _owe(self, amount: float, slot: int, room: float) -> None:
-        """What has just been charged to a slot exceeds the room, at least in part."""
-        excess = min(amount, self.used - room)
-        if excess <= ROUNDING * room:
-            return
-        if self._owed and self._owed[-1][0] == slot:
-            excess += self._owed.pop()[1]
-        self._owed.append((slot, excess))
-
-    def _pay(self, amount: float) -> None:
-        """Room has come back: it is the newest debt's."""
-        owed = self._owed
-        while owed and amount > 0:
-            slot, held = owed.pop()
-            if held > amount:
-                owed.append((slot, held - amount))
-            amount -= held
-
-    def _carry_over(self, gone: int, room: float) -> None:
-        """A slot is forgotten: what was owed of it is charged to the slot at that moment."""
-        owed, carried = self._owed, 0.0
-        while owed and owed[0][0] <= gone:
-            carried += owed.popleft()[1]
-        if not carried:
-            return
-        slots, slot, at = self._slots, gone + WINDOW_SLOTS, len(self._slots)
+    def _put(self, slot: int, amount: float) -> None:
+        slots, at = self._slots, len(self._slots)
         while at and slots[at - 1][0] > slot:
             at -= 1
         if at and slots[at - 1][0] == slot:
-            slots[at - 1] = (slot, slots[at - 1][1] + carried)
+            slots[at - 1] = (slot, slots[at - 1][1] + amount)
         else:
-            slots.insert(at, (slot, carried))
-        self.used += carried
-        excess = min(carried, self.used - room)
-        if excess > ROUNDING * room:
-            after = len(owed)
-            while after and owed[after - 1][0] > slot:
-                after -= 1
-            owed.insert(after, (slot, excess))
+            slots.insert(at, (slot, amount))
+
+    def _pay(self, slot: int, room: float) -> None:
+        """What is owed takes the room that there is."""
+        paid = min(self.owed, room - (self.used - self.owed))
+        if paid > 0:
+            self.owed -= paid
+            self._put(slot, paid)
 
 
 def _gone_in_s(slot: int, now_s: float) -> float:
