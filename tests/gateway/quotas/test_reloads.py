@@ -50,7 +50,7 @@ class Reloads(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Hand()
-        self.quotas = quotas_of(Router(routings()["round-robin"]), self.clock, expected=90.0)
+        self.quotas = quotas_of(Router(routings()["round-robin"]), self.clock, expected=200.0)
         self.streams: list[Stream] = []
         self.wholes: list[Tab] = []
         self.callers: list[Caller] = []
@@ -174,4 +174,4 @@ class Reloads(RuleBasedStateMachine):
 
 
 TestReloads = Reloads.TestCase
-TestReloads.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestReloads.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
