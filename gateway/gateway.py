@@ -102,6 +102,7 @@ class Gateway:
         self.keyring.policy = policy
         if policy is None:
             return
+        self.quotas.go_by(policy.tenants)
         self.front.heed_headers(policy.headers.names)
         if self.room.admission is None:  # Without a policy nothing is promised, and nothing need be watched for it.
             self.room.admit_by(Admission(self.router))

@@ -61,6 +61,10 @@ class Request(Struct, frozen=True, gc=False):
     prompt: Prompt = EMPTY_PROMPT
     stream: bool = False
     max_tokens: int | None = None
+    min_tokens: int = 0
+    """No answer ends before it has so many."""
+    unseen_bytes: int = 0
+    """Of fields that become prompt beside the text, and so are not in `prompt`: templates, documents, their values."""
     sequences: int = 1
     session: str | None = None
     continues: str | None = None

@@ -68,15 +68,20 @@ class Lengths:
 class Forecast:
     """Tables by tenant and model, and by model."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares: bool = True) -> None:
+        """`shares`: a tenant of whom little is seen leans on what others show. Without that nothing that one tenant
+        does changes what is expected of another.
+        """
+        self._shares = shares
         self._tables: OrderedDict[Key, Lengths] = OrderedDict()
         self._of_model: OrderedDict[str, Lengths] = OrderedDict()
         self._told: dict[tuple[str | None, str, float], tuple[float, float]] = {}
 
     def observe(self, tenant: str | None, model: str, tokens: int) -> None:
         """An answer has ended after so many tokens."""
-        for lengths in (_put(self._of_model, model), _put(self._tables, (tenant, model))):
-            lengths.observe(tokens)
+        if self._shares:
+            _put(self._of_model, model).observe(tokens)
+        _put(self._tables, (tenant, model)).observe(tokens)
 
     def mean(self, tenant: str | None, model: str) -> float:
         """Tokens of an answer, on average."""
@@ -88,8 +93,9 @@ class Forecast:
 
     def tokens(self, tenant: str | None, model: str, part: float) -> float:
         """Tokens that all answers but this part have."""
-        of_model, told = self._of_model.get(model), self._told.get((tenant, model, part))
-        seen = of_model.seen if of_model is not None else 0.0
+        told = self._told.get((tenant, model, part))
+        table = self._of_model.get(model) if self._shares else self._tables.get((tenant, model))
+        seen = table.seen if table is not None else 0.0
         if told is None or abs(seen - told[0]) > STALE * told[0] + 1:
             if len(self._told) > 4 * REMEMBERED:
                 self._told.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tenancy.quota import UNLIMITED, Account, Quota
 from tenancy.tier import USUAL, Overload, Tier
@@ -67,6 +67,33 @@ class Tenant:
             quotas[f"{self.name}/user/{somebody}"] = self.per_user
         accounts = tuple(Account(path, quota) for path, quota in quotas.items() if not quota.is_unlimited)
         return Caller(self, key_id=key_id, group=group, user=user, accounts=accounts)
+
+
+def quota_of(tenants: Mapping[str, Tenant], path: str) -> Quota | None:
+    """Return the quota that a policy gives to the account at `path`, None where the policy has no such tenant.
+
+    Paths are those that `Tenant.caller` makes; names of tenants and groups hold no slash, names of users may.
+    """
+    name, _, rest = path.partition("/")
+    tenant = tenants.get(name)
+    if tenant is None:
+        return None
+    if not rest:
+        return tenant.quota
+    kind, _, member = rest.partition("/")
+    return tenant.groups.get(member, UNLIMITED) if kind == "group" else tenant.per_user
+
+
+def renewed(tenants: Mapping[str, Tenant], caller: Caller) -> Caller:
+    """Return a caller with the accounts that the policy in force gives it, where it came under another policy."""
+    held = caller.tenant
+    tenant = tenants.get(held.name or "")
+    if tenant is None or (
+        tenant.quota is held.quota and tenant.per_user is held.per_user and tenant.groups is held.groups
+    ):
+        return caller
+    accounts = tenant.caller(key_id=caller.key_id, group=caller.group, user=caller.user).accounts
+    return replace(caller, accounts=accounts)
 
 
 ANONYMOUS = Tenant()

@@ -14,7 +14,17 @@ from gateway.extproc.endpoints import endpoint_of
 from gateway.extproc.modes import Sight
 from gateway.proxy.answer.relay import Placed, Relay
 from gateway.proxy.answer.watch import Watch
-from gateway.proxy.carrying.carrier import DOWNGRADED_HEADER, RUNG_HEADER, WITH_PRIORITY, PodKeys, TakesPriority
+from gateway.proxy.carrying.carrier import (
+    DOWNGRADED_HEADER,
+    MAX_TOKENS_HEADER,
+    RUNG_HEADER,
+    WITH_PRIORITY,
+    Capped,
+    PodKeys,
+    TakesPriority,
+    as_it_is,
+    cap_of,
+)
 from gateway.proxy.client.asked import Asked
 from gateway.proxy.client.reply import Reply
 from gateway.quotas.tab import Tab
@@ -84,6 +94,7 @@ class EnvoyCarrier:
         self._usage_added = usage_added
         self._body_needed_no_more = body_needed_no_more
         self._tab: Tab | None = None
+        self._capped: Capped = as_it_is
         self._watch: Watch | None = None
 
     @property
@@ -93,18 +104,22 @@ class EnvoyCarrier:
 
     def ask_instead(self, body: bytes, model: str) -> None:
         """Send another body from now on: a smaller model answers for `model`, and the client is told."""
-        self._body = body
+        self._body = self._capped(body)
         self._reply.fields += ((DOWNGRADED_HEADER, model),)
 
     def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Send a rung of a ladder its body from now on; the client is told which one answers."""
-        self._body, self._usage_added = body, usage_added
+        self._body, self._usage_added = self._capped(body), usage_added
         others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
         self._reply.fields = (*others, (RUNG_HEADER, model))
 
     def open_tab(self, tab: Tab) -> None:
         self._reply.fields = tab.fields()
         self._tab = tab
+        if tab.max_tokens is not None:
+            self._capped = cap_of(tab)
+            self._body = self._capped(self._body)
+            self._reply.fields += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
         if tab.is_watched and self._envoy.sight is Sight.FULL:
             self._watch = Watch(self._reply, tab)
 

@@ -32,7 +32,7 @@ def make_quotas(
     """Limits of this gateway alone; their windows begin where the clock on the wall says."""
     seconds_to_epoch = time.time() - clock()
     return Quotas(
-        Expecting(router, Forecast(), prices),
+        Expecting(router, Forecast(shares=False), prices),
         clock=lambda: clock() + seconds_to_epoch,
         draw=draw,
         is_under_load=lambda: room.is_crowded,

@@ -1,23 +1,28 @@
 """What a request is expected to take, before anybody has counted it.
 
-Prompts by the counter that routing learns, a little more than that while it errs; answers by what the client asks for
-and what answers of its tenant have been; warmth by whatever any engine holds. All of it is put right when the engine
-has told what it was.
+Prompts by bytes per token, a little more than that while the count errs; answers by what the client asks for and what
+answers of its tenant have been; warmth by whatever any engine holds. All of it is put right when the engine has told
+what it was. What is learned of one tenant's requests is used for that tenant alone, and no expectation is larger than
+the limits: only what a request needs for certain can make it too large for them.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from gateway.config.models import ModelEntry
 from routing.learning import Usage
 from routing.ratio import Ratio
 from routing.request import Request
 from routing.router import Router
-from routing.tokens import Ruler
+from routing.tokens import TEMPLATE_TOKENS, USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler
 from tenancy.limits.book import Book
+from tenancy.limits.fitting import fitted
 from tenancy.limits.use import FREE, Kind, Rates, Use
 from tenancy.tenants import Caller
 
@@ -26,6 +31,24 @@ STREAMED, WHOLE = 0.9, 0.99
 
 FIRST_ERROR, ERRORS, MEMORY = 0.15, 2.0, 200.0
 """How far prompts were counted wrong is learned, and so many times that is added."""
+
+LEAST_BYTES_PER_TOKEN = 16.0
+"""No text is known whose tokens are longer on average: so many bytes are one token for certain."""
+
+MOST_TOKENS_PER_BYTE = 1.0
+"""A token is at least a byte. More tells of something in the prompt that its text does not show."""
+
+LONG = 500.0
+"""Tokens of a prompt that counts as one observation: a shorter one says more of the template than of the text."""
+
+REMEMBERED = 4_096
+"""Tenants and models whose prompts are known."""
+
+KNOWN_FOR_S = 10.0
+"""How long pods are taken to have the context that they were seen with."""
+
+
+Contexts = tuple[int, int] | None
 
 
 class Lengths(Protocol):
@@ -37,6 +60,28 @@ class Lengths(Protocol):
         ...
 
 
+class Counting:
+    """How prompts of one tenant and model are counted."""
+
+    __slots__ = ("density", "error")
+
+    def __init__(self) -> None:
+        self.density = Ratio(MEMORY, seen=1.0)
+        """Tokens to a byte, in units of the usual."""
+        self.error = Ratio(MEMORY, seen=1.0)
+        """In units of `FIRST_ERROR`."""
+
+    def tokens(self, size: float) -> float:
+        return size / USUAL_BYTES_PER_TOKEN * self.density.value
+
+    @property
+    def margin(self) -> float:
+        return 1.0 + ERRORS * FIRST_ERROR * self.error.value
+
+
+NEW = Counting()
+
+
 class Expecting:
     """One per gateway process."""
 
@@ -44,18 +89,38 @@ class Expecting:
         self._router = router
         self._lengths = lengths
         self._prices = prices
-        self._errors: dict[str, Ratio] = {}
+        self._countings: OrderedDict[tuple[str | None, str], Counting] = OrderedDict()
+        self._contexts: dict[str, tuple[float, Contexts]] = {}
 
     def __call__(self, request: Request, caller: Caller, books: Iterable[Book]) -> Use:
-        """What a request is expected to take."""
-        rates, kinds = self.rates(request.model), {kind for book in books for kind in book.meters}
-        ruler = Ruler(self._router.counter(request.model), request.prompt)
-        counted = ruler.tokens(request.prompt.size)
+        """What to reserve for a request."""
+        meters = [meter for book in books for meter in book.meters.values()]
+        kinds, rates = {meter.kind for meter in meters}, self.rates(request.model)
         counts_warmth = Kind.UNCACHED in kinds or (Kind.BUDGET in kinds and rates.cached != rates.input)
+        ruler = Ruler(self._router.counter(request.model), request.prompt)
+        counted, margin = self._prompt_tokens(request, caller.tenant.name), self._margin(request, caller.tenant.name)
+        cached = int(min(counted, self._warm_tokens(request, ruler))) if counts_warmth else 0
+        least = self.least(request, rates)
+        expected = Use(
+            input_tokens=max(ceil(counted * margin), least.input_tokens),
+            cached_tokens=cached,
+            output_tokens=max(self._output_tokens(request, caller), least.output_tokens),
+            rates=rates,
+        )
+        if not request.stream and request.max_tokens is not None:
+            # All that it may take would be refused for good where it is more than a limit: half of the limit will do.
+            halves = [(m.kind, m.limit / 2) for m in meters if m.kind is Kind.OUTPUT or m.kind is Kind.TOKENS]
+            whole = Use(output_tokens=expected.output_tokens)
+            expected = replace(expected, output_tokens=fitted(whole, least, halves).output_tokens)
+        return fitted(expected, least, [(meter.kind, meter.limit) for meter in meters])
+
+    @staticmethod
+    def least(request: Request, rates: Rates) -> Use:
+        """What a request takes for certain: it alone may make a request too large for a limit."""
+        each = max(1, request.min_tokens if request.max_tokens is None else min(request.min_tokens, request.max_tokens))
         return Use(
-            input_tokens=ceil(counted * self._margin(request.model)),
-            cached_tokens=int(min(counted, self._warm_tokens(request, ruler))) if counts_warmth else 0,
-            output_tokens=self._output_tokens(request, caller, books),
+            input_tokens=int(request.prompt.size / LEAST_BYTES_PER_TOKEN),
+            output_tokens=each * request.sequences if request.api.generates else 0,
             rates=rates,
         )
 
@@ -68,39 +133,63 @@ class Expecting:
         cached = entry.cache_read_input_token_cost
         return Rates(price, price if cached is None else cached, entry.output_cost_per_token or 0.0)
 
+    def contexts(self, model: str, now_s: float) -> Contexts:
+        """The shortest and the longest context that pods of a model have; None where none has said so."""
+        seen_s, found = self._contexts.get(model, (-KNOWN_FOR_S, None))
+        if now_s >= seen_s + KNOWN_FOR_S:
+            pods = [pod for pod in self._router.fleet.pods if model in pod.models]
+            lengths = [card.max_model_len for pod in pods for card in pod.cards if card.name == model]
+            told = [length for length in lengths if length]
+            found = (min(told), max(told)) if told else None
+            if len(self._contexts) >= REMEMBERED:
+                self._contexts.clear()
+            self._contexts[model] = now_s, found
+        return found
+
     def learn(self, request: Request, tenant: str | None, usage: Usage) -> None:
         """An engine has counted a prompt and its answer."""
         if request.api.generates:
             self._lengths.observe(tenant, request.model, usage.completion_tokens // request.sequences)
-        counted = self._router.counter(request.model).tokens(request.prompt.size)
-        if counted and usage.prompt_tokens:
-            error = abs(usage.prompt_tokens / counted - 1.0)
-            self._error(request.model).observe(error / FIRST_ERROR)
+        size = request.prompt.size + request.unseen_bytes
+        if not size or not usage.prompt_tokens:
+            return
+        counted = self._prompt_tokens(request, tenant)
+        counting = self._countings.get((tenant, request.model))
+        if counting is None:
+            if len(self._countings) >= REMEMBERED:
+                self._countings.popitem(last=False)
+            counting = self._countings[tenant, request.model] = Counting()
+        counting.error.observe(abs(usage.prompt_tokens / counted - 1.0) / FIRST_ERROR)
+        usual = size / USUAL_BYTES_PER_TOKEN
+        tokens = max(1.0, usage.prompt_tokens - TEMPLATE_TOKENS)
+        counting.density.observe(min(tokens / usual, USUAL_BYTES_PER_TOKEN * MOST_TOKENS_PER_BYTE), usual / LONG)
 
-    def _error(self, model: str) -> Ratio:
-        return self._errors.setdefault(model, Ratio(MEMORY, seen=1.0))
+    def _prompt_tokens(self, request: Request, tenant: str | None) -> float:
+        """By what is known of earlier turns of the same prompt, and beyond them by the tenant's own bytes per token."""
+        prompt, counter = request.prompt, self._router.counter(request.model)
+        if isinstance(counter, ExactCounter):
+            return counter.tokens(prompt.size)
+        counting = self._countings.get((tenant, request.model), NEW)
+        leaf = counter.known_leaf(prompt)
+        unseen = counting.tokens(request.unseen_bytes)
+        if leaf is not None:
+            return unseen + leaf.tokens + counting.tokens(prompt.size - leaf.size)
+        return unseen + (TEMPLATE_TOKENS + counting.tokens(prompt.size) if prompt.size else 0.0)
 
-    def _margin(self, model: str) -> float:
-        known = self._errors.get(model)
-        return 1.0 + ERRORS * FIRST_ERROR * (known.value if known is not None else 1.0)
+    def _margin(self, request: Request, tenant: str | None) -> float:
+        return self._countings.get((tenant, request.model), NEW).margin
 
     def _warm_tokens(self, request: Request, ruler: Ruler) -> float:
         mask = self._router.fleet.roster(request.model).mask
         walked = list(self._router.index.walk(request.prompt, mask))
         return ruler.tokens(walked[-1][1]) if walked else 0.0
 
-    def _output_tokens(self, request: Request, caller: Caller, books: Iterable[Book]) -> int:
+    def _output_tokens(self, request: Request, caller: Caller) -> int:
         if not request.api.generates:
             return 0
         most = request.max_tokens
         if not request.stream and most is not None:
-            return self._within(most * request.sequences, books)
+            return max(1, most) * request.sequences
         part = STREAMED if request.stream else WHOLE
         expected = ceil(self._lengths.tokens(caller.tenant.name, request.model, part))
         return max(1, expected if most is None else min(most, expected)) * request.sequences
-
-    @staticmethod
-    def _within(most: int, books: Iterable[Book]) -> int:
-        """A client that allows itself more than a limit would be refused for good: half of the limit will do."""
-        limits = [m.limit for book in books for m in book.meters.values() if m.kind in (Kind.TOKENS, Kind.OUTPUT)]
-        return max(1, int(min([most, *(limit / 2 for limit in limits)])))

@@ -1,7 +1,8 @@
 """What one request runs up at the accounts of its caller, from the reservation to the last token.
 
-A stream whose tenant has a limit on output is counted as it passes, event by event, and tops its reservation up in
-steps; where nothing more is to be had it has to end.
+A stream is counted as it passes, event by event. Where its caller has a limit on output it tops its reservation up in
+steps; where nothing more is to be had it has to end. It looks at its limits every `LOOK` events at the latest: they may
+be others meanwhile.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ AHEAD = 32
 """So many tokens before that it asks for the first time: others may have to be asked for their leave."""
 
 
+LOOK = 64
+"""Events after which a stream looks whether its limits have changed."""
+
+
 class Cashier(Protocol):
     """What a tab wants of whoever opened it."""
 
     def now_s(self) -> float: ...
     def is_under_load(self) -> bool: ...
     def rates(self, model: str) -> Rates: ...
-    def tokens_per_event(self, model: str) -> float: ...
+    def tokens_per_event(self, tenant: str | None, model: str) -> float: ...
     def want_more(self, reservation: Reservation, lacks: tuple[Lack, ...]) -> None:
         """A stream will soon need what is not there: perhaps others have it."""
         ...
@@ -46,23 +51,31 @@ class Tab:
     """One request. Whatever is said, and in whatever order, nothing is charged twice and nothing stays held."""
 
     __slots__ = (
-        *("_cashier", "_events", "_heed_at", "_most", "_per_event", "_reservation", "_settled", "_tenant"),
-        *("is_watched", "request"),
+        *("_asks_at", "_cashier", "_counts", "_events", "_heed_at", "_most", "_per_event", "_reservation", "_settled"),
+        *("_tenant", "_version", "is_watched", "max_tokens", "request"),
     )
 
-    def __init__(self, cashier: Cashier, request: Request, tenant: str | None, reservation: Reservation) -> None:
+    def __init__(
+        self,
+        cashier: Cashier,
+        request: Request,
+        tenant: str | None,
+        reservation: Reservation,
+        max_tokens: int | None = None,
+    ) -> None:
         self._cashier = cashier
         self._reservation = reservation
         self._events = 0
         self._settled = False
         self._tenant = tenant
         self.request = request
-        books = reservation.books
-        self.is_watched = request.stream and any(kind.counts_output for book in books for kind in book.meters)
-        """Whether its events have to be counted."""
-        self._per_event = cashier.tokens_per_event(request.model) if self.is_watched else 1.0
+        self.max_tokens = max_tokens
+        """How many tokens each answer may have at most, where its limits allow less than its client."""
+        self.is_watched = request.stream
+        """Whether its events have to be counted: there may be a limit on output before it has ended."""
+        self._per_event = cashier.tokens_per_event(tenant, request.model) if self.is_watched else 1.0
         self._most = maxsize if request.max_tokens is None else request.max_tokens * request.sequences
-        self._heed_at = self._next_heed()
+        self._look_up()
 
     def __repr__(self) -> str:
         return f"<Tab of {self.request.id}, {self._events} events, {self._reservation}>"
@@ -87,6 +100,11 @@ class Tab:
         """Of output, as far as events tell."""
         return round(self._events * self._per_event)
 
+    @property
+    def held_tokens(self) -> int:
+        """Of output, that are granted to it: those that have passed and those that may."""
+        return self._reservation.held.output_tokens
+
     def usage(self) -> Usage:
         """What it took, as far as is known without the engine's word."""
         return Usage(self._reservation.held.input_tokens, self.tokens)
@@ -102,7 +120,7 @@ class Tab:
             output_tokens=usage.completion_tokens,
             rates=self._cashier.rates(model),
         )
-        self._reservation.settle(used, self._cashier.now_s())
+        self._reservation.settle(used, self._cashier.now_s(), under_load=self._cashier.is_under_load())
         self._cashier.learn(self.request, self._tenant, usage, self._events)
 
     def close(self, *, was_carried: bool, was_served: bool) -> None:
@@ -114,21 +132,40 @@ class Tab:
             held = reservation.held
             made = self.tokens if self.request.stream else held.output_tokens
             used = Use(1, held.input_tokens, held.cached_tokens, made, held.rates) if was_served else Use(1)
-            reservation.settle(used, now_s)
+            reservation.settle(used, now_s, under_load=self._cashier.is_under_load())
         reservation.close(now_s)
 
     def _heed(self) -> Reason | None:
         reservation = self._reservation
-        while not (lacks := self._top_up()):
-            self._heed_at = self._next_heed()
-            if self._heed_at > self._events:
-                return None
-        if self.tokens >= reservation.held.output_tokens:
+        if reservation.version != self._version:
+            # What was granted by other limits and not used yet has to be granted anew.
+            reservation.shrink(self.tokens, self._cashier.now_s())
+            self._look_up()
+        while self._events >= self._asks_at:
+            lacks = self._top_up()
+            if lacks:
+                return self._lack(lacks)
+            self._asks_at = self._next_ask()
+        self._heed_at = min(self._asks_at, self._events + LOOK)
+        return None
+
+    def _lack(self, lacks: tuple[Lack, ...]) -> Reason | None:
+        """Nothing more is to be had: the stream ends where what it has ends."""
+        held = self._reservation.held.output_tokens
+        if self.tokens >= held:
             self._cashier.note_cut(lacks[0])
             return REASONS[lacks[0].kind]
-        self._heed_at = max(self._events + 1, int(reservation.held.output_tokens / self._per_event))
-        self._cashier.want_more(reservation, lacks)
+        self._asks_at = max(self._events + 1, int(held / self._per_event))
+        self._heed_at = min(self._asks_at, self._events + LOOK)
+        self._cashier.want_more(self._reservation, lacks)
         return None
+
+    def _look_up(self) -> None:
+        """Go by the limits that there are now."""
+        self._version = self._reservation.version
+        self._counts = any(kind.counts_output for book in self._reservation.books for kind in book.meters)
+        self._asks_at = self._next_ask()
+        self._heed_at = min(self._asks_at, self._events + LOOK)
 
     def _top_up(self) -> tuple[Lack, ...]:
         """Take as much as there is room for, of the steps; where there is none at all, say for lack of what."""
@@ -141,7 +178,9 @@ class Tab:
                 break
         return lacks
 
-    def _next_heed(self) -> int:
+    def _next_ask(self) -> int:
         """At which event to ask for more; an answer as long as the client lets it be needs no more."""
         held = self._reservation.held.output_tokens
-        return maxsize if held >= self._most else max(1, int((held - AHEAD) / self._per_event))
+        if not self._counts or held >= self._most:
+            return maxsize
+        return max(1, int((held - AHEAD) / self._per_event))

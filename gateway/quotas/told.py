@@ -37,7 +37,7 @@ def fields_of(books: Iterable[Book], now_s: float, *, anthropic: bool) -> Fields
     """Limit, what remains of it, and when all of it will be there again. Nothing where nothing is limited by minute."""
     meters = [meter for book in books for meter in book.meters.values()]
     for meter in meters:
-        meter.memory.advance(now_s)
+        meter.advance(now_s)
     if anthropic:
         return _fields(meters, ANTHROPIC, lambda seconds: show_moment(now_s + seconds), now_s)
     return _fields(meters, OPENAI, show_span, now_s)
@@ -49,7 +49,7 @@ def _fields(meters: Sequence[Meter], words: Words, show: Callable[[float], str],
         counted = [meter for meter in meters if meter.kind in kinds]
         if counted:
             left, tightest = min([(meter.remaining, meter) for meter in counted], key=itemgetter(0))
-            resets_in_s = tightest.memory.frees_in_s(tightest.memory.used, now_s)
+            resets_in_s = tightest.frees_in_s(tightest.memory.used, now_s)
             fields += (limit, f"{tightest.limit:.0f}"), (remaining, f"{int(left)}"), (reset, show(resets_in_s))
     return tuple(fields)
 

@@ -30,7 +30,7 @@ def _show(book: Book, now_s: float) -> Shown:
                 "used": meter.memory.used,
                 "elsewhere": meter.lent.elsewhere + meter.lent.gone if meter.lent is not None else 0.0,
                 "slice": meter.cap,
-                "all_free_in_s": round(meter.memory.frees_in_s(meter.memory.used, now_s), 1),
+                "all_free_in_s": round(meter.frees_in_s(meter.memory.used, now_s), 1),
             }
             for kind, meter in book.meters.items()
         },

@@ -58,6 +58,7 @@ class Body(Struct, kw_only=True):
     vllm_xargs: Raw = Raw()
     request_id: Raw = Raw()
     data_parallel_rank: Raw = Raw()
+    stream_interval: Raw = Raw()
     model: Name | None = None
     session_id: str | None = None
 
@@ -96,6 +97,16 @@ class Body(Struct, kw_only=True):
         return 1
 
     @property
+    def least_output(self) -> int:
+        """How many tokens each answer has at least, as the client wants it."""
+        return 0
+
+    @property
+    def outlives(self) -> bool:
+        """Whether an engine goes on with it when nobody waits for its answer."""
+        return False
+
+    @property
     def continued_response(self) -> str | None:
         return None
 
@@ -124,6 +135,9 @@ class StreamedBody(Body, kw_only=True):
     prompt_logprobs: Raw = Raw()
 
     n: Copies | None = None
+    best_of: Copies | None = None
+    """Of engines before vLLM 0.9, which make so many answers and give the best `n` of them."""
+    min_tokens: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | UnsetType | None = UNSET
 
@@ -133,7 +147,11 @@ class StreamedBody(Body, kw_only=True):
 
     @property
     def copies(self) -> int:
-        return self.n or 1
+        return max(self.n or 1, self.best_of or 1)
+
+    @property
+    def least_output(self) -> int:
+        return self.min_tokens or 0
 
     @property
     def is_whole(self) -> bool:
@@ -235,10 +253,16 @@ class ResponsesBody(Body, kw_only=True):
     chat_template_kwargs: Raw = Raw()
     mm_processor_kwargs: Raw = Raw()
     previous_input_messages: Raw = Raw()
+    include_reasoning: Raw = Raw()
+    background: bool | None = None
 
     @property
     def streams(self) -> bool:
         return bool(self.stream)
+
+    @property
+    def outlives(self) -> bool:
+        return bool(self.background)
 
     @property
     def is_whole(self) -> bool:
@@ -246,7 +270,7 @@ class ResponsesBody(Body, kw_only=True):
 
     @property
     def holds_back(self) -> bool:
-        return _has_tools(self.tools)
+        return _has_tools(self.tools) or memoryview(self.include_reasoning) in HIDDEN
 
     LIMITED_BY = ("max_output_tokens",)
 
@@ -316,6 +340,8 @@ class InputsBody(Body, kw_only=True):
     """Embeddings, pooling, classify: texts, token ids or chats."""
 
     input: Prompts = None
+    data: Raw = Raw()
+    """What a plugin of the engine makes a prompt of, in its own words."""
     messages: list[Message | list[Message]] | None = None
     chat_template: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
@@ -333,6 +359,8 @@ class InputsBody(Body, kw_only=True):
         )
 
     def write(self, out: list[bytes]) -> int:
+        if self.data:
+            out.append(bytes(self.data))
         return write_prompts(out, cast("Prompts", self.messages) or self.input)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from xxhash import xxh3_128_hexdigest
 
 from routing.blocks import EMPTY_PROMPT, Prompt, cut_prompt, seed_of
@@ -18,6 +18,11 @@ from routing.request import Api, Request
 
 LONGEST_SESSION = 256
 """Characters of a session's name that are kept; a longer one is kept as its digest."""
+
+NO_BACKGROUND = (
+    "`background: true` is not supported here: an answer that is made while no client waits for it cannot be counted "
+    "against limits. Send the request without it, with `stream: true` where the answer takes long."
+)
 
 DECODERS = {api: msgspec.json.Decoder(body) for api, body in BODIES.items()}
 
@@ -54,10 +59,12 @@ def read_request(
     fields = _decode(api, body)
     if not fields.model:
         raise Refused(Reason.BAD_REQUEST, "`model` is missing: name the model that is to answer.", param="model")
+    if fields.outlives and terms.name is not None:
+        raise Refused(Reason.BAD_REQUEST, NO_BACKGROUND, param="background")
     if model is None:
         model = terms.aliases.get(fields.model, fields.model)
     out: list[bytes] = []
-    prompts = fields.write(out)
+    prompts, shaping = fields.write(out), fields.shaping()
     limit, owner = fields.output_limit, terms.name
     if terms.output_cap is not None and fields.LIMITED_BY:
         limit = terms.output_cap if limit is None else min(limit, terms.output_cap)
@@ -65,9 +72,11 @@ def read_request(
         id=request_id,
         api=api,
         model=model,
-        prompt=_prompt(fields, out, model, terms.trust_domain or "") if out else EMPTY_PROMPT,
+        prompt=_prompt(fields, shaping, out, model, terms.trust_domain or "") if out else EMPTY_PROMPT,
         stream=fields.streams,
         max_tokens=limit,
+        min_tokens=fields.least_output,
+        unseen_bytes=sum([memoryview(raw).nbytes for raw in shaping]) if any(shaping) else 0,
         sequences=max(1, prompts) * fields.copies,
         session=_bounded(named, owner) if (named := session or fields.session) else None,
         continues=owned(stored, owner) if (stored := fields.continued_response) else None,
@@ -91,8 +100,7 @@ def _decode(api: Api, body: bytes) -> Body:
         raise refusal_of(fault, body) from None
 
 
-def _prompt(fields: Body, out: list[bytes], model: str, salt: str) -> Prompt:
-    shaping = fields.shaping()
+def _prompt(fields: Body, shaping: tuple[Raw, ...], out: list[bytes], model: str, salt: str) -> Prompt:
     # Only the pod that stored the continued response knows its text: what follows it is warm nowhere else.
     continued = fields.continued_response or ""
     if continued or any(shaping):

@@ -18,8 +18,10 @@ NOT_THE_CLIENTS = (
     "vllm_xargs",
     "request_id",
     "data_parallel_rank",
+    "stream_interval",
 )
-"""They steer an engine: whose cache, turn or KV, and under which id. A made-up `kv_transfer_params` kills it."""
+"""They steer an engine: whose cache, turn or KV, under which id, and how many tokens an event has: limits count events.
+A made-up `kv_transfer_params` kills it."""
 
 WITH_USAGE = b'{"include_usage":true}'
 

@@ -24,7 +24,7 @@ def reserve(
     `under_load`: whether others wait, for limits that bind only then.
     """
     lacks = _lacks(books, expected, NOTHING, now_s, under_load=under_load)
-    return lacks or Reservation(books, expected, now_s)
+    return lacks or Reservation(books, expected, now_s, under_load=under_load)
 
 
 def _lacks(books: Sequence[Book], more: Use, held: Use, now_s: float, *, under_load: bool) -> tuple[Lack, ...]:
@@ -36,16 +36,16 @@ class Reservation:
 
     __slots__ = ("_began_s", "_books", "_grants", "held", "is_open")
 
-    def __init__(self, books: Sequence[Book], expected: Use, now_s: float) -> None:
+    def __init__(self, books: Sequence[Book], expected: Use, now_s: float, *, under_load: bool = True) -> None:
         self.held = expected
         """What the accounts are charged with."""
         self.is_open = True
         self._books = books
         self._began_s = now_s
-        self._grants = [_Grant(meter) for book in books for meter in book.meters.values()]
+        self._grants = [_Grant(book, meter) for book in books for meter in book.meters.values()]
         for book in books:
-            book.open += 1
-        self._charge(expected, now_s)
+            book.hold(self)
+        self._charge(expected, now_s, under_load=under_load)
 
     def __repr__(self) -> str:
         return f"<Reservation of {self.held}{'' if self.is_open else ', closed'}>"
@@ -54,6 +54,19 @@ class Reservation:
     def books(self) -> Sequence[Book]:
         return self._books
 
+    @property
+    def version(self) -> int:
+        """Changes when the limits of one of its accounts do."""
+        return sum([book.version for book in self._books])
+
+    def take_meter(self, book: Book, meter: Meter, now_s: float) -> None:
+        """One of its accounts has another limit from now on: it is charged with what is held."""
+        if all(grant.meter is not meter for grant in self._grants):
+            grant = _Grant(book, meter)
+            self._grants.append(grant)
+            # It was granted before there was this limit: that is not owed.
+            grant.put(meter.amount(self.held), now_s, binds=False)
+
     def top_up(self, output_tokens: int, now_s: float, *, under_load: bool = True) -> tuple[Lack, ...]:
         """Take room for so many more tokens of output; where a limit has none, say which, and take nothing."""
         if not self.is_open:
@@ -61,13 +74,20 @@ class Reservation:
         more = replace(self.held, output_tokens=self.held.output_tokens + output_tokens)
         lacks = _lacks(self._books, more, self.held, now_s, under_load=under_load)
         if not lacks:
-            self._charge(more, now_s)
+            self._charge(more, now_s, under_load=under_load)
         return lacks
 
-    def settle(self, used: Use, now_s: float) -> None:
-        """What the request has really taken: the rest is given back, what is missing is charged."""
+    def shrink(self, output_tokens: int, now_s: float) -> None:
+        """Give back what is held beyond so many tokens of output."""
+        if self.is_open and output_tokens < self.held.output_tokens:
+            self._charge(replace(self.held, output_tokens=output_tokens), now_s, under_load=True)
+
+    def settle(self, used: Use, now_s: float, *, under_load: bool = True) -> None:
+        """What the request has really taken: the rest is given back, what is missing is charged, and owed where it is
+        beyond a limit.
+        """
         if self.is_open:
-            self._charge(used, now_s)
+            self._charge(used, now_s, under_load=under_load)
 
     def close(self, now_s: float) -> None:
         """The request has ended. Safe to call again."""
@@ -77,33 +97,33 @@ class Reservation:
         for grant in self._grants:
             grant.end(now_s - self._began_s)
         for book in self._books:
-            book.open -= 1
+            book.let_go(self)
 
-    def _charge(self, used: Use, now_s: float) -> None:
+    def _charge(self, used: Use, now_s: float, *, under_load: bool) -> None:
         self.held = used
         for grant in self._grants:
             total = grant.meter.amount(used)
             if total != grant.total:
-                grant.put(total, now_s)
+                grant.put(total, now_s, binds=grant.book.binds(grant.meter.kind, under_load=under_load))
 
 
 class _Grant:
     """What a reservation holds of one limit: amounts by when they were granted, the newest last."""
 
-    __slots__ = ("_amounts", "meter", "total")
+    __slots__ = ("_amounts", "book", "meter", "total")
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, book: Book, meter: Meter) -> None:
+        self.book = book
         self.meter = meter
         self._amounts: list[tuple[int, float]] = []
         self.total = 0.0
 
-    def put(self, total: float, now_s: float) -> None:
+    def put(self, total: float, now_s: float, *, binds: bool = True) -> None:
         """Hold so much in all."""
-        more, meter = total - self.total, self.meter
+        more = total - self.total
         self.total = total
         if more > 0:
-            meter.demand += more
-            self._amounts.append((meter.memory.add(more, now_s), more))
+            self._amounts.append((self.meter.charge(more, now_s, binds=binds), more))
         elif more < 0:
             self._take_back(-more)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 
 from tenancy.limits.apart import float_of
 from tenancy.limits.book import Book, Meter, Needs
@@ -15,6 +16,9 @@ FORESIGHT = 2.0
 
 LEAST_STEP = 0.25
 """Of a step: who has used anything at all gets that much more, so that few have to ask twice."""
+
+MOST_WINDOWS = 1_440
+"""A debt of a gateway that has died is remembered for a day at most."""
 
 DEAD_S = 15.0
 """Who has asked for nothing for so long is dead, and so are its requests."""
@@ -69,7 +73,11 @@ def _kind_of(name: str) -> Kind:
 def _keeps_s(meter: Meter, now_s: float) -> float:
     if isinstance(meter.memory, Period):
         return meter.memory.length_s - now_s % meter.memory.length_s + SPAN_S
-    return DEAD_S if meter.kind is Kind.PARALLEL else DEAD_S + SPAN_S
+    if meter.kind is Kind.PARALLEL:
+        return DEAD_S
+    # What is owed is paid one window after the other, and must not be forgotten with whoever owes it.
+    windows = ceil(meter.memory.used / meter.limit) if meter.limit else 1
+    return DEAD_S + SPAN_S * max(1, min(windows, MOST_WINDOWS))
 
 
 def take_grants(book: Book, asks: Sequence[Ask], grants: Iterable[Granted]) -> bool:
@@ -82,7 +90,9 @@ def take_grants(book: Book, asks: Sequence[Ask], grants: Iterable[Granted]) -> b
         has_forgotten |= meter.lent is not None and meter.lent.slice > 0 and not granted.was_known
         meter.lent = granted
         # Who has more than is fair comes down to it, also below what is used; what is used stays counted until it ends.
-        meter.cap = granted.slice if ask.least or granted.fair >= granted.slice else granted.fair
+        # What is owed is told as used, and may be more than the limit: it gives no right to use more.
+        cap = granted.slice if ask.least or granted.fair >= granted.slice else granted.fair
+        meter.cap = min(cap, meter.limit)
     return has_forgotten
 
 

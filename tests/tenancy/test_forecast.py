@@ -57,3 +57,15 @@ def test_memory_is_bounded() -> None:
     for number in range(REMEMBERED + 100):
         forecast.observe(str(number), "m", 10)
     assert len(forecast._tables) == REMEMBERED
+
+
+def test_what_is_not_shared_is_each_tenants_own() -> None:
+    """Whatever others show, a newcomer is expected to be as usual, and learns from itself."""
+    forecast = Forecast(shares=False)
+    before = forecast.tokens("short", "m", 0.9)
+    for _ in range(500):
+        forecast.observe("long", "m", 20_000)
+    assert forecast.tokens("short", "m", 0.9) == before
+    for _ in range(500):
+        forecast.observe("short", "m", 20)
+    assert forecast.tokens("short", "m", 0.9) < 50

@@ -1,7 +1,7 @@
 """A tenant knows which models it may use, and whose accounts one of its callers draws on."""
 
-from tenancy.quota import Account, Quota
-from tenancy.tenants import ANONYMOUS, NOBODY, Tenant
+from tenancy.quota import UNLIMITED, Account, Quota
+from tenancy.tenants import ANONYMOUS, NOBODY, Tenant, quota_of, renewed
 
 MANY, FEW, ONE = Quota(requests_per_min=100), Quota(requests_per_min=10), Quota(requests_per_min=1)
 
@@ -43,3 +43,24 @@ def test_a_key_that_names_nobody_is_a_user_by_itself() -> None:
     """Else limits per user would not bind its holder."""
     assert Tenant("search", per_user=ONE).caller(key_id="k1").accounts == (Account("search/user/k1", ONE),)
     assert Tenant("search", per_user=ONE).caller(key_id="k1", user="ann").accounts == (Account("search/user/ann", ONE),)
+
+
+def test_the_path_of_an_account_leads_back_to_its_quota() -> None:
+    """Whatever a user is called; None where there is no such tenant any more."""
+    tenants = {"search": Tenant("search", quota=MANY, per_user=ONE, groups={"interns": FEW})}
+    for user in ("ann", "group/interns", "a/b/", "user"):
+        for account in tenants["search"].caller(group="interns", user=user).accounts:
+            assert quota_of(tenants, account.path) is account.quota
+    assert quota_of(tenants, "search/group/gone") is UNLIMITED
+    assert quota_of(tenants, "gone/user/ann") is None
+
+
+def test_a_caller_is_held_to_the_policy_in_force() -> None:
+    """With the accounts that it has there; one that came under this policy, in whatever tier, stays as it is."""
+    old = Tenant("search").caller(key_id="k1", user="ann")
+    new = {"search": Tenant("search", quota=FEW, per_user=ONE)}
+    assert renewed(new, old).accounts == (Account("search", FEW), Account("search/user/ann", ONE))
+    assert renewed(new, old).tenant is old.tenant
+    current = new["search"].caller(user="ann")
+    assert renewed(new, current) is current
+    assert renewed({}, current) is current

@@ -29,6 +29,7 @@ from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
 from routing.placement import Placement
 from routing.pods import Engine
 from routing.reading import with_fields
+from routing.reading.capping import capped
 from routing.reading.prefilling import prefill_body
 from routing.refusal import Refused
 from routing.request import Api, Request
@@ -48,6 +49,12 @@ BARRED_BY = {LegEnd.UNWILLING: Bar.REFUSED, LegEnd.DIFFERENT: Bar.DIFFERS}
 DOWNGRADED_HEADER = "x-hearth-downgraded-from"
 RUNG_HEADER = "x-hearth-rung"
 """Which model of a ladder has answered."""
+
+MAX_TOKENS_HEADER = "x-hearth-max-tokens"
+"""How many tokens the answer may have, where limits allow less than its client."""
+
+Capped = Callable[[bytes], bytes]
+"""A body with what limits allow of an answer."""
 
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 
@@ -85,17 +92,18 @@ class HttpCarrier:
         self._attempts = 0
         self._besides = 0
         self._watch: Watch | None = None
+        self._capped: Capped = as_it_is
         self._judge: Judge | None = None
         self._relay: Relay | None = None
 
     def ask_instead(self, body: bytes, model: str) -> None:
         """Send another body from now on: a smaller model answers for `model`, and the client is told."""
-        self._body = body
+        self._body = self._capped(body)
         self._reply.fields += ((DOWNGRADED_HEADER, model),)
 
     def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Send a rung of a ladder its body from now on; the client is told which one has answered."""
-        self._body, self._usage_added, self._trim = body, usage_added, None
+        self._body, self._usage_added, self._trim = self._capped(body), usage_added, None
         others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
         self._reply.fields = (*others, (RUNG_HEADER, model))
 
@@ -186,6 +194,10 @@ class HttpCarrier:
 
     def open_tab(self, tab: Tab) -> None:
         self._reply.fields += tab.fields()
+        if tab.max_tokens is not None:
+            self._capped = cap_of(tab)
+            self._body = self._capped(self._body)
+            self._reply.fields += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
         if tab.is_watched:
             self._watch = Watch(self._reply, tab)
 
@@ -212,6 +224,7 @@ class HttpCarrier:
             keeping=self._keeping.another(),
             body_needed_no_more=_nothing,
         )
+        beside._capped = self._capped  # noqa: SLF001 - it is of the same kind
         beside.stands_beside(reply, f"{self._engine_id}-{self._besides}b", self._let_go, self._watch)
         return beside
 
@@ -297,6 +310,17 @@ class HttpCarrier:
         """Ours, never the client's: engines match KV by it, and two clients may send the same."""
         request_id = self._reply.request_id
         return request_id if self._attempts == 1 else f"{request_id}-{self._attempts}"
+
+
+def as_it_is(body: bytes) -> bytes:
+    """Where limits allow what the client does."""
+    return body
+
+
+def cap_of(tab: Tab) -> Capped:
+    """Lowers what a body allows of an answer to what its limits do."""
+    api, most = tab.request.api, tab.max_tokens
+    return as_it_is if most is None else lambda body: capped(api, body, most)
 
 
 def question_head(

@@ -102,7 +102,7 @@ async def test_what_can_never_pass_is_not_to_be_retried() -> None:
     """A prompt longer than the limit; and a budget that is spent until midnight."""
     kit = Kit(Quota(tokens_per_min=5))
     async with kit.rig() as rig:
-        answer = await rig.ask(CHAT_PATH, a_chat(max_tokens=1))
+        answer = await rig.ask(CHAT_PATH, a_chat(max_tokens=1) | {"messages": [{"role": "user", "content": "hi " * 40}]})
         assert (answer.status, answer.json()["error"]["type"]) == (429, "tokens")
         assert answer.headers["x-should-retry"] == "false"
         assert "retry-after" not in answer.headers
@@ -332,7 +332,7 @@ async def test_many_events_in_one_read_end_at_one_place() -> None:
         assert answer.is_whole
         assert answer.body.count(b"[DONE]") == answer.body.count(b'"length"') == 1
         assert answer.body.endswith(b"data: [DONE]\n\n")
-        kit.clock.now_s += 61
+        kit.clock.now_s += 4 * 61  # It got 400 tokens of 100 a minute, and pays for all of them.
         assert (await client.ask(CHAT_PATH, a_chat())).status == 200
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.quotas.quotas import Quotas
-from gateway.quotas.tab import AHEAD, Tab
+from gateway.quotas.tab import AHEAD, LOOK, Tab
 from routing.learning import Usage
 from routing.refusal import Reason
 from routing.request import Api, Request
@@ -74,10 +74,12 @@ async def test_events_may_hold_several_tokens() -> None:
     assert 85 < tab.tokens <= 90
 
 
-async def test_only_streams_with_a_limit_on_output_are_watched() -> None:
-    """All others go to the client as if there were no tab."""
+async def test_streams_of_callers_with_accounts_are_watched() -> None:
+    """Those without a limit on output only now and then: they may have one before they end. Whole answers never are."""
     quotas = made()
-    assert not (await opened(quotas, Quota(requests_per_min=5, parallel_requests=5))).is_watched
+    tab = await opened(quotas, Quota(requests_per_min=5, parallel_requests=5))
+    assert tab.is_watched
+    assert tab.unheeded == LOOK
     assert not (await opened(quotas, Quota(tokens_per_min=500), stream=False)).is_watched
     assert (await opened(quotas, Quota(budget=1.0))).is_watched
 

@@ -132,3 +132,89 @@ def test_there_are_never_more_accounts_than_may_be() -> None:
         found.close(NOW_S)
     assert len(books) <= 10
     assert books.find("user39") is not None
+
+
+def put(books: Books, quota: Quota, now_s: float = NOW_S) -> None:
+    books.go_by(lambda path: quota if path == "a" else None, now_s)
+
+
+def test_a_limit_that_comes_is_charged_with_what_requests_hold() -> None:
+    """A second request finds that the first one runs, though it began before there was this limit."""
+    books = Books()
+    first = reserve(books.of([Account("a", Quota(requests_per_min=9))], NOW_S), Use(1, 10, 0, 30), NOW_S)
+    assert isinstance(first, Reservation)
+    put(books, Quota(requests_per_min=9, parallel_requests=1, tokens_per_min=100))
+    [book] = books.of([Account("a", Quota())], NOW_S)
+    assert book.meters[Kind.TOKENS].memory.used == 40
+    lacks = reserve([book], Use(1, 10), NOW_S)
+    assert isinstance(lacks, tuple)
+    assert [lack.kind for lack in lacks] == [Kind.PARALLEL]
+    first.settle(Use(1, 10, 0, 7), NOW_S)
+    first.close(NOW_S)
+    assert book.meters[Kind.TOKENS].memory.used == 17
+    assert isinstance(reserve([book], Use(1, 10), NOW_S), Reservation)
+
+
+def test_a_limit_that_is_put_back_knows_what_is_held_and_was_used() -> None:
+    """Taken away and put back by two reloads, it is as if it had been there all the time."""
+    books, quota = Books(), Quota(requests_per_min=2, parallel_requests=1)
+    accounts = [Account("a", quota)]
+    first = reserve(books.of(accounts, NOW_S), Use(), NOW_S)
+    assert isinstance(first, Reservation)
+    put(books, Quota(output_tokens_per_min=5))
+    second = reserve(books.of(accounts, NOW_S), Use(), NOW_S)
+    assert isinstance(second, Reservation)
+    put(books, quota)
+    [book] = books.of(accounts, NOW_S)
+    assert book.meters[Kind.PARALLEL].memory.used == 2
+    assert book.meters[Kind.REQUESTS].memory.used == 2
+    first.close(NOW_S)
+    assert isinstance(reserve([book], Use(), NOW_S), tuple)
+    second.close(NOW_S)
+    assert book.meters[Kind.PARALLEL].memory.used == 0
+
+
+def test_nobody_puts_an_old_limit_back() -> None:
+    """Once quotas are in force, what a caller brings of its own counts no more, in accounts old and new."""
+    books = Books()
+    old = Account("a", Quota(requests_per_min=100_000))
+    books.of([old], NOW_S)
+    put(books, Quota(requests_per_min=50))
+    [book] = books.of([old], NOW_S)
+    assert book.meters[Kind.REQUESTS].limit == 50
+    fresh = Books()
+    put(fresh, Quota(requests_per_min=50))
+    assert fresh.of([old], NOW_S)[0].meters[Kind.REQUESTS].limit == 50
+    assert fresh.of([Account("gone", Quota(7))], NOW_S)[0].meters[Kind.REQUESTS].limit == 7
+
+
+def test_what_was_used_beyond_a_limit_is_owed_across_windows() -> None:
+    """An answer of ten times the limit is paid for ten minutes; the wait that is told is the wait that it takes."""
+    [book] = Books().of([Account("a", Quota(output_tokens_per_min=100))], NOW_S)
+    found = reserve([book], Use(1, 0, 0, 50), NOW_S)
+    assert isinstance(found, Reservation)
+    found.settle(Use(1, 0, 0, 1_000), NOW_S)
+    found.close(NOW_S)
+    lacks = reserve([book], Use(1, 0, 0, 50), NOW_S + 61)
+    assert isinstance(lacks, tuple)
+    wait_s = lacks[0].wait_s
+    assert 8 * 60 < wait_s < 10 * 61
+    assert isinstance(reserve([book], Use(1, 0, 0, 50), NOW_S + 61 + wait_s - 30), tuple)
+    assert isinstance(reserve([book], Use(1, 0, 0, 50), NOW_S + 61 + wait_s + 1), Reservation)
+
+
+def test_what_was_used_by_leave_is_not_owed() -> None:
+    """A limit that was lower later, or did not bind as nobody waited, makes no debt of what was used before."""
+    books = Books()
+    [book] = books.of([Account("a", Quota(output_tokens_per_min=5_000))], NOW_S)
+    found = reserve([book], Use(1, 0, 0, 4_000), NOW_S)
+    assert isinstance(found, Reservation)
+    found.close(NOW_S)
+    put(books, Quota(output_tokens_per_min=100))
+    assert isinstance(reserve([book], Use(1, 0, 0, 50), NOW_S + 61), Reservation)
+    [idle] = books.of([Account("b", Quota(output_tokens_per_min=100, binds_only_under_load=True))], NOW_S)
+    found = reserve([idle], Use(1, 0, 0, 50), NOW_S, under_load=False)
+    assert isinstance(found, Reservation)
+    found.settle(Use(1, 0, 0, 900), NOW_S, under_load=False)
+    assert isinstance(reserve([idle], Use(1, 0, 0, 50), NOW_S, under_load=True), tuple)
+    assert isinstance(reserve([idle], Use(1, 0, 0, 50), NOW_S + 61, under_load=True), Reservation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenancy.limits.book import Book, Books
 from tenancy.limits.reservation import Reservation, reserve
 from tenancy.limits.shares import asks_of, farewell_of, take_grants
-from tenancy.limits.slices import Granted, Slices
+from tenancy.limits.slices import Ask, Granted, Slices
 from tenancy.limits.use import Kind, Rates, Use
 from tenancy.quota import Account, Quota
 
@@ -86,11 +86,39 @@ def test_an_answer_about_another_quota_is_of_no_use() -> None:
     """The policy has changed while the lender was asked: it is asked again."""
     book = a_book(cap=0, quota=Quota(requests_per_min=100, tokens_per_min=3_200))
     asks = asks_of(book, NOW_S, replicas=4, is_gathering=False, needs={})
-    book.take_quota(Quota(tokens_per_min=6_400, parallel_requests=5))
+    book.take_quota(Quota(tokens_per_min=6_400, parallel_requests=5), NOW_S)
     book.meters[Kind.PARALLEL].cap = 0.0
     assert not take_grants(book, asks, [Granted(50, 50, 0, 0, was_known=True), Granted(800, 800, 0, 0, was_known=True)])
     assert book.meters[Kind.PARALLEL].cap == 0
     assert book.meters[Kind.TOKENS].lent is None
+
+
+def test_a_smaller_limit_leaves_what_is_used() -> None:
+    """What was lent beyond that was lent of another limit: the rest of the new one may be used up elsewhere."""
+    books = Books()
+    [book] = books.of([Account("a", Quota(tokens_per_min=3_200))], NOW_S)
+    meter = book.meters[Kind.TOKENS]
+    meter.lent, meter.cap = Granted(1_000, 1_000, 2_200, 0, was_known=True), 1_000
+    use(book, 300)
+    books.go_by(lambda _: Quota(tokens_per_min=2_000), NOW_S)
+    assert (meter.limit, meter.cap) == (2_000, 300)
+    assert isinstance(reserve([book], Use(1, 1), NOW_S), tuple)
+
+
+def test_what_is_owed_is_told_and_gives_no_right() -> None:
+    """The lender counts it for as long as it takes to pay; the gateway grants nothing while it stands."""
+    book, lender = a_book(cap=3_200), Slices()
+    found = use(book, 100)
+    found.settle(Use(1, 9_600), NOW_S)
+    found.close(NOW_S)
+    [ask] = asks_of(book, NOW_S, replicas=2, is_gathering=False, needs={})
+    assert (ask.held, ask.keeps_s) == (9_600, 15 + 3 * 60)
+    take_grants(book, [ask], lender.ask("we", [ask], NOW_S))
+    assert lender.ask("they", [Ask("tokens", 3_200, 0, 500, 0, 75)], NOW_S)[0].slice == 0
+    for minutes, used in ((1, 6_400), (2, 3_200), (3, 0)):
+        book.advance(NOW_S + minutes * 60.5)
+        assert book.meters[Kind.TOKENS].memory.used == used
+        assert isinstance(reserve([book], Use(1, 1), NOW_S + minutes * 60.5), tuple) == bool(used)
 
 
 def test_a_lender_that_forgot_is_found_out() -> None:
