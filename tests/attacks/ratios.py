@@ -1,8 +1,8 @@
 """What an attack costs beside a plain request that is measured in the same run: loop time, and memory at its peak.
 
-Two ways. `a_target` starts a gateway in a process of its own; `Target.cost` is what an act costs that process, `Target.plain`
-what a plain request does. `cost_of` measures a synchronous call in this process, for a parser or a decision alone, and
-`plain_reading` what reading a plain request takes there. A test states its bound as `cost.ratio(plain)`, never in seconds.
+Two ways. `a_target` starts a gateway in a process of its own; `Target.cost` is what an act costs that process,
+`Target.plain` what a plain request does. `cost_of` measures a synchronous call in this process, for a parser alone, and
+`plain_reading` what reading a plain request takes there. A bound is `cost.ratio(plain)`, never seconds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 import json
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,15 +102,21 @@ async def a_target(
     where `files` (name to text) lie.
     """
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory())
-        for name, text in {"hearth.yaml": config, **(files or {})}.items():
-            Path(folder, name).write_text(text.replace("{folder}", folder))
+        folder = stack.enter_context(_folder({"hearth.yaml": config, **(files or {})}))
         behind = pod or await stack.enter_async_context(silent_pod())
         words = [word.replace("{folder}", folder) for word in flags]
         where = ("--config", str(Path(folder, "hearth.yaml"))) if config else ()
         gateway = await stack.enter_async_context(serving("--pod", behind, *where, *words))
         await gateway.until("pod ready")
         yield Target(gateway, behind)
+
+
+@contextmanager
+def _folder(files: Mapping[str, str]) -> Iterator[str]:
+    with TemporaryDirectory() as folder:
+        for name, text in files.items():
+            Path(folder, name).write_text(text.replace("{folder}", folder))
+        yield folder
 
 
 def plain_request(prompt_chars: int = 1000) -> bytes:

@@ -66,6 +66,8 @@ class Asked:
         "caller",
         "declared_bytes",
         "endpoint",
+        "framing_bytes",
+        "framing_run_bytes",
         "has_head",
         "head_bytes",
         "headers",
@@ -96,6 +98,10 @@ class Asked:
         """How long the body is said to be, None where it comes in chunks."""
         self.body_bytes = 0
         """Read so far, also of a body that is not kept."""
+        self.framing_bytes = 0
+        """Read behind the head and not body: trailers, chunk sizes and extensions."""
+        self.framing_run_bytes = 0
+        """Of these, those that no body has followed yet."""
         self.endpoint: Endpoint | None = None
         self.caller: Caller = NOBODY
         """What is asked for and by whom, once the head was looked at."""

@@ -1,5 +1,8 @@
 """Bytes of a client to requests. llhttp, in its strict mode, decides what a request is; what it refuses is refused.
 
+What llhttp does not bound is bounded here: a head, and what stands behind the head without being body. The parser adds
+up the pieces of a trailer's value by copying: without a bound its cost would grow with the square of the length.
+
 Once something was refused, what follows on the connection cannot be told apart, or is not wanted: the reader is deaf
 from then on. Knows nothing of sockets, times and answers.
 """
@@ -17,6 +20,13 @@ from routing.refusal import Reason, Refused
 
 UNWANTED_BODY_BYTES = 64 << 10
 """Body of a refused request that is read and dropped so that its connection can be kept; for more it is closed."""
+
+
+MOST_FRAMING_BYTES = 16 << 10
+"""Of a chunked request: trailers, chunk extensions and chunk sizes, beside what ordinary chunks need."""
+
+FRAMING_BYTES_PER_BODY_BYTE = 16
+"""More than the size line and the line end of a chunk of one byte, also of a size with leading zeros."""
 
 
 class Listener(Protocol):
@@ -59,8 +69,18 @@ class RequestReader:
     def feed(self, piece: bytes | memoryview) -> None:
         """Read on."""
         asked = self.reading
-        if asked is not None and not asked.has_head:
+        if asked is None or asked.declared_bytes is not None:
+            self._parse(piece)
+        elif asked.has_head:
+            count, body_bytes = len(piece), asked.body_bytes
+            self._parse(piece)
+            if self.reading is asked:
+                self._bound_framing(asked, count, asked.body_bytes - body_bytes)
+        else:
             self._bound_head(asked, len(piece))
+            self._parse(piece)
+
+    def _parse(self, piece: bytes | memoryview) -> None:
         while piece and not self.is_deaf:
             try:
                 self._parser.feed_data(piece)
@@ -175,6 +195,18 @@ class RequestReader:
         if asked.head_bytes > self._limits.max_header_bytes + self._limits.max_url_bytes:
             self.refuse(head_too_large(self._limits))
 
+    def _bound_framing(self, asked: Asked, count: int, body_bytes: int) -> None:
+        """Count a read behind the head of a chunked message: what was not body is framing.
+
+        Without body it may be a trailer, whose bytes the parser keeps: a run of these has a bound that does not grow.
+        """
+        framing = count - body_bytes
+        asked.framing_bytes += framing
+        asked.framing_run_bytes = 0 if body_bytes else asked.framing_run_bytes + framing
+        allowed = MOST_FRAMING_BYTES + FRAMING_BYTES_PER_BODY_BYTE * asked.body_bytes
+        if asked.framing_run_bytes > MOST_FRAMING_BYTES or asked.framing_bytes > allowed:
+            self.refuse(asked.refusal or framing_too_large())
+
     def _decline_upgrade(self) -> None:
         """Read on as if the offer of another protocol had not been made: JDK clients make it with every request.
 
@@ -192,3 +224,10 @@ class RequestReader:
             if name in asked.headers:
                 head += name + b": " + asked.headers[name] + b"\r\n"
         self._parser.feed_data(head + b"\r\n")
+
+
+def framing_too_large() -> Refused:
+    return Refused(
+        Reason.HEADERS_TOO_LARGE,
+        f"The trailers, chunk extensions and chunk sizes of the request are longer than {MOST_FRAMING_BYTES} bytes.",
+    )
