@@ -103,7 +103,7 @@ async def a_target(
     """
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(_folder({"hearth.yaml": config, **(files or {})}))
-        behind = pod or await stack.enter_async_context(silent_pod())
+        behind = pod if pod is not None else await stack.enter_async_context(silent_pod())
         words = [word.replace("{folder}", folder) for word in flags]
         where = ("--config", str(Path(folder, "hearth.yaml"))) if config else ()
         gateway = await stack.enter_async_context(serving("--pod", behind, *where, *words))

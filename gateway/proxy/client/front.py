@@ -65,7 +65,7 @@ class Front:
         self._patrol = Patrol(timeouts.header_s, timeouts.body_s, timeouts.idle_s, timeouts.client_stall_s)
         self.limits = limits
         self.timeouts = timeouts
-        self.budget = Budget(limits.max_bodies_bytes)
+        self.budget = Budget(limits.max_bodies_bytes, largest=limits.max_body_bytes)
         self.pool = Pool(timeouts, knows=lambda url: router.fleet.pod(url) is not None)
         self.kept_headers: set[bytes] = set(KEPT_HEADERS) | set(RUNG_HEADERS)
         self.is_draining = False
