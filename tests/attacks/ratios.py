@@ -96,17 +96,21 @@ class Target:
 
 @asynccontextmanager
 async def a_target(
-    *flags: str, config: str = "", files: Mapping[str, str] | None = None, pod: str | None = None
+    *flags: str,
+    config: str = "",
+    files: Mapping[str, str] | None = None,
+    pod: str | None = None,
+    by: tuple[str, ...] = (),
 ) -> AsyncIterator[Target]:
     """Start a gateway before a silent pod, or before `pod`. `config` is its YAML; `{folder}` in it and in `flags` is
-    where `files` (name to text) lie.
+    where `files` (name to text) lie; `by` is a command that becomes the gateway, as prlimit does.
     """
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(_folder({"hearth.yaml": config, **(files or {})}))
         behind = pod if pod is not None else await stack.enter_async_context(silent_pod())
         words = [word.replace("{folder}", folder) for word in flags]
         where = ("--config", str(Path(folder, "hearth.yaml"))) if config else ()
-        gateway = await stack.enter_async_context(serving("--pod", behind, *where, *words))
+        gateway = await stack.enter_async_context(serving("--pod", behind, *where, *words, by=by))
         await gateway.until("pod ready")
         yield Target(gateway, behind)
 
