@@ -57,6 +57,9 @@ class RequestReader:
         self._parser = HttpRequestParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         """Of the head being read."""
+        self._raw: bytes | bytearray | memoryview = b""
+        """What was fed since the message that is being read could have begun; kept only while its head is not there."""
+        self._is_first_in_raw = True
         self.reading: Asked | None = None
         self.is_deaf = False
 
@@ -69,16 +72,22 @@ class RequestReader:
     def feed(self, piece: bytes | memoryview) -> None:
         """Read on."""
         asked = self.reading
-        if asked is None or asked.declared_bytes is not None:
-            self._parse(piece)
-        elif asked.has_head:
-            count, body_bytes = len(piece), asked.body_bytes
-            self._parse(piece)
-            if self.reading is asked:
-                self._bound_framing(asked, count, asked.body_bytes - body_bytes)
-        else:
+        if asked is not None and not asked.has_head:
             self._bound_head(asked, len(piece))
-            self._parse(piece)
+            if not isinstance(self._raw, bytearray):
+                self._raw = bytearray(self._raw)
+            self._raw += piece
+        else:
+            self._raw, self._is_first_in_raw = piece, asked is None
+        is_chunked = asked is not None and asked.has_head and asked.declared_bytes is None
+        body_bytes = asked.body_bytes if asked is not None else 0
+        count = len(piece)
+        self._parse(piece)
+        reading = self.reading
+        if reading is None or reading.has_head:
+            self._raw = b""
+        if is_chunked and asked is not None and reading is asked:
+            self._bound_framing(asked, count, asked.body_bytes - body_bytes)
 
     def _parse(self, piece: bytes | memoryview) -> None:
         while piece and not self.is_deaf:
@@ -153,6 +162,7 @@ class RequestReader:
         asked.keep_alive = self._parser.should_keep_alive()
         headers, self._headers = self._headers, []
         try:
+            self._check_line(asked)
             asked.take_headers(headers, self._limits, self._kept)
             judge_head(asked, self._budget, self._limits)
         except Refused as refusal:
@@ -194,6 +204,18 @@ class RequestReader:
         asked.head_bytes += count
         if asked.head_bytes > self._limits.max_header_bytes + self._limits.max_url_bytes:
             self.refuse(head_too_large(self._limits))
+
+    def _check_line(self, asked: Asked) -> None:
+        """Raise `Refused` where the request line has more than one space between its parts: llhttp skips them."""
+        line = f"{asked.method} {asked.target.decode('latin-1')} HTTP/{asked.version}".encode("latin-1")
+        raw = self._raw if not isinstance(self._raw, memoryview) else bytes(self._raw)
+        is_first, self._is_first_in_raw = self._is_first_in_raw, False
+        if raw.startswith(line):
+            return
+        # Empty lines may stand before a message, and others in the same read.
+        if raw.lstrip(b"\r\n").startswith(line) if is_first else line in raw:
+            return
+        raise Refused(Reason.BAD_REQUEST, "The request line must be a method, a path and a version, one space between.")
 
     def _bound_framing(self, asked: Asked, count: int, body_bytes: int) -> None:
         """Count a read behind the head of a chunked message: what was not body is framing.
