@@ -118,7 +118,9 @@ chaos: $(READY) ## Kill, pause, cut and break pods, gateways and Redis while cli
 soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10").
 	@$(BIN)/python -m tests.soak --keep tests/soak/last.txt $(ARGS)
 
-attacks: $(READY) ## What ten thousand attackers of each kind get of a gateway's memory (ARGS="--count 1000 --only slow").
+# First what single attacks cost in loop time and memory (tests/attacks/test_*.py), then ten thousand attackers; ARGS go to these.
+attacks: $(READY) ## What attackers get of a gateway's time and memory, beside plain requests (ARGS="--count 1000 --only slow").
+	@$(BIN)/python -m pytest tests/attacks --quiet --timeout 600
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/.

@@ -19,7 +19,7 @@ from gateway.config.words import pod_url
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import Watcher
 from gateway.others import ByEngine, own_load
-from gateway.ports import answer_json
+from gateway.ports import answer_json, reads_bodies
 from gateway.quotas.quotas import Quotas
 from gateway.quotas.view import show_accounts
 from gateway.receipts import Receipts, Wanted
@@ -69,7 +69,7 @@ def admin_app(admin: Admin) -> web.Application:
 
 def guards(token: Secret | None) -> list[Middleware]:
     """What stands before every admin application: answers are JSON, and not everybody gets one."""
-    return [_errors_as_json, _guard(token) if token else _only_by_hand]
+    return [_errors_as_json, _guard(token) if token else _only_by_hand, reads_bodies]
 
 
 Answer = Callable[[Admin, web.Request], Awaitable[web.Response]]
@@ -98,7 +98,11 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 @web.middleware
 async def _only_by_hand(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Without a token only who is on this machine may ask, and a web page in a browser there is somebody else."""
-    if "origin" in request.headers or not Address(request.url.host or "", 0).is_loopback:
+    try:
+        host = request.url.host or ""
+    except ValueError:
+        raise web.HTTPBadRequest(text="the Host header is not an address") from None
+    if "origin" in request.headers or not Address(host, 0).is_loopback:
         raise web.HTTPForbidden(text="not for web pages; ask by the loopback address")
     return await handler(request)
 

@@ -7,6 +7,7 @@ import random
 import time
 
 from gateway.config.values import Settings
+from gateway.descriptors import descriptors_wanted, raise_limit
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source
 from gateway.discovery.sources import Means, asked_sources
@@ -99,6 +100,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
         ladders=ladders,
         trusted=settings.trusted_proxies,
         on_refused=lambda refused: counts.tallies.count_early(refused.reason),
+        descriptors=raise_limit(descriptors_wanted(settings.limits.max_connections)),
     )
     parts = (tls, router, receipts, probes, static, pod_file, watcher, passage, room, quotas, ladders)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, others, errors)

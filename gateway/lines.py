@@ -1,15 +1,19 @@
 """Lines to a file or to standard output, written by a thread of their own: a blocked reader never blocks the loop.
 
 What waits is bounded; beyond the bound lines are dropped and counted. Where several processes write to one target they
-take turns by a lock, so that no line stands inside another. Knows nothing of what a line says.
+take turns by a lock, so that no line stands inside another. A line that could be written in part only, as the disk is
+full, is taken back: lines are whole or not there. The first failure is reported on standard error, and so is its end.
+Knows nothing of what a line says.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -18,6 +22,7 @@ MOST_WAITING_BYTES = 8 << 20
 """Some 20,000 lines: a minute of a busy gateway whose log collector hangs."""
 
 STDOUT = 1
+STDERR = 2
 
 
 class LineWriter:
@@ -34,6 +39,10 @@ class LineWriter:
         self._lock = Lock()
         self._waiting_bytes = 0
         self._reopen = False
+        self._failing = ""
+        """Why the last lines could not be written."""
+        self._has_half_line = False
+        """What was written last is part of a line that could not be taken back."""
         self._fd = self._open()
         self._lock_fd = None if lock is None else os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._thread = Thread(target=self._run, name=f"lines {target}", daemon=True)
@@ -47,6 +56,11 @@ class LineWriter:
                 return
             self._waiting_bytes += len(lines)
         self._queue.put((lines, count))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether lines wait to be written."""
+        return self._waiting_bytes > 0
 
     def reopen(self) -> None:
         """Open the file anew before the next line: it was moved away to be archived."""
@@ -68,16 +82,63 @@ class LineWriter:
             try:
                 self._renew()
                 with _turn(self._lock_fd):
-                    _write_all(self._fd, lines)
-            except OSError:
-                with self._lock:
-                    self.dropped_lines += count
+                    whole = self._append(lines)
+            except OSError as error:
+                whole = 0
+                self._report(str(error.strerror or error))
+            else:
+                if whole == len(lines):
+                    self._report("")
             with self._lock:
+                if whole < len(lines):
+                    self.dropped_lines += min(count, lines.count(b"\n", whole))
                 self._waiting_bytes -= len(lines)
         if not isinstance(self._target, int):
             os.close(self._fd)
         if self._lock_fd is not None:
             os.close(self._lock_fd)
+
+    def _append(self, lines: bytes) -> int:
+        """Write whole lines, as many as there is room for. Returns how many bytes of them stand there now."""
+        if self._has_half_line:
+            _write_all(self._fd, b"\n")
+            self._has_half_line = False
+        held = os.fstat(self._fd)
+        size = held.st_size if stat.S_ISREG(held.st_mode) else None
+        rest = memoryview(lines)
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError as error:
+            self._report(str(error.strerror or error))
+            written = len(lines) - len(rest)
+            whole = lines.rfind(b"\n", 0, written) + 1
+            if whole < written:
+                self._take_back(size, written, written - whole)
+            return whole
+        return len(lines)
+
+    def _take_back(self, size: int | None, written: int, half: int) -> None:
+        """Cut the half line off again, where it is the last thing in a file; else the next line begins on its own."""
+        try:
+            if size is not None and os.fstat(self._fd).st_size == size + written:
+                os.ftruncate(self._fd, size + written - half)
+                os.lseek(self._fd, 0, os.SEEK_END)
+                return
+        except OSError:
+            pass
+        self._has_half_line = True
+
+    def _report(self, failing: str) -> None:
+        """Report on standard error when writing begins to fail, and when it works again."""
+        if failing == self._failing or bool(failing) == bool(self._failing):
+            return
+        self._failing = failing
+        words = "log lines cannot be written" if failing else "log lines are written again"
+        told = {"level": "error" if failing else "info", "message": words, "target": str(self._target)}
+        told |= {"error": failing} if failing else {"dropped_lines": self.dropped_lines}
+        with suppress(OSError):
+            os.write(STDERR, json.dumps(told).encode() + b"\n")
 
     def _renew(self) -> None:
         if not self._reopen:

@@ -10,8 +10,11 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.config.listening import Address
+
+BACKLOG = 128
 
 Binding = tuple[int, tuple[Any, ...]]
 """Address family and socket address."""
@@ -26,11 +29,54 @@ def cannot_listen(name: str, where: Address, error: OSError) -> CannotListen:
     return CannotListen(f"{name}: cannot listen on {where}: {error.strerror or error}")
 
 
+MOST_CONNECTIONS = 32
+"""On each small port. Beyond it the oldest is closed: those that hold connections keep no check and no operator out."""
+
+IDLE_S = 30.0
+"""From a connection's start, or from its last answer, to the end of the next head: a head that does not end is no
+reason to stay."""
+
+BODY_S = 10.0
+"""From a head to the end of its body."""
+
+
+class _Site(web.TCPSite):
+    """A listener whose connections are bounded in number."""
+
+    async def start(self) -> None:
+        await web.BaseSite.start(self)
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("the runner was not set up")
+
+        def take() -> asyncio.Protocol:
+            held = [one for one in server.connections if one.transport is not None]
+            for oldest in held[: len(held) - MOST_CONNECTIONS + 1]:
+                if isinstance(oldest.transport, asyncio.Transport):
+                    oldest.transport.abort()
+                oldest.force_close()
+            return server()
+
+        self._server = await asyncio.get_running_loop().create_server(take, self._host, self._port, backlog=BACKLOG)
+
+
+@web.middleware
+async def reads_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Have the body of a request in time before it is handled."""
+    if request.body_exists:
+        try:
+            async with asyncio.timeout(BODY_S):
+                await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the body took too long") from None
+    return await handler(request)
+
+
 async def open_port(name: str, app: web.Application, where: Address) -> tuple[web.AppRunner, list[str]]:
     """Serve `app` on an address. Returns what to clean up, and the addresses chosen."""
     runner = await _running(app)
     try:
-        await web.TCPSite(runner, where.host, where.port).start()
+        await _Site(runner, where.host, where.port).start()
     except OSError as error:
         await runner.cleanup()
         raise cannot_listen(name, where, error) from None
@@ -45,7 +91,9 @@ async def open_socket(app: web.Application, path: Path) -> web.AppRunner:
 
 
 async def _running(app: web.Application) -> web.AppRunner:
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        app, access_log=None, handle_signals=False, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, lingering_time=1.0
+    )
     await runner.setup()
     return runner
 

@@ -74,6 +74,7 @@ async def serve(settings: Settings, reread: Callable[[], Settings], variables: M
         listening |= await taking_envoys(gateway, stack)
         gateway.say("info", "listening", version=version("hearth-gateway"), **listening)
         warn_of_idle_settings(settings, gateway.say)
+        tell_of_descriptors(gateway)
         await signals.stop.wait()
         await drain(gateway, servers, signals)
 
@@ -108,16 +109,11 @@ async def taking_envoys(gateway: Gateway, stack: AsyncExitStack) -> dict[str, li
 
 
 async def _listen(gateway: Gateway, held: socket.socket | None) -> asyncio.Server:
-    where, timeouts = gateway.settings.listen, gateway.settings.timeouts
+    where = gateway.settings.listen
     at: dict[str, Any] = {"host": where.host, "port": where.port} if held is None else {"sock": held}
     try:
         return await asyncio.get_running_loop().create_server(
-            gateway.front.protocol,
-            **at,
-            backlog=BACKLOG,
-            start_serving=held is not None,
-            ssl=gateway.tls,
-            ssl_handshake_timeout=timeouts.header_s if gateway.tls else None,
+            gateway.front.door(gateway.tls), **at, backlog=BACKLOG, start_serving=held is not None
         )
     except OSError as error:
         raise cannot_listen("listen", where, error) from None
@@ -194,7 +190,7 @@ async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Si
     """Unready first, then no new connections; wait for what is in flight as long as allowed, or until told again."""
     gateway.life.is_stopping = True
     await _serve_on(gateway, signals)
-    await close_door(servers, gateway.front.protocol, gateway.tls)
+    await close_door(servers, gateway.front.door(gateway.tls), None)
     grace_s = gateway.settings.timeouts.drain_s
     gateway.say("info", "draining", requests=gateway.front.open_requests, grace_s=grace_s)
     draining = asyncio.create_task(_empty(gateway, grace_s), name="drain")
@@ -256,6 +252,18 @@ def _close_logs(gateway: Gateway) -> None:
     for log in gateway.logs.values():
         log.flush()
         log.writer.close()
+
+
+def tell_of_descriptors(gateway: Gateway) -> None:
+    """Report where the process may open fewer files than `max_connections` needs: it takes fewer connections then."""
+    wanted, most = gateway.settings.limits.max_connections, gateway.front.max_connections
+    if most < wanted:
+        gateway.say(
+            "info",
+            "file descriptors allow fewer connections than max_connections; raise the limit (ulimit -n, LimitNOFILE)",
+            max_connections=wanted,
+            connections=most,
+        )
 
 
 def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:

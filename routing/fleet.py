@@ -180,13 +180,13 @@ class Fleet:
 
     def models(self, regions: frozenset[str] | None = None) -> dict[str, tuple[Pod, ...]]:
         """Model name to the pods there that serve it, ready or not."""
-        table: dict[str, tuple[Pod, ...]] = {}
+        table: dict[str, list[Pod]] = {}
         for pod in self._pods.values():
             if regions is not None and pod.region not in regions:
                 continue
             for model in sorted(pod.models):
-                table[model] = (*table.get(model, ()), pod)
-        return table
+                table.setdefault(model, []).append(pod)
+        return {model: tuple(pods) for model, pods in table.items()}
 
     def recycle(self, slot: int) -> None:
         """Let a freed slot be given out again, once nothing charged to it is left."""

@@ -96,7 +96,7 @@ class TeamAdmin:
 
     async def _ask(self, request: web.Request) -> dict[str, Answer]:
         """The same question to all workers."""
-        body = await request.read() if request.can_read_body else None
+        body = await request.read() if request.body_exists else None
         answers = await self._team.ask(f"/admin{request.path_qs}", method=request.method, body=body)
         if not answers:
             raise web.HTTPServiceUnavailable(text="no worker answers")

@@ -12,7 +12,7 @@ from gateway.limits import Timeouts
 from gateway.proxy.carrying.making import Carriers
 from gateway.proxy.client.asked import Asked
 from gateway.proxy.client.reply import Reply
-from gateway.proxy.client.spoken import decided_model, key_shown
+from gateway.proxy.client.spoken import decided_model, key_shown, trace_of
 from gateway.proxy.endpoints import TABLE, Endpoint, Local, find_endpoint
 from gateway.proxy.leading import Leading
 from gateway.proxy.pages import Pages
@@ -49,7 +49,7 @@ class Desk:
         self.carriers = carriers
         self.under_way = UnderWay()
         self._pages = Pages(router.fleet, ladders, readiness=readiness, wall_clock=passage.wall_clock)
-        self._stored = Stored(router, first_byte_s=timeouts.first_byte_s, on_refused=on_refused)
+        self._stored = Stored(router, passage, first_byte_s=timeouts.first_byte_s)
         self.leading = Leading(passage, carriers, self._stored, ladders, self.under_way)
 
     def route(self, asked: Asked, *, is_trusted: bool) -> None:
@@ -71,7 +71,7 @@ class Desk:
         if asked.endpoint is None:
             asked.endpoint = TABLE.get(asked.target)  # Refused before it was routed, it has a dialect all the same.
         if asked.endpoint is not None:
-            reply.api, reply.is_anthropic = asked.endpoint.api, asked.endpoint.is_anthropic
+            reply.api, reply.is_anthropic = asked.endpoint.counted_as, asked.endpoint.is_anthropic
         try:
             self._serve(asked, reply)
         except Refused as refusal:
@@ -97,7 +97,8 @@ class Desk:
     def _fetch(self, endpoint: Endpoint, asked: Asked, reply: Reply) -> None:
         errand = self._stored.errand(reply.request_id, endpoint.name, asked.caller.tenant)
         carrier = self.carriers.make(endpoint, asked, reply, asked.body(), usage_added=False)
-        self.under_way.begin(reply, lambda: self._stored.run(errand, carrier))
+        caller, trace = asked.caller, trace_of(asked.headers)
+        self.under_way.begin(reply, lambda: self._stored.run(errand, carrier, caller, trace))
 
     def _note(self, asked: Asked, reply: Reply, refusal: Refused) -> None:
         """What was asked of the fleet leaves an outcome; what was not is counted."""

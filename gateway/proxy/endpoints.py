@@ -36,6 +36,11 @@ class Endpoint:
         return self.local is not Local.HEALTH and self.local is not Local.READY
 
     @property
+    def counted_as(self) -> Api | None:
+        """As requests of which API its requests are logged and counted against limits; None for pages of our own."""
+        return Api.RESPONSES if self.local is Local.STORED_RESPONSE else self.api
+
+    @property
     def is_anthropic(self) -> bool:
         """Whether errors are told in Anthropic's dialect."""
         return self.path.startswith("/v1/messages")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -11,7 +11,7 @@ from cascade.ladder import Ladder
 from gateway.ladders.ladders import Ladders
 from gateway.proxy.endpoints import Endpoint, Local
 from routing.fleet import Fleet
-from routing.pods import ModelCard, Pod
+from routing.pods import ModelCard
 from routing.refusal import Reason, Refused
 from tenancy.tenants import Tenant
 
@@ -54,8 +54,8 @@ class Pages:
 
 def models_page(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[str, Ladder]) -> bytes:
     """The list of the models a tenant may use, those included whose pods are not ready now, by all their names."""
-    models = fleet.models(tenant.regions)
-    cards = [_card(name, name, pods, created_s) for name, pods in models.items() if tenant.may_use(name)]
+    models = _cards_of(fleet, tenant)
+    cards = [_card(name, name, listed, created_s) for name, listed in models.items() if tenant.may_use(name)]
     for alias, name in tenant.aliases.items():
         if name in models and alias not in models and tenant.may_use(name):
             cards.append(_card(alias, name, models[name], created_s))
@@ -67,13 +67,27 @@ def models_page(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[s
 def model_page(fleet: Fleet, tenant: Tenant, name: str, created_s: int, ladders: Mapping[str, Ladder]) -> bytes:
     """One model. Raises `Refused` where there is none by this name for this tenant."""
     called = tenant.aliases.get(name, name)
-    models = fleet.models(tenant.regions)
+    models = _cards_of(fleet, tenant)
     if (ladder := ladders.get(called)) is not None and _is_shown(ladder, tenant, models):
         return msgspec.json.encode(_ladder_card(ladder, models, created_s))
-    pods = models.get(called, ())
-    if not pods or not tenant.may_use(called):
+    if called not in models or not tenant.may_use(called):
         raise unknown_model(name)
-    return msgspec.json.encode(_card(name, called, pods, created_s))
+    return msgspec.json.encode(_card(name, called, models[called], created_s))
+
+
+Cards = Mapping[str, Sequence[ModelCard]]
+"""By model, what the pods that serve it list of it."""
+
+
+def _cards_of(fleet: Fleet, tenant: Tenant) -> Cards:
+    """Gather the cards of a tenant's regions in one pass: pods may list thousands of adapters each."""
+    models: dict[str, list[ModelCard]] = {name: [] for name in fleet.models(tenant.regions)}
+    for pod in fleet.pods:
+        if tenant.regions is None or pod.region in tenant.regions:
+            for card in pod.cards:
+                if (listed := models.get(card.name)) is not None:
+                    listed.append(card)
+    return models
 
 
 def unknown_model(name: str, reason: Reason = Reason.UNKNOWN_MODEL) -> Refused:
@@ -81,12 +95,12 @@ def unknown_model(name: str, reason: Reason = Reason.UNKNOWN_MODEL) -> Refused:
     return Refused(reason, f"The model `{name}` does not exist.", param="model")
 
 
-def _is_shown(ladder: Ladder, tenant: Tenant, models: Mapping[str, tuple[Pod, ...]]) -> bool:
+def _is_shown(ladder: Ladder, tenant: Tenant, models: Cards) -> bool:
     """Whether a tenant may ask for a ladder of which any rung is served to it."""
     return tenant.may_use(ladder.name) and any(rung.model in models for rung in ladder.rungs)
 
 
-def _ladder_card(ladder: Ladder, models: Mapping[str, tuple[Pod, ...]], created_s: int) -> dict[str, object]:
+def _ladder_card(ladder: Ladder, models: Cards, created_s: int) -> dict[str, object]:
     """A ladder takes what its longest rung takes."""
     rungs = [_card(rung.model, rung.model, models.get(rung.model, ()), created_s) for rung in ladder.rungs]
     lengths = [length for rung in rungs if isinstance(length := rung["max_model_len"], int)]
@@ -101,8 +115,8 @@ def _ladder_card(ladder: Ladder, models: Mapping[str, tuple[Pod, ...]], created_
     }
 
 
-def _card(shown: str, name: str, pods: Iterable[Pod], created_s: int) -> dict[str, object]:
-    cards = [card for pod in pods for card in pod.cards if card.name == name] or [ModelCard(name)]
+def _card(shown: str, name: str, listed: Sequence[ModelCard], created_s: int) -> dict[str, object]:
+    cards = listed or [ModelCard(name)]
     lengths = [card.max_model_len for card in cards if card.max_model_len]
     return {
         "id": shown,

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from gateway.proxy.carrying.carries import Carries
 from gateway.proxy.carrying.errand import Errand
-from gateway.spine.carrier import LegEnd
-from gateway.spine.carrying import REASON_OF_END
+from gateway.spine.passage import Passage
+from routing.pods import Pod
 from routing.reading import owned
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 from routing.router import Router
-from tenancy.tenants import Tenant
+from tenancy.tenants import Caller, Tenant
 
 
 class Stored:
-    """One per desk. `on_refused` is told of errands that came to nothing."""
+    """One per desk."""
 
-    def __init__(self, router: Router, *, first_byte_s: float, on_refused: Callable[[Refused], None]) -> None:
+    def __init__(self, router: Router, passage: Passage, *, first_byte_s: float) -> None:
         self._router = router
+        self._passage = passage
         self._first_byte_s = first_byte_s
-        self._on_refused = on_refused
 
     def errand(self, request_id: str, response_id: str, tenant: Tenant) -> Errand:
         """To where a tenant's own response is. Raises `Refused` where that is nowhere."""
@@ -30,16 +29,16 @@ class Stored:
         for pod in self._router.fleet.pods:
             for engine in pod.engines:
                 if engine.slot == slot and (tenant.regions is None or pod.region in tenant.regions):
-                    return Errand(Request(request_id, Api.RESPONSES, model=""), engine)
+                    # No tokens are computed for it: none are reserved, and it counts as one request.
+                    return Errand(Request(request_id, Api.RESPONSES, _model_of(pod), max_tokens=0), engine)
         raise _unknown_response("response_id")
 
-    async def run(self, errand: Errand, carrier: Carries) -> None:
-        """Answer by what the engine says of it."""
-        leg = await carrier.carry(errand, asyncio.get_running_loop().time() + self._first_byte_s)
-        if leg.end is not LegEnd.ANSWERED:
-            refusal = Refused(REASON_OF_END[leg.end], leg.detail, retry_after_s=1.0)
-            self._on_refused(refusal)
-            carrier.refuse(refusal)
+    async def run(self, errand: Errand, carrier: Carries, caller: Caller, trace: str | None) -> None:
+        """Answer by what the engine has to say of it. Leaves an outcome, as every request does."""
+        by_s = asyncio.get_running_loop().time() + self._first_byte_s
+        await self._passage.run_errand(
+            errand.request, lambda: carrier.carry(errand, by_s), carrier.refuse, caller=caller, trace=trace
+        )
 
     def check(self, request: Request, tenant: Tenant) -> None:
         """Raise `Refused` where a request goes on with a response that is not its tenant's.
@@ -48,6 +47,11 @@ class Stored:
         """
         if request.continues and tenant.name is not None and self._router.responses.get(request.continues) is None:
             raise _unknown_response("previous_response_id")
+
+
+def _model_of(pod: Pod) -> str:
+    """The model that a pod was started with; an adapter of it may have answered."""
+    return next((card.name for card in pod.cards if card.parent is None), "")
 
 
 def _unknown_response(param: str) -> Refused:

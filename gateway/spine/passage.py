@@ -14,7 +14,7 @@ from gateway.ladders.climb import Climb
 from gateway.pairs.pairs import Pairs
 from gateway.quotas.tab import Tab
 from gateway.spine.carrier import Carrier, Leg, LegEnd
-from gateway.spine.carrying import Carrying, Health, refusal_for
+from gateway.spine.carrying import REASON_OF_END, Carrying, Health, refusal_for
 from gateway.spine.climbing import Climbing
 from gateway.spine.hedging import Hedging
 from gateway.spine.journey import Journey, Smaller
@@ -144,6 +144,40 @@ class Passage:
         """Take note of a request that was told what another was told; `leg` is None where its client did not wait."""
         promise = promise_of(caller.tenant.tier)
         self._note(Journey(request, caller, promise, trace, started_s, leg=leg, refusal=refusal, shared=shared))
+
+    async def run_errand(
+        self,
+        request: Request,
+        run: Callable[[], Awaitable[Leg]],
+        refuse: Callable[[Refused], None],
+        *,
+        caller: Caller = NOBODY,
+        trace: str | None = None,
+    ) -> None:
+        """Have an engine asked for what it has stored: a request against its caller's limits that computes no tokens.
+
+        Nothing is placed, learned or tried again. Raises only `asyncio.CancelledError`, when the client has gone.
+        """
+        journey = Journey(request, caller, promise_of(caller.tenant.tier), trace, self._clock())
+        tab: Tab | None = None
+        try:
+            if self._reserve is not None and caller.accounts:
+                tab = await self._reserve(request, caller)
+            leg = await run()
+            # Its usage was counted when it was computed.
+            journey.leg = Leg(leg.end, leg.status, detail=leg.detail)
+            if leg.end is not LegEnd.ANSWERED:
+                raise Refused(REASON_OF_END[leg.end], leg.detail, retry_after_s=1.0)
+        except Refused as refusal:
+            journey.refusal = refusal
+            refuse(refusal)
+        except asyncio.CancelledError as cancel:
+            journey.refusal = next((why for why in cancel.args if isinstance(why, Refused)), None)
+            raise
+        finally:
+            if tab is not None:
+                tab.close(was_carried=True, was_served=False)
+            self._note(journey)
 
     def _note(self, journey: Journey) -> None:
         outcome = journey.outcome(self._clock(), self.wall_clock())

@@ -57,10 +57,13 @@ class Running:
 
 @asynccontextmanager
 async def serving(
-    *flags: str, variables: Mapping[str, str] | None = None, where: tuple[str, ...] = ANYWHERE
+    *flags: str,
+    variables: Mapping[str, str] | None = None,
+    where: tuple[str, ...] = ANYWHERE,
+    by: tuple[str, ...] = (),
 ) -> AsyncIterator[Running]:
-    """A gateway that listens; killed at the end if it still runs."""
-    async with serving_to(asyncio.subprocess.PIPE, *where, *flags, variables=variables) as started:
+    """A gateway that listens; killed at the end if it still runs. `by`: a command that becomes it, as prlimit does."""
+    async with serving_to(asyncio.subprocess.PIPE, *where, *flags, variables=variables, by=by) as started:
         gateway = Running(started)
         await gateway.until("listening")
         gateway.early = gateway.lines[:-1]
@@ -69,13 +72,13 @@ async def serving(
 
 @asynccontextmanager
 async def serving_to(
-    stdout: int, *flags: str, variables: Mapping[str, str] | None = None
+    stdout: int, *flags: str, variables: Mapping[str, str] | None = None, by: tuple[str, ...] = ()
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """The same as a bare process that writes its log to a descriptor."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEARTH_")}
     started = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "gateway", "serve", *flags),
+        *by,
+        *(sys.executable, "-m", "gateway", "serve", *flags),
         stdout=stdout,
         cwd=ROOT,
         env=environment | dict(variables or {}),

@@ -187,3 +187,14 @@ async def test_without_a_token_web_pages_are_kept_out(headers: dict[str, str]) -
     async with admin_client() as client:
         assert (await client.post("/reload", headers=headers)).status == 403
         assert (await client.post("/reload", headers={"host": "localhost:9091"})).status == 200
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+@pytest.mark.parametrize("host", ["a:b:c", "[::1", "a b", "127.0.0.1:x", "127.0.0.1:99999", "é", "@", "/", ","])
+async def test_a_host_that_is_no_address_is_no_error_of_ours(host: str, token: str | None) -> None:
+    """With a token it does not matter; without one it is no address of this machine."""
+    async with admin_client(token=token) as client:
+        headers = {"host": host} | ({"authorization": f"Bearer {token}"} if token else {})
+        async with client.get("/config", headers=headers) as answer:
+            assert answer.status in ({200} if token else {200, 400, 403})
+            assert token or host != "a:b:c" or answer.status == 400

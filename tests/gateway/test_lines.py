@@ -1,6 +1,10 @@
 """Lines reach their file from another thread; whoever does not read them blocks nobody."""
 
+import errno
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -85,3 +89,65 @@ def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
     """At the start, not at the first line."""
     with pytest.raises(OSError, match="No such file"):
         LineWriter(tmp_path / "nowhere" / "log")
+
+
+@contextmanager
+def files_at_most(size: int) -> Iterator[None]:
+    """No file of this process grows beyond a size: a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def until_handled(writer: LineWriter) -> None:
+    """Wait until all that was put has been written or dropped."""
+    while writer.is_busy:
+        os.sched_yield()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path, capfd: pytest.CaptureFixture[str], *, is_shared: bool) -> None:
+    """Lines are whole or not there, those that are not are counted, and both ends of it are reported once."""
+    path, room = tmp_path / "usage", 1 << 20
+    path.write_bytes(b"x" * (room - 36) + b"\n")
+    writer = LineWriter(path, lock=tmp_path / "turn" if is_shared else None)
+    with files_at_most(room):
+        writer.put(b'{"number": 1}\n{"number": 2}\n{"number": 3}\n', 3)
+        writer.put(b'{"number": 4444}\n')
+        until_handled(writer)
+    assert path.read_bytes()[room - 35 :] == b'{"number": 1}\n{"number": 2}\n'
+    assert writer.dropped_lines == 2
+    writer.put(b'{"number": 5}\n')
+    writer.close()
+    assert path.read_bytes()[room - 35 :] == b'{"number": 1}\n{"number": 2}\n{"number": 5}\n'
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert "log lines cannot be written" in told[0]
+    assert "File too large" in told[0]
+    assert "written again" in told[1]
+
+
+def test_after_half_a_line_that_stays_the_next_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe takes nothing back: the half line is ended before the next one."""
+    read, write = os.pipe()
+    writer, real, script = LineWriter(write), os.write, ["half", "full"]
+
+    def scripted(fd: int, data: bytes | memoryview) -> int:
+        if fd != write or not script:
+            return real(fd, data)
+        if script.pop(0) == "half":
+            return real(fd, data[:4])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gateway.lines.os.write", scripted)
+    writer.put(b"1234567\n")
+    until_handled(writer)
+    assert writer.dropped_lines == 1
+    writer.put(b"next\n")
+    writer.close()
+    assert os.read(read, 100) == b"1234\nnext\n"
+    os.close(write)
+    os.close(read)

@@ -1,12 +1,24 @@
-"""A port may be shared by the workers of one gateway, and by nobody else."""
+"""A port may be shared by the workers of one gateway, and by nobody else. Small ports bound what a connection costs."""
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
+from aiohttp import web
 
 from gateway.config.listening import Address
-from gateway.ports import CannotListen, addresses_of, bindings_of, reserve_port, share_port
+from gateway.ports import (
+    MOST_CONNECTIONS,
+    CannotListen,
+    addresses_of,
+    bindings_of,
+    open_port,
+    reads_bodies,
+    reserve_port,
+    share_port,
+)
 
 
 async def test_a_reserved_port_is_shared_by_its_own_only() -> None:
@@ -53,3 +65,70 @@ async def test_what_cannot_be_bound_is_told() -> None:
         taken.listen()
         with pytest.raises(CannotListen, match="already in use"):
             share_port("listen", bindings_of([taken]))
+
+
+@asynccontextmanager
+async def a_small_port() -> AsyncIterator[int]:
+    """A port that answers GET with `ok` and POST with the length of the body."""
+
+    async def get(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def post(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+    app = web.Application(middlewares=[reads_bodies])
+    app.add_routes([web.get("/", get), web.post("/", post)])
+    runner, (address,) = await open_port("small", app, Address("127.0.0.1", 0))
+    try:
+        yield int(address.rpartition(":")[2])
+    finally:
+        await runner.cleanup()
+
+
+async def said(port: int, *pieces: bytes) -> bytes:
+    """All that comes until the other side closes."""
+    async with asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for piece in pieces:
+            writer.write(piece)
+        try:
+            return await reader.read()
+        finally:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTT", b"GET / HTTP/1.1\r\nhost: a\r\nx-slow: "])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_head_that_does_not_end_is_no_reason_to_stay(
+    monkeypatch: pytest.MonkeyPatch, begun: bytes, *, is_first: bool
+) -> None:
+    """The first and any later one of a connection: it is closed after the time that an idle one has."""
+    monkeypatch.setattr("gateway.ports.IDLE_S", 0.3)
+    async with a_small_port() as port:
+        before = b"" if is_first else b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+        assert (await said(port, before, begun)).startswith(b"" if is_first else b"HTTP/1.1 200")
+
+
+async def test_a_body_that_does_not_end_is_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 408, and a whole one as ever."""
+    monkeypatch.setattr("gateway.ports.BODY_S", 0.3)
+    head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 4\r\n\r\n"
+    async with a_small_port() as port:
+        assert (await said(port, head, b"12")).startswith(b"HTTP/1.1 408")
+        assert (await said(port, head, b"1234")).endswith(b"\r\n\r\n4")
+
+
+async def test_connections_of_a_small_port_are_bounded_and_the_newest_is_served() -> None:
+    """However many are held, one more is answered; the oldest are closed for it."""
+    async with a_small_port() as port, asyncio.timeout(60):
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4 * MOST_CONNECTIONS)]
+        answer = await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200")
+        for reader, _ in held[: 2 * MOST_CONNECTIONS]:
+            try:
+                assert await reader.read() == b""
+            except ConnectionError:
+                continue
+        for _, writer in held:
+            writer.transport.abort()

@@ -12,10 +12,11 @@ from gateway.proxy.client.asked import Budget
 class Keeping:
     """One request's."""
 
-    __slots__ = ("_budget", "_counted", "_limits", "answer_bytes", "body", "is_off")
+    __slots__ = ("_budget", "_counted", "_limits", "_tenant", "answer_bytes", "body", "is_off")
 
-    def __init__(self, budget: Budget, limits: Limits, *, is_off: bool) -> None:
+    def __init__(self, budget: Budget, limits: Limits, *, is_off: bool, tenant: str | None = None) -> None:
         """`budget` is that of all bodies that are kept; `is_off`: nobody is to go on, so none is."""
+        self._tenant = tenant
         self._budget = budget
         self._limits = limits
         self._counted = 0
@@ -26,21 +27,24 @@ class Keeping:
 
     def another(self) -> Keeping:
         """For a second attempt beside this one."""
-        return Keeping(self._budget, self._limits, is_off=self.is_off)
+        return Keeping(self._budget, self._limits, is_off=self.is_off, tenant=self._tenant)
 
     def keep(self, body: bytes) -> None:
         """Keep a body, where there is room."""
-        if body and not self.is_off and len(body) <= self._limits.kept_body_bytes and self._budget.take(len(body)):
+        if body and not self.is_off and len(body) <= self._limits.kept_body_bytes and self._take(body):
             self._counted = len(body)
             self.body = body
 
     def count_in(self) -> None:
         """An attempt begins: what is kept counts for as long as that takes."""
-        if self.body and not self._counted and self._budget.take(len(self.body)):
+        if self.body and not self._counted and self._take(self.body):
             self._counted = len(self.body)
 
     def count_out(self) -> None:
         """It has ended; the next one, if there is one, follows at once."""
         if self._counted:
-            self._budget.give(self._counted)
+            self._budget.give(self._counted, self._tenant)
             self._counted = 0
+
+    def _take(self, body: bytes) -> bool:
+        return self._budget.take(len(body), self._tenant)

@@ -22,13 +22,14 @@ class Carriers:
         self._key_of = key_of
         self._budget = budget
         self._limits = limits
-        self.kept_bodies = Budget(limits.kept_bodies_bytes)
+        self.kept_bodies = Budget(limits.kept_bodies_bytes, largest=limits.kept_body_bytes)
         """Of requests whose answers stream, should they have to be gone on with."""
 
     def make(self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool) -> Carries:
         """For one request, sent with this body."""
         if reply.make_carrier is not None:
             return reply.make_carrier(endpoint, body, usage_added)
+        tenant = asked.caller.tenant
         return HttpCarrier(
             asked,
             reply,
@@ -38,7 +39,7 @@ class Carriers:
             pool=self._pool,
             key_of=self._key_of,
             takes_priority=self.takes_priority,
-            keeping=Keeping(self.kept_bodies, self._limits, is_off=not asked.caller.tenant.resumes),
+            keeping=Keeping(self.kept_bodies, self._limits, is_off=not tenant.resumes, tenant=tenant.name),
             body_needed_no_more=lambda: asked.drop_body(self._budget),
         )
 

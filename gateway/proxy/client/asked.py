@@ -35,37 +35,70 @@ HEADER_OVERHEAD_BYTES = 4
 """Colon, space and line end."""
 
 
-class Budget:
-    """Bytes of request bodies that may be held at one time, all connections together."""
+SMALL_PIECE_BYTES = 4 << 10
+"""Smaller pieces of a body are joined as they come: an object for each would take many times its bytes."""
 
-    def __init__(self, most: int) -> None:
+JOINED_BYTES = 256 << 10
+"""Joined pieces begin anew beyond this, so that growing never copies much."""
+
+
+class Budget:
+    """Bytes of request bodies that may be held at one time, all connections together.
+
+    A tenant may hold as much as is still free, so one alone half of all, and others always find room. One body of the
+    largest size is never refused for that.
+    """
+
+    def __init__(self, most: int, *, largest: int = 0) -> None:
+        """`largest`: bytes that each tenant may hold in any case, as far as there is room at all."""
         self._most = most
+        self._largest = largest
+        self._by_tenant: dict[str, int] = {}
         self.held = 0
 
-    def has_room(self, count: int) -> bool:
-        """Whether so many more bytes may be held."""
-        return self.held + count <= self._most
+    def has_room(self, count: int, tenant: str | None = None) -> bool:
+        """Whether so many more bytes may be held, by a tenant where one is named."""
+        held = self.held + count
+        if held > self._most:
+            return False
+        if tenant is None:
+            return True
+        own = self._by_tenant.get(tenant, 0) + count
+        return own <= self._largest or own <= self._most - held
 
-    def take(self, count: int) -> bool:
-        """Whether so many more bytes may be held; if so, they are counted."""
-        if self.held + count > self._most:
+    def take(self, count: int, tenant: str | None = None) -> bool:
+        """Count so many more bytes if they may be held. Returns whether they may."""
+        if not self.has_room(count, tenant):
             return False
         self.held += count
+        if tenant is not None:
+            self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + count
         return True
 
-    def give(self, count: int) -> None:
+    def give(self, count: int, tenant: str | None = None) -> None:
+        """Give back bytes that were taken for the same tenant."""
         self.held -= count
+        if tenant is not None:
+            left = self._by_tenant[tenant] - count
+            if left:
+                self._by_tenant[tenant] = left
+            else:
+                del self._by_tenant[tenant]
 
 
 class Asked:
     """A request being read. `refusal` is what will be answered instead of serving it."""
 
     __slots__ = (
+        "_held_bytes",
+        "_holder",
         "_parts",
         "body_bytes",
         "caller",
         "declared_bytes",
         "endpoint",
+        "framing_bytes",
+        "framing_run_bytes",
         "has_head",
         "head_bytes",
         "headers",
@@ -96,6 +129,10 @@ class Asked:
         """How long the body is said to be, None where it comes in chunks."""
         self.body_bytes = 0
         """Read so far, also of a body that is not kept."""
+        self.framing_bytes = 0
+        """Read behind the head and not body: trailers, chunk sizes and extensions."""
+        self.framing_run_bytes = 0
+        """Of these, those that no body has followed yet."""
         self.endpoint: Endpoint | None = None
         self.caller: Caller = NOBODY
         """What is asked for and by whom, once the head was looked at."""
@@ -105,7 +142,10 @@ class Asked:
         """Which model is to answer, by the word of whoever may speak for others; None: the one that is asked for."""
         self.may_add_usage = True
         """Whether we can withhold from its client what it did not ask for."""
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | bytearray] = []
+        self._held_bytes = 0
+        self._holder: str | None = None
+        """What is counted for the body, and for which tenant."""
 
     def __repr__(self) -> str:
         return f"<Asked {self.method} {self.target!r}, {self.body_bytes} bytes>"
@@ -129,26 +169,48 @@ class Asked:
         if b"transfer-encoding" not in headers:
             self.declared_bytes = int(headers.get(b"content-length", b"0"))
 
-    def add_body(self, piece: bytes, budget: Budget, limits: Limits) -> None:
+    def add_body(self, piece: bytes | bytearray, budget: Budget, limits: Limits) -> None:
         """Keep a piece of body. Raises `Refused` where it is too much for us or for anybody."""
         self.body_bytes += len(piece)
         if self.body_bytes > limits.max_body_bytes:
             raise body_too_large(limits)
-        if not budget.take(len(piece)):
-            raise too_many_bodies()
-        self._parts.append(piece)
+        tenant = self.caller.tenant.name
+        if not budget.take(len(piece), tenant):
+            raise no_room(budget, len(piece))
+        self._held_bytes += len(piece)
+        self._holder = tenant
+        parts = self._parts
+        if parts and len(piece) < SMALL_PIECE_BYTES:
+            last = parts[-1]
+            if isinstance(last, bytearray) and len(last) < JOINED_BYTES:
+                last += piece
+                return
+            piece = bytearray(piece)
+        parts.append(piece)
 
     def body(self) -> bytes:
         """The whole body."""
-        if len(self._parts) > 1:
-            self._parts = [b"".join(self._parts)]
-        return self._parts[0] if self._parts else b""
+        parts = self._parts
+        if not parts:
+            return b""
+        whole = parts[0]
+        if len(parts) > 1 or not isinstance(whole, bytes):
+            whole = b"".join(parts)
+            self._parts = [whole]
+        return whole
 
     def drop_body(self, budget: Budget) -> None:
         """Give back what the body took. Safe to call again."""
-        if self._parts:
-            budget.give(sum(map(len, self._parts)))
-            self._parts.clear()
+        if self._held_bytes:
+            budget.give(self._held_bytes, self._holder)
+            self._held_bytes = 0
+        self._parts.clear()
+
+    def check_share(self, budget: Budget) -> None:
+        """Raise `Refused` where the body that was declared is more than its tenant may hold now."""
+        declared = self.declared_bytes or 0
+        if declared and not budget.has_room(declared, self.caller.tenant.name):
+            raise no_room(budget, declared)
 
     @property
     def expects_continue(self) -> bool:
@@ -183,6 +245,19 @@ def head_too_large(limits: Limits) -> Refused:
 
 def body_too_large(limits: Limits) -> Refused:
     return Refused(Reason.BODY_TOO_LARGE, f"The body is longer than {limits.max_body_bytes} bytes.")
+
+
+def no_room(budget: Budget, count: int) -> Refused:
+    """Return why so many bytes may not be held: for all bodies together, or for those of one tenant."""
+    return too_many_bodies_of_tenant() if budget.has_room(count) else too_many_bodies()
+
+
+def too_many_bodies_of_tenant() -> Refused:
+    return Refused(
+        Reason.GATEWAY_BUSY,
+        "The request bodies of this tenant hold its share of the gateway's memory for bodies.",
+        retry_after_s=1.0,
+    )
 
 
 def too_many_bodies() -> Refused:

@@ -166,6 +166,7 @@ class ClientConnection(asyncio.Protocol):
     def head_is_read(self, asked: Asked) -> None:
         self._await(Wait.BODY)
         self._host.route(asked, self.transport)
+        asked.check_share(self._host.budget)
         # Behind an unanswered request it cannot be said yet; that client may wait or send, as it likes.
         if asked.expects_continue and self._reply is None and not self._waiting:
             self.transport.write(CONTINUE)

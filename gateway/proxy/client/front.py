@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable, Iterable
+import ssl
+from collections.abc import Callable, Iterable, Sized
 from ipaddress import IPv4Network, IPv6Network
 
+from gateway.closing import KNOCKING_S
+from gateway.descriptors import descriptors_wanted, share_out
 from gateway.ladders.ladders import Ladders
 from gateway.ladders.words import HEADERS as RUNG_HEADERS
 from gateway.limits import Limits, Timeouts
@@ -15,6 +18,7 @@ from gateway.proxy.carrying.carrier import PodKeys
 from gateway.proxy.carrying.making import Carriers
 from gateway.proxy.client.asked import KEPT_HEADERS, Asked, Budget
 from gateway.proxy.client.connection import ClientConnection
+from gateway.proxy.client.handshake import Handshake
 from gateway.proxy.client.reply import Reply
 from gateway.proxy.client.spoken import Trusted
 from gateway.proxy.desk import Desk, Identify
@@ -27,9 +31,6 @@ from routing.router import Router
 
 __all__ = ["Front", "Identify", "PodKeys"]
 
-OVERFLOW = 256
-"""Connections beyond the limit that are told so; still more are just closed."""
-
 LEAVING_S = 1.0
 """How long what is cut at the end of a drain may take to reach its client."""
 
@@ -37,7 +38,7 @@ LEAVING_S = 1.0
 class Front:
     """One per gateway process; `protocol` is what `loop.create_server` wants."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a gateway that it needs, put together in one place
         self,
         passage: Passage,
         router: Router,
@@ -50,10 +51,13 @@ class Front:
         ladders: Ladders | None = None,
         trusted: Iterable[IPv4Network | IPv6Network] = (),
         on_refused: Callable[[Refused], None] = lambda _: None,
+        descriptors: int | None = None,
     ) -> None:
         """`ladders`: names that stand for several models, by default none; `trusted`: where those stand who may speak
-        for others.
+        for others; `descriptors`: how many files the process may have open, by default as many as are needed.
         """
+        self._shares = share_out(descriptors or descriptors_wanted(limits.max_connections), limits.max_connections)
+        self._handshakes: set[Handshake] = set()
         self._connections: set[ClientConnection] = set()
         # 96 random bits for each start, so that no two processes make the same id, and a count for its requests. An id
         # finds a receipt on the admin port and nothing else: who knows one knows the next one's, and gains nothing.
@@ -65,8 +69,8 @@ class Front:
         self._patrol = Patrol(timeouts.header_s, timeouts.body_s, timeouts.idle_s, timeouts.client_stall_s)
         self.limits = limits
         self.timeouts = timeouts
-        self.budget = Budget(limits.max_bodies_bytes)
-        self.pool = Pool(timeouts, knows=lambda url: router.fleet.pod(url) is not None)
+        self.budget = Budget(limits.max_bodies_bytes, largest=limits.max_body_bytes)
+        self.pool = Pool(timeouts, knows=lambda url: router.fleet.pod(url) is not None, max_open=self._shares.pods)
         self.kept_headers: set[bytes] = set(KEPT_HEADERS) | set(RUNG_HEADERS)
         self.is_draining = False
         self.desk = Desk(
@@ -105,6 +109,17 @@ class Front:
         """A protocol for one client's connection."""
         return ClientConnection(self)
 
+    def door(self, tls: ssl.SSLContext | None) -> Callable[[], asyncio.Protocol]:
+        """Make protocols for connections as they are accepted: with TLS, they count from before the handshake on."""
+        if tls is None:
+            return self.protocol
+        return lambda: Handshake(tls, self, self.protocol, self.timeouts.header_s)
+
+    @property
+    def max_connections(self) -> int:
+        """Clients' connections at one time: the limit, or less where the process has too few descriptors."""
+        return self._shares.clients
+
     def ask_to_leave(self) -> None:
         """From now on each answer closes its connection; whoever comes is served still."""
         self.is_draining = True
@@ -116,14 +131,17 @@ class Front:
         could not know is not held against it. So those between two requests get a last call.
         """
         self.ask_to_leave()
+        await self._wait_until_empty(self._handshakes, min(grace_s, KNOCKING_S))
+        for handshake in tuple(self._handshakes):
+            handshake.abort()
         for connection in tuple(self._connections):
             connection.say_last_call()
-        await self._wait_until_empty(grace_s)
+        await self._wait_until_empty(self._connections, grace_s)
         for connection in tuple(self._connections):
             connection.cut(Refused(Reason.GATEWAY_DRAINING, "The gateway is shutting down.", retry_after_s=1.0))
-        await self._wait_until_empty(LEAVING_S)
+        await self._wait_until_empty(self._connections, LEAVING_S)
         self.close()
-        await self._wait_until_empty(LEAVING_S)
+        await self._wait_until_empty(self._connections, LEAVING_S)
         if self.desk.under_way.tasks:
             await asyncio.wait(self.desk.under_way.tasks)
 
@@ -132,6 +150,8 @@ class Front:
         self.is_draining = True
         for connection in tuple(self._connections):
             connection.transport.abort()
+        for handshake in tuple(self._handshakes):
+            handshake.abort()
         self.pool.close()
         self._patrol.stop()
 
@@ -145,12 +165,24 @@ class Front:
     # -- what a connection asks for --------------------------------------------------------------------------------
 
     def admit(self, connection: ClientConnection) -> bool:
-        is_room = len(self._connections) < self.limits.max_connections
-        if not is_room and len(self._connections) >= self.limits.max_connections + OVERFLOW:
+        open_now, most = len(self._connections), self._shares.clients
+        is_room = open_now < most
+        if not is_room and open_now >= most + self._shares.overflow:
             connection.transport.abort()
         self._connections.add(connection)
         self._patrol.watch(connection)
         return is_room
+
+    def may_shake(self, handshake: Handshake) -> bool:
+        """Count a connection that begins a TLS handshake. Returns whether there is room for it, or to tell it no."""
+        if len(self._connections) + len(self._handshakes) >= self._shares.clients + self._shares.overflow:
+            return False
+        self._handshakes.add(handshake)
+        return True
+
+    def has_shaken(self, handshake: Handshake) -> None:
+        self._handshakes.discard(handshake)
+        self._left.set()
 
     def forget(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
@@ -169,10 +201,10 @@ class Front:
     def _is_ready(self) -> bool:
         return not self.is_draining and self._readiness()
 
-    async def _wait_until_empty(self, limit_s: float) -> None:
+    async def _wait_until_empty(self, open_ones: Sized, limit_s: float) -> None:
         try:
             async with asyncio.timeout(limit_s):
-                while self._connections:
+                while open_ones:
                     self._left.clear()
                     await self._left.wait()
         except TimeoutError:

@@ -1,5 +1,8 @@
 """Bytes of a client to requests. llhttp, in its strict mode, decides what a request is; what it refuses is refused.
 
+What llhttp does not bound is bounded here: a head, and what stands behind the head without being body. The parser adds
+up the pieces of a trailer's value by copying: without a bound its cost would grow with the square of the length.
+
 Once something was refused, what follows on the connection cannot be told apart, or is not wanted: the reader is deaf
 from then on. Knows nothing of sockets, times and answers.
 """
@@ -17,6 +20,13 @@ from routing.refusal import Reason, Refused
 
 UNWANTED_BODY_BYTES = 64 << 10
 """Body of a refused request that is read and dropped so that its connection can be kept; for more it is closed."""
+
+
+MOST_FRAMING_BYTES = 16 << 10
+"""Of a chunked request: trailers, chunk extensions and chunk sizes, beside what ordinary chunks need."""
+
+FRAMING_BYTES_PER_BODY_BYTE = 16
+"""More than the size line and the line end of a chunk of one byte, also of a size with leading zeros."""
 
 
 class Listener(Protocol):
@@ -47,6 +57,9 @@ class RequestReader:
         self._parser = HttpRequestParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         """Of the head being read."""
+        self._raw: bytes | bytearray | memoryview = b""
+        """What was fed since the message that is being read could have begun; kept only while its head is not there."""
+        self._is_first_in_raw = True
         self.reading: Asked | None = None
         self.is_deaf = False
 
@@ -61,6 +74,22 @@ class RequestReader:
         asked = self.reading
         if asked is not None and not asked.has_head:
             self._bound_head(asked, len(piece))
+            if not isinstance(self._raw, bytearray):
+                self._raw = bytearray(self._raw)
+            self._raw += piece
+        else:
+            self._raw, self._is_first_in_raw = piece, asked is None
+        is_chunked = asked is not None and asked.has_head and asked.declared_bytes is None
+        body_bytes = asked.body_bytes if asked is not None else 0
+        count = len(piece)
+        self._parse(piece)
+        reading = self.reading
+        if reading is None or reading.has_head:
+            self._raw = b""
+        if is_chunked and asked is not None and reading is asked:
+            self._bound_framing(asked, count, asked.body_bytes - body_bytes)
+
+    def _parse(self, piece: bytes | memoryview) -> None:
         while piece and not self.is_deaf:
             try:
                 self._parser.feed_data(piece)
@@ -133,6 +162,7 @@ class RequestReader:
         asked.keep_alive = self._parser.should_keep_alive()
         headers, self._headers = self._headers, []
         try:
+            self._check_line(asked)
             asked.take_headers(headers, self._limits, self._kept)
             judge_head(asked, self._budget, self._limits)
         except Refused as refusal:
@@ -175,6 +205,30 @@ class RequestReader:
         if asked.head_bytes > self._limits.max_header_bytes + self._limits.max_url_bytes:
             self.refuse(head_too_large(self._limits))
 
+    def _check_line(self, asked: Asked) -> None:
+        """Raise `Refused` where the request line has more than one space between its parts: llhttp skips them."""
+        line = f"{asked.method} {asked.target.decode('latin-1')} HTTP/{asked.version}".encode("latin-1")
+        raw = self._raw if not isinstance(self._raw, memoryview) else bytes(self._raw)
+        is_first, self._is_first_in_raw = self._is_first_in_raw, False
+        if raw.startswith(line):
+            return
+        # Empty lines may stand before a message, and others in the same read.
+        if raw.lstrip(b"\r\n").startswith(line) if is_first else line in raw:
+            return
+        raise Refused(Reason.BAD_REQUEST, "The request line must be a method, a path and a version, one space between.")
+
+    def _bound_framing(self, asked: Asked, count: int, body_bytes: int) -> None:
+        """Count a read behind the head of a chunked message: what was not body is framing.
+
+        Without body it may be a trailer, whose bytes the parser keeps: a run of these has a bound that does not grow.
+        """
+        framing = count - body_bytes
+        asked.framing_bytes += framing
+        asked.framing_run_bytes = 0 if body_bytes else asked.framing_run_bytes + framing
+        allowed = MOST_FRAMING_BYTES + FRAMING_BYTES_PER_BODY_BYTE * asked.body_bytes
+        if asked.framing_run_bytes > MOST_FRAMING_BYTES or asked.framing_bytes > allowed:
+            self.refuse(asked.refusal or framing_too_large())
+
     def _decline_upgrade(self) -> None:
         """Read on as if the offer of another protocol had not been made: JDK clients make it with every request.
 
@@ -192,3 +246,10 @@ class RequestReader:
             if name in asked.headers:
                 head += name + b": " + asked.headers[name] + b"\r\n"
         self._parser.feed_data(head + b"\r\n")
+
+
+def framing_too_large() -> Refused:
+    return Refused(
+        Reason.HEADERS_TOO_LARGE,
+        f"The trailers, chunk extensions and chunk sizes of the request are longer than {MOST_FRAMING_BYTES} bytes.",
+    )

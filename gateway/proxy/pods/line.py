@@ -23,6 +23,10 @@ HEAD_BYTES = 64 << 10
 HEADERS = 256
 """Of a pod's answer. vLLM sends a handful."""
 
+FRAMING_BYTES = 16 << 10
+"""Behind the head of a pod's answer that are not body and follow each other: trailers, chunk sizes and extensions. The
+parser adds up the pieces of a trailer by copying, so its cost would grow with the square of the length."""
+
 NEVER = float("inf")
 
 CRLF = b"\r\n"
@@ -182,7 +186,13 @@ class Line(asyncio.Protocol):
         if pieces:
             payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
+            self._framing_bytes = 0
             answer.take(payload)
+        elif not self._is_complete:
+            self._framing_bytes += len(data)
+            if self._framing_bytes > FRAMING_BYTES:
+                self._fail(LegEnd.MALFORMED, "The trailers or chunk extensions of the pod's answer are too large.")
+                return
         if self._is_complete:
             self._complete(answer)
         elif self._is_between_chunks and data.endswith(CRLF):
@@ -297,6 +307,7 @@ class Line(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
         self._head_bytes = 0
+        self._framing_bytes = 0
         self._status = 0
         self._has_head = False
         self._is_interim = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,6 +47,10 @@ def read_address(url: str) -> Address:
     return Address(url, parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))
 
 
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+"""The process, or the machine, has no file descriptor left."""
+
+
 class PoolIsFull(Exception):  # noqa: N818 - like a refusal it is an answer, not an error
     """No further connection to this pod is opened."""
 
@@ -52,7 +58,10 @@ class PoolIsFull(Exception):  # noqa: N818 - like a refusal it is an answer, not
 class Pool:
     """All connections to all pods."""
 
-    def __init__(self, timeouts: Timeouts, *, knows: Callable[[str], bool]) -> None:
+    def __init__(self, timeouts: Timeouts, *, knows: Callable[[str], bool], max_open: int = sys.maxsize) -> None:
+        """`max_open`: connections to all pods together, idle ones included; by default without a bound."""
+        self._max_open = max_open
+        self._open_count = 0
         self._patrol = Patrol(timeouts.first_byte_s, timeouts.stall_s, timeouts.pod_idle_s)
         self.lateness = Lateness(Bounds(), timeouts.stall_s)
         self._idle: dict[str, list[Line]] = {}
@@ -75,7 +84,7 @@ class Pool:
 
     @property
     def open_count(self) -> int:
-        return sum(map(len, self._open.values()))
+        return self._open_count
 
     @property
     def idle_count(self) -> int:
@@ -108,7 +117,9 @@ class Pool:
         self._patrol.leave(line)
         lines = self._open.get(line.url)
         if lines is not None:
-            lines.discard(line)
+            if line in lines:
+                lines.remove(line)
+                self._open_count -= 1
             if not lines:
                 del self._open[line.url]
                 self._addresses.pop(line.url, None)
@@ -132,23 +143,37 @@ class Pool:
     async def connect(self, url: str) -> Line:
         """A new connection for one request. Raises `OSError`, `TimeoutError` or `PoolIsFull`."""
         address = self.address(url)
-        lines = self._open.setdefault(address.url, set())
-        if len(lines) >= OPEN_LINES:
+        if len(self._open.get(address.url, ())) >= OPEN_LINES:
+            raise PoolIsFull
+        if self._open_count >= self._max_open and not self._close_an_idle():
             raise PoolIsFull
         line = Line(self, address.url)
-        lines.add(line)
+        self._open.setdefault(address.url, set()).add(line)
+        self._open_count += 1
         try:
             async with asyncio.timeout(self.timeouts.connect_s):
                 await asyncio.get_running_loop().create_connection(
                     lambda: line, address.host, address.port, ssl=self._tls if address.is_tls else None
                 )
-        except BaseException:
+        except BaseException as failed:
             # Also where the client has gone meanwhile: what is still being connected is closed as soon as it is.
             line.abort()
             self.forget(line)
+            if isinstance(failed, OSError) and failed.errno in NO_DESCRIPTOR:
+                raise PoolIsFull from None  # That is no fault of the pod's.
             raise
         self._patrol.watch(line)
         return line
+
+    def _close_an_idle(self) -> bool:
+        """Make room for a connection by closing one that waits for a request. Returns whether there was one."""
+        for idle in self._idle.values():
+            if idle:
+                line = idle[0]
+                line.abort()
+                self.forget(line)
+                return True
+        return False
 
     @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:

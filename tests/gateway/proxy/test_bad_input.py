@@ -47,6 +47,10 @@ UNFRAMED = {
     "nul in header": POST + b"x: a\x00b\r\n\r\n",
     "space in url": b"GET /health now HTTP/1.1\r\nhost: a\r\n\r\n",
     "raw bytes in url": b"GET /\xff\xfe HTTP/1.1\r\nhost: a\r\n\r\n",
+    "two spaces before the url": b"GET  /health HTTP/1.1\r\nhost: a\r\n\r\n",
+    "two spaces behind the url": b"GET /health  HTTP/1.1\r\nhost: a\r\n\r\n",
+    "two spaces, then a good line in a header": b"GET  /health HTTP/1.1\r\nx: GET /health HTTP/1.1\r\nhost: a\r\n\r\n",
+    "two spaces in a post": POST.replace(b" ", b"   ", 1) + b"content-length: 2\r\n\r\n{}",
     "unknown method": b"BREW /health HTTP/1.1\r\nhost: a\r\n\r\n",
     "no method": b"/health HTTP/1.1\r\nhost: a\r\n\r\n",
     "unknown version": b"GET /health HTTP/1.2\r\nhost: a\r\n\r\n",
@@ -260,3 +264,40 @@ async def test_errors_of_the_messages_path_speak_its_dialect() -> None:
                 assert told["request_id"]
         told = (await client.ask("/v1/messages", b"x" * 2000)).json()
         assert told["error"]["type"] == "request_too_large"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 20, 1000])
+async def test_request_lines_are_checked_however_they_are_cut(size: int) -> None:
+    """Good requests, behind empty lines and each other, are served in any pieces; the first with two spaces is not."""
+    raw = b"\r\n" + SMUGGLED + POST + b"content-length: %d\r\n\r\n%b" % (len(BODY), BODY) + b"\r\n" + SMUGGLED
+    async with a_rig() as rig:
+        rig.pod.plays(GOOD)
+        client = await rig.client()
+        bad = b"GET  /health HTTP/1.1\r\nhost: a\r\n\r\n"
+        for start in range(0, len(raw + bad), size):
+            await client.send((raw + bad)[start : start + size])
+            await asyncio.sleep(0)
+        assert [(await client.answer()).status for _ in range(4)] == [200, 200, 200, 400]
+
+
+async def test_ordinary_trailers_and_tiny_chunks_are_taken() -> None:
+    """What stands behind a head is bounded, not forbidden: the body is what its chunks say."""
+    tiny = b"".join(b"1;x=y\r\n%c\r\n" % byte for byte in BODY)
+    async with a_rig() as rig:
+        rig.pod.plays(GOOD)
+        client = await rig.client()
+        for trailers in (b"", b"x-checksum: 1\r\nx-other: 2\r\n"):
+            await client.send(POST + b"transfer-encoding: chunked\r\n\r\n" + tiny + b"0\r\n" + trailers + b"\r\n")
+            assert (await client.answer()).status == 200
+        assert [question.body for question in rig.pod.questions] == [BODY, BODY]
+
+
+async def test_long_trailers_are_rejected_by_name() -> None:
+    """With 431, and the connection is closed: what follows is not read."""
+    async with a_rig() as rig:
+        client = await rig.client()
+        await client.send(POST + b"transfer-encoding: chunked\r\n\r\n0\r\nx-long: " + b"x" * 40_000)
+        answer = await client.answer()
+        assert answer.status == 431
+        assert "trailers" in answer.json()["error"]["message"]
+        assert await client.is_closed()

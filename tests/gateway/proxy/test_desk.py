@@ -118,7 +118,11 @@ async def test_a_stored_response_is_fetched_from_the_pod_that_made_it() -> None:
         assert (await client.ask("/v1/responses/resp_2", method="GET")).status == 404
         assert (await client.ask("/v1/responses/resp_1/../../admin", method="GET")).status == 404
         assert not rig.pods[1].questions
-    assert len(rig.outcomes) == 1
+    assert [(outcome.status, outcome.request.api, outcome.usage) for outcome in rig.outcomes[1:]] == [
+        *[(200, Api.RESPONSES, None)] * 3,
+        (404, Api.RESPONSES, None),
+    ]
+    assert {outcome.request.model for outcome in rig.outcomes[:4]} == {MODEL}
 
 
 async def test_a_stored_response_whose_pod_is_gone_is_told_so() -> None:

@@ -385,3 +385,27 @@ async def test_a_stream_that_was_counted_leaves_nothing_to_collect() -> None:
             assert not any(isinstance(each, Relay) for each in gc.get_objects())
     finally:
         gc.enable()
+
+
+async def test_fetching_a_stored_response_counts_as_a_request_and_takes_no_tokens() -> None:
+    """Each leaves an outcome, the one beyond the limit is rejected with 429, and the tokens are charged once."""
+    completed = {
+        "type": "response.completed",
+        "response": {"id": "resp_1", "usage": {"input_tokens": 7, "output_tokens": 5, "total_tokens": 12}},
+    }
+    kit = Kit(Quota(requests_per_min=3, tokens_per_min=1000))
+    async with kit.rig() as rig:
+        rig.pod.plays(
+            [STREAM_HEAD + chunked([event(completed, "response.completed")])], [answer_bytes({"id": "resp_1"})]
+        )
+        client = await rig.client()
+        asked = {"model": MODEL, "input": "Hi", "stream": True}
+        assert (await client.ask("/v1/responses", asked)).status == 200
+        used = kit.used(Kind.TOKENS)
+        for status in (200, 200, 429, 429):
+            assert (await client.ask("/v1/responses/resp_1", method="GET")).status == status
+        assert kit.used(Kind.TOKENS) == used
+        assert kit.used(Kind.REQUESTS) == 3
+        assert len(rig.pod.questions) == 3
+        assert [outcome.status for outcome in rig.outcomes] == [200, 200, 200, 429, 429]
+        assert kit.is_square()
