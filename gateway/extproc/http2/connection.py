@@ -57,6 +57,8 @@ class Connection(asyncio.Protocol):
         """The most that any stream was ever granted beyond the initial window."""
         clock = asyncio.get_running_loop().time
         self._idle_frames = Allowance(bounds.idle_frames, bounds.idle_frames_per_s, clock)
+        self._served = 0
+        """Streams that were answered since the allowance of idle frames was last used up."""
         self._resets = Allowance(max(bounds.max_streams, bounds.idle_frames), bounds.resets_per_s, clock)
         self._has_preface = self._has_settings = False
         self._leaving_since_s: float | None = None
@@ -205,13 +207,13 @@ class Connection(asyncio.Protocol):
         if self._receive_window < 1 << 30:
             self.write(f.window_frame(0, f.LARGEST_WINDOW - self._receive_window))
             self._receive_window = f.LARGEST_WINDOW
-        stream, ends = self.streams.get(number), flags & f.END_STREAM
+        stream, ends = self.streams.get(number), bool(flags & f.END_STREAM)
         if stream is None or stream.has_heard_end:
-            self._take_late_piece(stream, number, is_idle=not payload, ends=bool(ends))
+            self._take_late_piece(stream, number, is_idle=not payload, ends=ends)
             return
         if flags & f.PADDED:
             payload = f.unpadded(flags, payload)
-        if self._declared and not self._is_as_declared(number, len(payload), ends=bool(ends)):
+        if self._declared and not self._is_as_declared(number, len(payload), ends=ends):
             self.fail(stream, Fault.PROTOCOL)
             return
         if ends:
@@ -468,6 +470,10 @@ class Connection(asyncio.Protocol):
 
     def _spend(self, cost: int = 1) -> None:
         """Count a frame that carries nothing of a request."""
+        if self._idle_frames.spend(cost):
+            return
+        self._idle_frames.earn(self._served * self._host.bounds.frames_per_request)
+        self._served = 0
         if not self._idle_frames.spend(cost):
             raise Broken(Fault.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
 
@@ -508,7 +514,7 @@ class Connection(asyncio.Protocol):
         if self._declared:
             self._declared.pop(number, None)
         if stream.has_begun:
-            self._idle_frames.earn(self._host.bounds.frames_per_request)
+            self._served += 1
         if not stream.has_heard_end:
             self._note_ended(number)
 
