@@ -17,7 +17,7 @@ from gateway.extproc.http2.hearing import Block, BlockReader
 from gateway.extproc.http2.host import Host
 from gateway.extproc.http2.stream import Stream
 
-UNIMPLEMENTED = 12
+UNIMPLEMENTED, UNAUTHENTICATED = 12, 16
 
 SELF_DEPENDENT = 0x100
 """Set beside the flags of HEADERS whose stream was made to depend on itself: no flag of the wire has this bit."""
@@ -328,6 +328,9 @@ class Connection(asyncio.Protocol):
         serve = host.service(fields.get(b":path", b"")) if fields.get(b":method") == b"POST" else None
         if serve is None:
             stream.finish(UNIMPLEMENTED, "There is no such service here.")
+            return
+        if host.guard is not None and not host.guard(fields):
+            stream.finish(UNAUTHENTICATED, "The caller is not known.")
             return
         stream.taker = serve(stream)
         if ends:
