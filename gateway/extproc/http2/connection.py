@@ -13,7 +13,7 @@ from gateway.closing import has_unread
 from gateway.extproc.http2 import frames as f
 from gateway.extproc.http2.allowance import Allowance
 from gateway.extproc.http2.frames import Broken, Fault
-from gateway.extproc.http2.hearing import Block, BlockReader
+from gateway.extproc.http2.hearing import Block, BlockReader, Fields
 from gateway.extproc.http2.host import Host
 from gateway.extproc.http2.stream import Stream
 
@@ -216,14 +216,24 @@ class Connection(asyncio.Protocol):
         if self._declared and not self._is_as_declared(number, len(payload), ends=ends):
             self.fail(stream, Fault.PROTOCOL)
             return
-        if ends:
-            stream.has_heard_end = True  # First, so that a stream that ends by what comes now has ended on both sides.
-        if payload:
-            stream.feed(payload, size)
-        elif not ends:
+        if payload or ends:
+            self._feed(stream, payload, size, ends=ends)
+        else:
             self._spend()
-        if ends:
-            stream.end_heard()
+
+    def _feed(self, stream: Stream, payload: bytes, size: int, *, ends: bool) -> None:
+        """Give a stream some of its data, and its end. What its service raises ends that stream alone."""
+        try:
+            if ends:
+                stream.has_heard_end = True  # First: a stream that ends by what comes now has ended on both sides.
+            if payload:
+                stream.feed(payload, size)
+            if ends:
+                stream.end_heard()
+        except Broken:
+            raise
+        except Exception as fault:  # noqa: BLE001 - the other streams have done nothing
+            self.report(stream, fault)
 
     def _take_late_piece(self, stream: Stream | None, number: int, *, is_idle: bool, ends: bool) -> None:
         """Take data that follows the end of its stream: under way when this side ended it, or a fault."""
@@ -283,7 +293,7 @@ class Connection(asyncio.Protocol):
         elif stream.has_heard_end:
             self.fail(stream, Fault.STREAM_CLOSED)
         elif flags & f.END_STREAM and not flags & SELF_DEPENDENT and self._are_trailers(number, block):
-            stream.end_heard()
+            self._end(stream)
         else:
             self.fail(stream, Fault.PROTOCOL)
 
@@ -325,16 +335,30 @@ class Connection(asyncio.Protocol):
                 self.fail(stream, Fault.PROTOCOL)
                 return
         self.streams[number] = stream
+        self._serve(stream, fields)
+        if ends:
+            self._end(stream)
+
+    def _serve(self, stream: Stream, fields: Fields) -> None:
+        """Have a stream served, if there is such a service and the caller may ask for it."""
+        host = self._host
         serve = host.service(fields.get(b":path", b"")) if fields.get(b":method") == b"POST" else None
         if serve is None:
             stream.finish(UNIMPLEMENTED, "There is no such service here.")
-            return
-        if host.guard is not None and not host.guard(fields):
+        elif host.guard is not None and not host.guard(fields):
             stream.finish(UNAUTHENTICATED, "The caller is not known.")
-            return
-        stream.taker = serve(stream)
-        if ends:
+        else:
+            try:
+                stream.taker = serve(stream)
+            except Exception as fault:  # noqa: BLE001 - the other streams have done nothing
+                self.report(stream, fault)
+
+    def _end(self, stream: Stream) -> None:
+        """Tell the service of a stream that its client has ended."""
+        try:
             stream.end_heard()
+        except Exception as fault:  # noqa: BLE001 - the other streams have done nothing
+            self.report(stream, fault)
 
     def _take_priority(self, number: int, payload: bytes) -> None:
         """Take a priority, which changes nothing here; a wrong one ends its stream, or the connection without one."""
@@ -527,6 +551,14 @@ class Connection(asyncio.Protocol):
         stream.reset(fault)
         self._spend(self._host.bounds.frames_per_fault)
 
+    def report(self, stream: Stream, fault: Exception) -> None:
+        """Log what the service of a stream has raised, and end that stream."""
+        told = {"message": "the service of an HTTP/2 stream failed; the stream is reset", "exception": fault}
+        asyncio.get_running_loop().call_exception_handler(told)
+        if self.streams.get(stream.number) is stream:
+            stream.lose()
+            stream.reset(Fault.INTERNAL)
+
     def take_room(self, count: int) -> bool:
         return self._host.take_room(count)
 
@@ -567,7 +599,10 @@ class Connection(asyncio.Protocol):
             self.write(f.frame(f.PING, 0, 0, b"hearth??"))
         for stream in tuple(self.streams.values()):
             if not stream.is_finished:
-                stream.taker.check(now_s)
+                try:
+                    stream.taker.check(now_s)
+                except Exception as fault:  # noqa: BLE001 - the other streams want to be looked at too
+                    self.report(stream, fault)
         if self._leaving_since_s is not None and now_s - self._leaving_since_s > LEAVING_S:
             self._leave()
 
@@ -591,7 +626,10 @@ class Connection(asyncio.Protocol):
         else:
             for stream in tuple(self.streams.values()):
                 if not stream.is_finished:
-                    stream.taker.leave()
+                    try:
+                        stream.taker.leave()
+                    except Exception as fault:  # noqa: BLE001 - the other streams have to leave too
+                        self.report(stream, fault)
 
     def close(self, fault: Fault = Fault.NONE, words: str = "") -> None:
         """End at once, and say why."""

@@ -81,6 +81,10 @@ class Wire(Protocol):
         """Reset a stream whose frames are wrong."""
         ...
 
+    def report(self, stream: Stream, fault: Exception) -> None:
+        """Log what the service of a stream has raised, and end that stream."""
+        ...
+
     def take_room(self, count: int) -> bool:
         """Whether so many more bytes of unfinished messages may be held."""
         ...
@@ -162,7 +166,10 @@ class Stream:
         self._give_room()
         self._held.clear()
         self._pending.clear()
-        self.part().lost()
+        try:
+            self.part().lost()
+        except Exception as fault:  # noqa: BLE001 - a connection and its other streams outlive the service of one
+            self._wire.report(self, fault)
 
     def part(self) -> Taker:
         """It is over: nobody serves it from here on. Returns who did."""
