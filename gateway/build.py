@@ -135,6 +135,7 @@ def _serve_envoy(gateway: Gateway, host: Host) -> None:
         is_ready=gateway.is_ready,
         take_end=gateway.watcher.take_end,
         number=host.number,
+        say=gateway.say,
     )
     gateway.registry.register(gateway.envoy.exposition)
     gateway.background.extend(gateway.envoy.renewing(gateway.say))

@@ -90,20 +90,35 @@ SAYINGS: dict[Reason, Saying] = {
 ANTHROPIC_OVERLOADED = 529
 
 
+DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
+DROPPED_REASONS: dict[Reason, str] = {
+    Reason.OVERLOADED: "rejected-saturated",
+    Reason.QUEUE_FULL: "rejected-saturated",
+    Reason.GATEWAY_BUSY: "rejected-saturated",
+    Reason.QUEUE_TIMEOUT: "rejected-ttl-expired",
+}
+"""Values of llm-d's header for requests dropped under load (`pkg/common/error/error.go` of llm-d-router).
+
+llm-d has no value for a tenant's own limits; the header is left out there, and on every status but 429.
+"""
+
+
 def status_of(reason: Reason, *, anthropic: bool = False) -> int:
     """The HTTP status a reason is told with."""
     saying = SAYINGS[reason]
     return ANTHROPIC_OVERLOADED if anthropic and saying.anthropic == "overloaded_error" else saying.status
 
 
-def refusal_headers(refusal: Refused) -> dict[str, str]:
-    """Retry hints, our own reason and the owner of the fault."""
+def refusal_headers(refusal: Refused, *, anthropic: bool = False) -> dict[str, str]:
+    """Return retry hints, our own reason, the owner of the fault and llm-d's reason where it has one for a 429."""
     saying = SAYINGS[refusal.reason]
     headers = {
         "x-hearth-reason": refusal.reason.value,
         "x-hearth-fault": saying.fault.value,
-        "x-llm-d-request-dropped-reason": refusal.reason.value,
     }
+    dropped = DROPPED_REASONS.get(refusal.reason)
+    if dropped is not None and status_of(refusal.reason, anthropic=anthropic) == 429:
+        headers[DROPPED_REASON_HEADER] = dropped
     if refusal.retry_after_s is not None and isfinite(refusal.retry_after_s):
         headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
         headers["retry-after-ms"] = str(max(1, ceil(refusal.retry_after_s * 1000)))

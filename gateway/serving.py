@@ -267,6 +267,14 @@ def tell_of_descriptors(gateway: Gateway) -> None:
 
 
 def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:
-    """Say which settings have no effect."""
+    """Log which settings have no effect, and which leave a port open."""
     if settings.trusted_proxies and settings.policy is None:
         say("warning", "trusted_proxies is set, but without a policy there is nobody whom a proxy could speak for")
+    envoys = settings.extproc
+    if envoys is not None and not envoys.knows_callers and not envoys.listen.is_loopback:
+        say(
+            "warning",
+            "extproc serves every caller that reaches its port, and its answers hold the pods' key",
+            extproc=str(envoys.listen),
+            fix="set extproc.tls.client_ca or extproc.token",
+        )

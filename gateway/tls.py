@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 
-from gateway.config.listening import TlsFiles
+from gateway.config.listening import MutualTlsFiles, TlsFiles
 from gateway.guard import report, restarted
 from tenancy.document import Fault, Invalid
 
@@ -30,6 +31,18 @@ def load_certificate(tls: ssl.SSLContext, files: TlsFiles) -> None:
     except (ssl.SSLError, OSError, ValueError) as error:
         words = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
         raise Invalid([Fault("tls", f"{files.cert} and {files.key} are no certificate and its key: {words}")]) from None
+    if isinstance(files, MutualTlsFiles) and files.client_ca is not None:
+        _ask_for_clients(tls, files.client_ca)
+
+
+def _ask_for_clients(tls: ssl.SSLContext, authorities: Path) -> None:
+    """Accept only clients with a certificate of these authorities. Those that a context trusts already stay trusted."""
+    try:
+        tls.load_verify_locations(cafile=authorities)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        words = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+        raise Invalid([Fault("tls", f"{authorities} holds no certificates of authorities: {words}")]) from None
+    tls.verify_mode = ssl.CERT_REQUIRED
 
 
 def check_certificate(files: TlsFiles) -> None:
@@ -63,7 +76,8 @@ async def renew(tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: 
 
 def _stamps(files: TlsFiles | None) -> list[tuple[int, int] | None]:
     found: list[tuple[int, int] | None] = []
-    for path in (files.cert, files.key) if files else ():
+    authorities = files.client_ca if isinstance(files, MutualTlsFiles) else None
+    for path in (files.cert, files.key, *((authorities,) if authorities else ())) if files else ():
         try:
             held = path.stat()
         except OSError:

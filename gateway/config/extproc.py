@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gateway.config.listening import Address, TlsFiles
+from gateway.config.listening import Address, MutualTlsFiles
+from gateway.config.secret import Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,9 @@ class ExtProc:
     """Health without TLS, for probes that speak none."""
     shares_port: bool = False
     """All workers listen on one port, and the kernel deals connections out: what stands behind a Service has one."""
-    tls: TlsFiles | None = None
+    tls: MutualTlsFiles | None = None
+    token: Secret | None = None
+    """What Envoy must send as `authorization: Bearer TOKEN` in the metadata of its calls; None: nothing."""
     endpoints: int = 1
     """How many pods are named for one request: more than one where Envoy's cluster falls back along the list."""
     queue_s: float = 60.0
@@ -26,6 +29,11 @@ class ExtProc:
     """Of the answers that pass us by, so many are looked at (wants `allow_mode_override` in Envoy)."""
     trust_headers: bool = False
     """Who speaks for others is believed by Envoy's word alone: it strips such headers from clients."""
+
+    @property
+    def knows_callers(self) -> bool:
+        """Whether callers must show a certificate or a token."""
+        return self.token is not None or (self.tls is not None and self.tls.client_ca is not None)
 
     def addresses(self, workers: int) -> dict[str, list[str]]:
         """Where so many workers listen, by name; without those that only the system knows."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gateway.config.extproc import ExtProc
-from gateway.config.listening import TlsFiles
+from gateway.config.listening import MutualTlsFiles
+from gateway.config.secret import Secret
 from gateway.config.values import Settings
-from gateway.config.words import address, file
+from gateway.config.words import address, file, secret, secret_file
 from tenancy.document import Fault, Table, Wrong, flag, not_negative, number, positive, whole
 from tenancy.reading.kinds import COUNT, FLAG, TEXT
 from tenancy.schema import Schema, described, table
@@ -28,6 +29,7 @@ def extproc(root: Table) -> ExtProc | None:
             health=found.get("health", address, None),
             shares_port=found.get("shares_port", flag, default=usual.shares_port),
             tls=_tls(found.table("tls")),
+            token=_token(found),
             endpoints=found.get("endpoints", positive(whole), usual.endpoints),
             queue_s=found.get("queue_s", positive(number), usual.queue_s),
             sample=found.get("sample", _share, usual.sample),
@@ -54,7 +56,14 @@ def judged_by_nobody(settings: Settings) -> list[Fault]:
 
 def extproc_schema() -> Schema:
     where: Schema = {"type": "string", "description": "HOST:PORT, with brackets around an IPv6 host."}
-    files = table({"cert": TEXT.schema, "key": TEXT.schema}, required=("cert", "key"))
+    files = table(
+        {
+            "cert": TEXT.schema,
+            "key": TEXT.schema,
+            "client_ca": described(TEXT.schema, "Authorities of the certificates that Envoys must show; absent: none."),
+        },
+        required=("cert", "key"),
+    )
     amount: Schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, TEXT.schema]}
     whole_table = table(
         {
@@ -62,6 +71,8 @@ def extproc_schema() -> Schema:
             "health": described(where, "Health without TLS, for probes that speak none."),
             "shares_port": described(FLAG.schema, "All workers of a host listen on one port: false by default."),
             "tls": described(files, "PEM files of this listener."),
+            "token": described(TEXT.schema, "What Envoys must send as `authorization: Bearer TOKEN`; absent: nothing."),
+            "token_file": described(TEXT.schema, "The file that holds it, instead."),
             "endpoints": described(COUNT.schema, "Pods named for one request, the best first: 1 by default."),
             "queue_s": described(amount, "Longest wait for an engine, whatever the tier: 60 by default."),
             "sample": described(
@@ -85,9 +96,18 @@ def _any(value: object) -> object:
     return value
 
 
-def _tls(found: Table | None) -> TlsFiles | None:
+def _tls(found: Table | None) -> MutualTlsFiles | None:
     if found is None:
         return None
     cert, key = found.need("cert", file, None), found.need("key", file, None)
+    client_ca = found.get("client_ca", file, None)
     found.close()
-    return TlsFiles(cert, key) if cert and key else None
+    return MutualTlsFiles(cert, key, client_ca) if cert and key else None
+
+
+def _token(found: Table) -> Secret | None:
+    """`token`, or `token_file` with the name of the file that holds it."""
+    given, filed = found.get("token", secret, None), found.get("token_file", secret_file, None)
+    if given and filed:
+        found.fault("token_file", "stands beside token: which one is meant?")
+    return given or filed

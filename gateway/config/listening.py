@@ -32,3 +32,11 @@ class TlsFiles:
 
     cert: Path
     key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class MutualTlsFiles(TlsFiles):
+    """The same for a port that may ask its clients for certificates."""
+
+    client_ca: Path | None = None
+    """Certificates of the authorities whose clients are accepted; None: a client needs no certificate."""

@@ -13,6 +13,7 @@ from typing import Any
 from gateway.config.extproc import ExtProc
 from gateway.config.listening import Address
 from gateway.config.values import Settings
+from gateway.extproc.callers import Callers
 from gateway.extproc.carrier import Means
 from gateway.extproc.exchange import Exchange
 from gateway.extproc.exposition import Exposition
@@ -55,8 +56,11 @@ class EnvoyShell:
         is_ready: Callable[[], bool],
         take_end: Callable[[str, LegEnd], object],
         number: int,
+        say: Say,
     ) -> None:
-        """`number` tells workers of one host apart, 0 where there is but one: each has its port, or they share."""
+        """`number` tells workers of one host apart, 0 where there is but one: each has its port, or they share; `say`
+        logs.
+        """
         self._words = words
         self._number = max(0, number - 1)
         self._is_one_of_several = number > 0
@@ -89,10 +93,14 @@ class EnvoyShell:
             frame_s=settings.timeouts.body_s,
         )
         common = front.budget, self.office.crowd, bounds
-        self.port = Port(services, *common, on_parted=self._checkers.forget)
+        self.callers = Callers(loop.time, say)
+        guard = None if words.token is None else self.callers.with_token(words.token, health.services())
+        self.port = Port(services, *common, guard=guard, on_parted=self._checkers.forget)
         self.health_port = Port(health.services(), *common, on_parted=self._checkers.forget)
         self.tls = listener_tls(words.tls, speaks="h2") if words.tls else None
-        self.exposition = Exposition(self.port, self.office)
+        if self.tls is not None and words.tls is not None and words.tls.client_ca is not None:
+            self.callers.watch_handshakes(self.tls)
+        self.exposition = Exposition(self.port, self.office, self.callers)
 
     def _exchange(self, stream: Stream) -> Taker:
         return Exchange(self.office, stream)

@@ -176,6 +176,8 @@ class EnvoyCarrier:
     def _pick(self, placement: Placed) -> Pick:
         engine, request, body, means = placement.engine, placement.request, self._body, self._means
         fields = [(names.REQUEST_ID, self._reply.request_id)]
+        if self._asked.target != self._path.encode("ascii"):
+            fields.append((names.PATH, self._path))  # Without its query, as our own proxy asks pods.
         key = means.key_of(engine.pod)
         if key is not None:
             fields.append(("authorization", f"Bearer {key}"))

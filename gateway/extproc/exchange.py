@@ -141,6 +141,9 @@ class Exchange:
         if told.HasField("metadata_context"):
             asked.pods = subset_of(told, office.fleet.pods)
         try:
+            if not asked.target.startswith(b"/"):
+                # Absolute form: Envoy would forward it as it stands, and only our own proxy reads a path out of it.
+                raise Refused(Reason.UNKNOWN_PATH, f"There is nothing at {asked.target[:200]!r}.")
             office.desk.route(asked, is_trusted=office.rules.trusts(source_of(told)))
         except Refused as refusal:
             asked.refusal = refusal

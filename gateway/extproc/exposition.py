@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.extproc.callers import Callers
 from gateway.extproc.office import Office
 from gateway.extproc.port import Port
 
@@ -14,11 +15,12 @@ from gateway.extproc.port import Port
 class Exposition(Collector):
     """Gauges read when somebody asks."""
 
-    def __init__(self, port: Port, office: Office) -> None:
+    def __init__(self, port: Port, office: Office, callers: Callers) -> None:
         self._port = port
         self._office = office
+        self._callers = callers
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         shown = {
             "hearth_extproc_connections": ("Connections of Envoys.", len(self._port.connections)),
             "hearth_extproc_streams": ("Streams open on them.", self._port.open_streams),
@@ -27,3 +29,11 @@ class Exposition(Collector):
         }
         for name, (words, value) in shown.items():
             yield GaugeMetricFamily(name, words, value)
+        rejected = CounterMetricFamily(
+            "hearth_extproc_unauthenticated",
+            "Callers rejected for want of a certificate (handshakes) or a token (requests).",
+            labels=("by",),
+        )
+        for by, count in self._callers.rejected.items():
+            rejected.add_metric((by,), count)
+        yield rejected

@@ -17,6 +17,9 @@ RANK = "x-data-parallel-rank"
 PRIORITY = "x-vllm-priority"
 REQUEST_ID = "x-request-id"
 
+PATH = ":path"
+"""Envoy forwards the path that it was sent unless it is told another."""
+
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 UPSTREAM_ADDRESS = "upstream.address"
 SOURCE_ADDRESS = "source.address"

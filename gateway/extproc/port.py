@@ -11,7 +11,7 @@ from typing import Any
 from gateway.closing import close_door
 from gateway.extproc.http2.bounds import Bounds
 from gateway.extproc.http2.connection import Connection
-from gateway.extproc.http2.host import Guest, Serve
+from gateway.extproc.http2.host import Guard, Guest, Serve
 from gateway.proxy.client.asked import Budget
 from gateway.proxy.patrol import Patrol
 
@@ -39,12 +39,14 @@ class Port:
         crowd: Crowd,
         bounds: Bounds,
         *,
+        guard: Guard | None = None,
         on_parted: Callable[[Guest], object] = lambda _: None,
     ) -> None:
         """`budget` bounds bytes of messages that have not come whole; `crowd` counts work that streams have begun;
-        `on_parted` is told of each connection that is over.
+        `guard` decides which requests are served; `on_parted` is told of each connection that is over.
         """
         self.bounds = bounds
+        self.guard = guard
         self._services = services
         self._budget = budget
         self._crowd = crowd
@@ -68,7 +70,9 @@ class Port:
     async def listen(self, *, tls: ssl.SSLContext | None = None, **where: Any) -> asyncio.Server:
         """Let Envoys in. `where`: as `loop.create_server` takes it. Raises `OSError`."""
         self._tls = tls
-        server = await asyncio.get_running_loop().create_server(self.protocol, **where, ssl=tls)
+        server = await asyncio.get_running_loop().create_server(
+            self.protocol, **where, ssl=tls, ssl_handshake_timeout=self.bounds.preface_s if tls else None
+        )
         self._servers.append(server)
         return server
 

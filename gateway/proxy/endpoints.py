@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from routing.refusal import Reason, Refused
 from routing.request import Api
@@ -80,15 +80,29 @@ CANCEL = "/cancel"
 
 
 def find_endpoint(target: bytes) -> Endpoint:
-    """The endpoint of a request target. Raises `Refused` where there is none."""
+    """The endpoint of a request target. Raises `Refused` where there is none.
+
+    Only a path in normal form has one: it is compared as it was sent. Were `//x/v1/models` or `/v1/./models` judged by
+    what they may mean, whoever carries the request could forward it as it stands, and a pod could read it otherwise.
+    """
     return TABLE.get(target) or _find(target)
 
 
+def _path_of(target: bytes) -> str:
+    """Return the path of a request target as it was sent; empty where there is none.
+
+    A target in absolute form (`http://host/path`) is accepted, as RFC 9112 asks of servers.
+    """
+    raw = target.partition(b"?")[0]
+    if raw[:1] != b"/":
+        scheme, _, rest = raw.partition(b"://")
+        _, slash, rest = rest.partition(b"/")
+        raw = slash + rest if scheme.lower() in (b"http", b"https") else b""
+    return raw.decode("ascii", "replace")
+
+
 def _find(target: bytes) -> Endpoint:
-    try:
-        path = urlsplit(target.decode("ascii")).path
-    except ValueError:
-        path = ""
+    path = _path_of(target)
     endpoint = TABLE.get(path.encode())
     if endpoint is not None:
         return endpoint

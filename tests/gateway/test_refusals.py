@@ -58,3 +58,35 @@ def test_what_cannot_help_is_not_retried() -> None:
     assert (
         not {Reason.RATE_LIMITED_TOKENS, Reason.OVERLOADED, Reason.QUEUE_TIMEOUT, Reason.TOO_MANY_PARALLEL} & hopeless
     )
+
+
+LLM_D_REASONS = {
+    *("rejected-saturated", "rejected-no-endpoints", "rejected-ttl-expired", "rejected-context-cancelled"),
+    *("rejected-shutting-down", "evicted", "evicted-queue-pressure", "evicted-priority"),
+}
+"""As llm-d-router documents them (`pkg/common/error/error.go`)."""
+
+
+@pytest.mark.parametrize("anthropic", [False, True])
+@pytest.mark.parametrize("reason", list(Reason))
+def test_llm_ds_header_carries_its_own_values_on_429_only(reason: Reason, *, anthropic: bool) -> None:
+    """No reason of ours, no other status (Anthropic's 529 included)."""
+    value = refusal_headers(Refused(reason, "No."), anthropic=anthropic).get("x-llm-d-request-dropped-reason")
+    assert value is None or (value in LLM_D_REASONS and status_of(reason, anthropic=anthropic) == 429)
+
+
+@pytest.mark.parametrize(
+    ("reason", "value"),
+    [
+        (Reason.OVERLOADED, "rejected-saturated"),
+        (Reason.QUEUE_FULL, "rejected-saturated"),
+        (Reason.GATEWAY_BUSY, "rejected-saturated"),
+        (Reason.QUEUE_TIMEOUT, "rejected-ttl-expired"),
+        (Reason.RATE_LIMITED_TOKENS, None),
+        (Reason.NO_POD_READY, None),
+        (Reason.GATEWAY_DRAINING, None),
+    ],
+)
+def test_requests_dropped_under_load_carry_llm_ds_reason(reason: Reason, value: str | None) -> None:
+    """Saturation and an expired wait have a value of llm-d's; a tenant's limits and 503 have none."""
+    assert refusal_headers(Refused(reason, "No.")).get("x-llm-d-request-dropped-reason") == value

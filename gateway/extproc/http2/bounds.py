@@ -22,6 +22,18 @@ class Bounds:
     """Unsent bytes of a stream beyond which nothing more of it is read."""
     unread_answers_bytes: int = 4 << 20
     """Unsent bytes of a connection whose other end goes on asking and does not read: it is closed."""
+    idle_frames: int = 1_000
+    """Frames in a row that carry nothing of a request (settings, pings, priorities, empty data, unknown kinds). Each
+    request that was served gives back `frames_per_request` of them, and each second `idle_frames_per_s`.
+    """
+    idle_frames_per_s: float = 100.0
+    frames_per_request: int = 4
+    frames_per_fault: int = 10
+    """What a stream costs of these that had to be reset because its frames were wrong."""
+    resets_per_s: float = 1_000.0
+    """Streams that the other end may reset before they were answered, beyond `max_streams` of them at once."""
+    remembered_streams: int = 1_024
+    """Streams ended by this side first, whose frames may still be under way and are ignored; older ones are reset."""
     preface_s: float = 10.0
     """From the connection to the first frame."""
     frame_s: float = 60.0

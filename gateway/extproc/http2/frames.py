@@ -19,6 +19,12 @@ END_HEADERS = 0x4
 PADDED = 0x8
 WITH_PRIORITY = 0x20
 
+PING_BYTES = 8
+GOAWAY_BYTES = 8
+"""Of a GOAWAY without words: the last stream and the fault."""
+PRIORITY_BYTES = 5
+"""Of a stream's dependency and weight."""
+
 HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_STREAMS, INITIAL_WINDOW, MAX_FRAME, MAX_HEADER_LIST = range(1, 7)
 
 USUAL_WINDOW = 65_535
@@ -50,7 +56,7 @@ class Broken(Exception):  # noqa: N818 - it is what the connection is then
         self.fault = fault
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
     """One whole frame."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
@@ -73,14 +79,22 @@ def goaway_frame(last: int, fault: Fault, words: str = "") -> bytes:
 
 
 def unpadded(flags: int, payload: bytes, *, priority: bool = False) -> bytes:
-    """What a frame carries, without padding and priority. Raises `Broken`."""
-    start, end = 0, len(payload)
+    """Return what a frame carries, without padding and priority. Raises `Broken`."""
+    start, padding = 0, 0
     if flags & PADDED:
         if not payload:
-            raise Broken(Fault.PROTOCOL, "a padded frame without its padding's length")
-        start, end = 1, end - payload[0]
+            raise Broken(Fault.FRAME_SIZE, "a padded frame without its padding's length")
+        start, padding = 1, payload[0]
     if priority and flags & WITH_PRIORITY:
-        start += 5
+        start += PRIORITY_BYTES
+    if start > len(payload):
+        raise Broken(Fault.FRAME_SIZE, "a frame too short for its priority")
+    end = len(payload) - padding
     if start > end:
         raise Broken(Fault.PROTOCOL, "padding longer than its frame")
-    return payload[start:end] if start or end != len(payload) else payload
+    return payload[start:end] if start or padding else payload
+
+
+def dependency(payload: bytes, at: int = 0) -> int:
+    """Return the stream that a priority names as its parent."""
+    return int(WORD.unpack_from(payload, at)[0]) & LARGEST_WINDOW

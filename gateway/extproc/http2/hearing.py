@@ -7,9 +7,11 @@ a handful of indices, and a path written out, which needs no second look.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hpack import Decoder, HPACKError
 
+from gateway.extproc.http2.fields import request_fault, trailers_fault
 from gateway.extproc.http2.frames import Broken, Fault
 
 REMEMBERED = 64
@@ -19,29 +21,41 @@ REMEMBERED_BYTES = 256
 Fields = Mapping[bytes, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A header block that was read: its fields (of one given twice the last), and why it is malformed, if it is."""
+
+    fields: Fields
+    request_fault: str
+    """Why it cannot open a stream; empty where it can."""
+    trailers_fault: str
+    """Why it cannot end one; empty where it can."""
+
+
 class BlockReader:
     """One per connection: its dynamic table is shared by all streams."""
 
     def __init__(self, max_bytes: int) -> None:
         self._decoder = Decoder(max_header_list_size=max_bytes)
-        self._known: dict[bytes, Fields] = {}
+        self._known: dict[bytes, Block] = {}
 
-    def read(self, block: bytes) -> Fields:
-        """The fields of a block; of a field given twice the last. Raises `Broken`."""
+    def read(self, block: bytes) -> Block:
+        """Read a block. Raises `Broken` where it cannot be decoded."""
         found = self._known.get(block)
         if found is not None:
             return found
         front, most = self._table()
         try:
-            told: Fields = {_raw(name): _raw(value) for name, value in self._decoder.decode(block, raw=True)}
+            told = [(_raw(name), _raw(value)) for name, value in self._decoder.decode(block, raw=True)]
         except HPACKError as error:
             raise Broken(Fault.COMPRESSION, f"a header block cannot be read: {error}") from None
+        read = Block(dict(told), request_fault(told), trailers_fault(told))
         front_now, most_now = self._table()
         if front_now is not front or most_now != most:
             self._known.clear()  # What an index means has changed.
         elif len(self._known) < REMEMBERED and len(block) <= REMEMBERED_BYTES:
-            self._known[block] = told
-        return told
+            self._known[block] = read
+        return read
 
     def _table(self) -> tuple[object, int]:
         """What tells one state of the table from the next: each entry that comes is a new object at its front."""

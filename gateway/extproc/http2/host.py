@@ -7,7 +7,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.extproc.http2.bounds import Bounds
+from gateway.extproc.http2.hearing import Fields
 from gateway.extproc.http2.stream import Stream, Taker
+
+Guard = Callable[[Fields], bool]
+"""Whether the caller of a request, as its fields show it, may make it."""
 
 Serve = Callable[[Stream], Taker]
 """Serves the streams of one path."""
@@ -44,6 +48,11 @@ class Host(Protocol):
 
     def admit(self, guest: Guest) -> bool: ...
     def forget(self, guest: Guest) -> None: ...
+    @property
+    def guard(self) -> Guard | None:
+        """Decides which requests are served; None: all."""
+        ...
+
     def service(self, path: bytes) -> Serve | None: ...
     def has_room(self) -> bool:
         """Whether one more stream may be begun."""

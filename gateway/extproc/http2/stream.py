@@ -10,6 +10,9 @@ from gateway.extproc.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS,
 PREFIX_BYTES = 5
 """Of a gRPC message: whether it is compressed, and how long it is."""
 
+SMALL_BYTES = 512
+"""Pieces of unfinished messages that are shorter than this are joined."""
+
 # Literals without indexing: no table of ours has to be kept in step.
 ANSWER_HEAD = b"\x88" + b"\x0f\x10\x10application/grpc"
 
@@ -62,6 +65,10 @@ class Wire(Protocol):
     """What a stream needs of its connection."""
 
     send_window: int
+    initial_window: int
+    """What the other side gives each stream to begin with. It may change; streams count from it."""
+    stream_window: int
+    """What this side gives each stream."""
     is_stuck: bool
     peer_frame: int
     max_message_bytes: int
@@ -70,6 +77,14 @@ class Wire(Protocol):
     def write(self, raw: bytes) -> None: ...
     def wait_for_room(self, stream: Stream) -> None: ...
     def forget(self, stream: Stream) -> None: ...
+    def fail(self, stream: Stream, fault: Fault) -> None:
+        """Reset a stream whose frames are wrong."""
+        ...
+
+    def report(self, stream: Stream, fault: Exception) -> None:
+        """Log what the service of a stream has raised, and end that stream."""
+        ...
+
     def take_room(self, count: int) -> bool:
         """Whether so many more bytes of unfinished messages may be held."""
         ...
@@ -81,25 +96,27 @@ class Stream:
     """From its request's headers to its trailers."""
 
     __slots__ = (
-        *("_finish", "_has_begun", "_held", "_held_bytes", "_is_finished", "_owed", "_pending", "_pending_bytes"),
-        *("_room_bytes", "_wire", "has_heard_end", "number", "send_window", "taker"),
+        *("_finish", "_held", "_held_bytes", "_is_finished", "_owed", "_pending", "_pending_bytes", "_room_bytes"),
+        *("_wire", "credit", "has_begun", "has_heard_end", "number", "taker"),
     )
 
-    def __init__(self, wire: Wire, number: int, send_window: int) -> None:
+    def __init__(self, wire: Wire, number: int) -> None:
         self._wire = wire
         self.taker: Taker = NOBODY
         self.number = number
-        self.send_window = send_window
+        self.credit = 0
+        """What it may send beyond the initial window of its connection: granted, less what was sent."""
+        self.has_begun = False
+        """Whether anything of its answer was sent."""
         self.has_heard_end = False
-        self._held: list[bytes] = []
+        self._held: list[bytes | bytearray] = []
         self._held_bytes = 0
         self._room_bytes = 0
         """Of the held bytes, those that were counted as room taken."""
         self._owed = 0
         """Bytes read for which no window was given back yet."""
-        self._pending: deque[bytes] = deque()
+        self._pending: deque[bytes | memoryview] = deque()
         self._pending_bytes = 0
-        self._has_begun = False
         self._is_finished = False
         self._finish: bytes | None = None
 
@@ -118,16 +135,23 @@ class Stream:
 
     # -- what comes ------------------------------------------------------------------------------------------------
 
-    def feed(self, payload: bytes) -> None:
-        """Some more of its bytes."""
+    @property
+    def window(self) -> int:
+        """Bytes that the other side has room for on this stream; negative where it has taken room back."""
+        return self._wire.initial_window + self.credit
+
+    def feed(self, payload: bytes, size: int) -> None:
+        """Take some more of its bytes. `size` counts padding as well: that is what windows count."""
         if self._is_finished:
             return
-        self._owed += len(payload)
+        self._owed += size
+        if self._owed > self._wire.stream_window:
+            self._wire.fail(self, Fault.FLOW_CONTROL)
+            return
         if not self._held and payload[:PREFIX_BYTES] == _prefix(len(payload) - PREFIX_BYTES):
             self.taker.take(payload[PREFIX_BYTES:])
         else:
-            self._held.append(payload)
-            self._held_bytes += len(payload)
+            self._hold(payload)
             self._take_whole()
         self._pay()
 
@@ -142,30 +166,64 @@ class Stream:
         self._give_room()
         self._held.clear()
         self._pending.clear()
-        self.part().lost()
+        try:
+            self.part().lost()
+        except Exception as fault:  # noqa: BLE001 - a connection and its other streams outlive the service of one
+            self._wire.report(self, fault)
 
     def part(self) -> Taker:
         """It is over: nobody serves it from here on. Returns who did."""
         taker, self.taker = self.taker, NOBODY
         return taker
 
+    def _hold(self, payload: bytes) -> None:
+        """Keep a piece. Small ones are joined: as objects of their own they would take many times their length."""
+        self._held_bytes += len(payload)
+        if len(payload) >= SMALL_BYTES:
+            self._held.append(payload)
+        elif self._held and isinstance(last := self._held[-1], bytearray):
+            last += payload
+        else:
+            self._held.append(bytearray(payload))
+
     def _take_whole(self) -> None:
-        while not self._is_finished and self._held_bytes >= PREFIX_BYTES:
-            if len(self._held[0]) < PREFIX_BYTES:
-                self._held = [b"".join(self._held)]
-            size = int.from_bytes(self._held[0][1:5], "big") + PREFIX_BYTES
-            if self._held[0][0] or size > self._wire.max_message_bytes:
+        """Pass on each message that is held whole; what is left is kept."""
+        size = self._first_size()
+        if size is None or self._held_bytes < size:
+            return
+        self._held[0] = self._held[0][PREFIX_BYTES:]  # A long message is copied once, by the join.
+        whole = b"".join(self._held)
+        self._held, self._held_bytes = [], 0
+        self._give_room()
+        at = size - PREFIX_BYTES
+        self.taker.take(whole[:at])
+        while not self._is_finished and len(whole) - at >= PREFIX_BYTES:
+            begin = at + PREFIX_BYTES
+            size = int.from_bytes(whole[at + 1 : begin], "big")
+            if whole[at] or size + PREFIX_BYTES > self._wire.max_message_bytes:
                 self.taker.overfull()
                 return
-            if self._held_bytes < size:
-                self._hold_room()
-                return
-            self._held[0] = self._held[0][PREFIX_BYTES:]
-            whole = b"".join(self._held)
-            message, rest = whole[: size - PREFIX_BYTES], whole[size - PREFIX_BYTES :]
-            self._held, self._held_bytes = [rest] if rest else [], len(rest)
-            self._give_room()
-            self.taker.take(message)
+            if len(whole) - begin < size:
+                break
+            at = begin + size
+            self.taker.take(whole[begin:at])
+        if at < len(whole) and not self._is_finished:
+            self._hold(whole[at:])
+            self._first_size()
+
+    def _first_size(self) -> int | None:
+        """Return how long the first held message is with its prefix, once that is known and there is room for it."""
+        if self._held_bytes < PREFIX_BYTES or self._is_finished:
+            return None
+        if len(self._held[0]) < PREFIX_BYTES:
+            self._held = [b"".join(self._held)]
+        size = int.from_bytes(self._held[0][1:PREFIX_BYTES], "big") + PREFIX_BYTES
+        if self._held[0][0] or size > self._wire.max_message_bytes:
+            self.taker.overfull()
+            return None
+        if self._held_bytes < size:
+            self._hold_room()
+        return size
 
     def _hold_room(self) -> None:
         more = self._held_bytes - self._room_bytes
@@ -204,7 +262,7 @@ class Stream:
         trailers = _literal(b"grpc-status", b"%d" % status)
         if words:
             trailers += _literal(b"grpc-message", words.encode("ascii", "replace").replace(b"%", b"%25"))
-        if not self._has_begun:
+        if not self.has_begun:
             trailers = ANSWER_HEAD + trailers
         self._finish = frame(HEADERS, END_HEADERS | END_STREAM, self.number, trailers)
         self._close_when_sent()
@@ -219,8 +277,9 @@ class Stream:
         while self._pending and (room := self._room()):
             piece = self._pending.popleft()
             if len(piece) > room:
-                self._pending.appendleft(piece[room:])
-                piece = piece[:room]
+                view = memoryview(piece)  # A copy of the rest for each small window would cost the rest each time.
+                self._pending.appendleft(view[room:])
+                piece = view[:room]
             self._pending_bytes -= len(piece)
             self._write(piece)
         self._close_when_sent()
@@ -238,14 +297,14 @@ class Stream:
 
     def _room(self) -> int:
         wire = self._wire
-        return 0 if wire.is_stuck else max(0, min(self.send_window, wire.send_window, wire.peer_frame))
+        return 0 if wire.is_stuck else max(0, min(wire.initial_window + self.credit, wire.send_window, wire.peer_frame))
 
-    def _write(self, raw: bytes) -> None:
-        self.send_window -= len(raw)
+    def _write(self, raw: bytes | memoryview) -> None:
+        self.credit -= len(raw)
         self._wire.send_window -= len(raw)
         written = frame(DATA, 0, self.number, raw)
-        if not self._has_begun:
-            self._has_begun = True
+        if not self.has_begun:
+            self.has_begun = True
             written = frame(HEADERS, END_HEADERS, self.number, ANSWER_HEAD) + written
         self._wire.write(written)
 

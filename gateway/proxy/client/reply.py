@@ -175,7 +175,7 @@ class Reply:
             return
         if not self.begun:
             body = refusal_body(refusal, anthropic=self.is_anthropic, request_id=self.request_id)
-            headers = (*refusal_headers(refusal).items(), *fields)
+            headers = (*refusal_headers(refusal, anthropic=self.is_anthropic).items(), *fields)
             self.answer(status_of(refusal.reason, anthropic=self.is_anthropic), body, fields=headers)
         elif self.is_stream:
             self.send(refusal_event(refusal, anthropic=self.is_anthropic, request_id=self.request_id))

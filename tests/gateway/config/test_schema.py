@@ -64,7 +64,10 @@ def full(folder: Path) -> dict[str, Any]:
         "roles": {},
         "canaries": [{"name": "new", "revision": "v2"}],
         "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key"},
-        "extproc": {"listen": "127.0.0.1:9002", "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key"}},
+        "extproc": {
+            "listen": "127.0.0.1:9002",
+            "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key", "client_ca": f"{folder}/cert"},
+        },
         "log": {},
         "limits": {},
         "timeouts": {},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gateway.extproc.http2.bounds import Bounds
-from gateway.extproc.http2.host import Guest, Serve
+from gateway.extproc.http2.host import Guard, Guest, Serve
 from gateway.extproc.http2.stream import Stream
 from gateway.extproc.port import Crowd, Port
 from gateway.proxy.client.asked import Budget
@@ -59,13 +60,15 @@ async def echoing(
     most: int = 10_000,
     more: Mapping[bytes, Serve] | None = None,
     on_parted: Callable[[Guest], object] = lambda _: None,
+    guard: Guard | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Echoing]:
     """`more`: what else is served there; `on_parted`: who is told of connections that are over."""
     fates: list[str] = []
     budget = Budget(most_bytes)
     services: dict[bytes, Serve] = {ECHO.encode(): lambda stream: Echo(stream, fates), **(more or {})}
-    port = Port(services, budget, Crowd(most), bounds or Bounds(), on_parted=on_parted)
-    server = await port.listen(host="127.0.0.1", port=0)
+    port = Port(services, budget, Crowd(most), bounds or Bounds(), on_parted=on_parted, guard=guard)
+    server = await port.listen(tls=tls, host="127.0.0.1", port=0)
     name = server.sockets[0].getsockname()
     try:
         yield Echoing(port, f"{name[0]}:{name[1]}", budget, fates)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -88,10 +89,11 @@ class Caller:
     pings: int = 0
     is_over: bool = False
 
-    async def call(self, path: str, *, method: str = "POST") -> Call:
+    async def call(self, path: str, *, method: str = "POST", fields: Sequence[tuple[str, str]] = ()) -> Call:
+        """Open a stream. `fields`: what else its headers say."""
         number = self.h2.get_next_available_stream_id()
         head = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "picker")]
-        self.h2.send_headers(number, [*head, ("te", "trailers"), ("content-type", "application/grpc")])
+        self.h2.send_headers(number, [*head, ("te", "trailers"), ("content-type", "application/grpc"), *fields])
         await self.flush()
         self.calls[number] = call = Call(self, number)
         return call
@@ -154,10 +156,10 @@ def _text(raw: bytes | str) -> str:
 
 
 @asynccontextmanager
-async def calling(where: str) -> AsyncIterator[Caller]:
+async def calling(where: str, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Caller]:
     """A connection to `HOST:PORT`."""
     host, _, port = where.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
     caller = Caller(reader, writer, H2Connection(H2Configuration(client_side=True, header_encoding="utf-8")))
     caller.h2.initiate_connection()
     await caller.flush()

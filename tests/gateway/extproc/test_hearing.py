@@ -30,7 +30,8 @@ def test_the_block_that_opens_every_stream_is_read_once() -> None:
     """Though its path is no index: it changes nothing, so it is the same the next time."""
     reader = BlockReader(1 << 16)
     opened = reader.read(FIRST)
-    assert opened[b":path"] == b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+    assert opened.fields[b":path"] == b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+    assert (opened.request_fault, opened.trailers_fault != "") == ("", True)
     again = reader.read(AGAIN)
     assert again == opened
     assert reader.read(AGAIN) is again
@@ -43,4 +44,4 @@ def test_what_is_remembered_is_what_was_said(blocks: list[list[HeaderTuple]], si
     for number, fields in enumerate(blocks * 2):
         if number < len(sizes):
             encoder.header_table_size = sizes[number]
-        assert reader.read(encoder.encode(fields)) == {bytes(name): bytes(value) for name, value in fields}
+        assert reader.read(encoder.encode(fields)).fields == {bytes(name): bytes(value) for name, value in fields}

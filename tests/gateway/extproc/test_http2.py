@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gateway.extproc.http2 import frames as f
 from gateway.extproc.http2.bounds import Bounds
-from tests.gateway.extproc.echoing import ECHO, echoing
+from gateway.extproc.http2.stream import Stream
+from tests.gateway.extproc.echoing import ECHO, Echo, echoing
 from tests.gateway.extproc.speaking import calling
 
 P = f.Fault.PROTOCOL
@@ -291,6 +292,71 @@ async def test_rapid_resets_leave_nothing_behind() -> None:
         [connection] = port.port.connections
         assert set(connection.streams) == {call.number}
         assert port.fates == ["lost"] * 1000
+
+
+class Failing(Echo):
+    """A service that raises where it is told to, and is told to by the first message."""
+
+    at = ""
+
+    def take(self, message: bytes) -> None:
+        self.at = message.decode()
+        self._maybe("take")
+        self.stream.send(b"")
+
+    def ended(self) -> None:
+        self._maybe("ended")
+
+    def lost(self) -> None:
+        self._maybe("lost")
+
+    def check(self, now_s: float) -> None:
+        self._maybe("check")
+
+    def leave(self) -> None:
+        self._maybe("leave")
+
+    def _maybe(self, name: str) -> None:
+        if self.at == name:
+            raise RuntimeError(name)
+
+
+@pytest.mark.parametrize("at", ["begin", "take", "ended", "lost", "check", "leave"])
+async def test_a_service_that_fails_ends_its_stream_alone(at: str) -> None:
+    """Another stream of the same connection goes on; what was raised is reported once, and nothing stays open."""
+    failures: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: failures.append(told["exception"]))
+
+    def serve(stream: Stream) -> Failing:
+        if at == "begin":
+            raise RuntimeError("begin")
+        return Failing(stream, [])
+
+    async with echoing(Bounds(preface_s=0.4), more={b"/test.Fail/Fail": serve}) as port, calling(port.where) as caller:
+        other = await caller.call(ECHO)
+        await other.say(b"before")
+        assert await other.message() == b"before"
+        call = await caller.call("/test.Fail/Fail")
+        if at != "begin":
+            await call.say(at.encode(), ends=at == "ended")
+        if at == "lost":
+            await call.message()
+            caller.h2.reset_stream(call.number)
+            await caller.ping()
+        elif at == "leave":
+            await call.message()
+            await port.port.leave()
+            async with asyncio.timeout(60):
+                while not failures:
+                    await caller.reader.read(1 << 16)
+            return
+        else:
+            assert await call.status() == f"reset {f.Fault.INTERNAL.value}"
+        await other.say(b"after")
+        assert await other.message() == b"after"
+        [connection] = port.port.connections
+        assert set(connection.streams) == {other.number}
+    assert [str(failure) for failure in failures] == [at]
 
 
 PIECES = st.lists(
