@@ -76,7 +76,7 @@ def changes_of(body: Body, model: str, terms: Terms) -> dict[str, bytes]:
 def salt_of(domain: str) -> str:
     r"""Return the `cache_salt` that engines receive for a trust domain: 71 characters of letters, digits and `-`.
 
-    vLLM rejects salts of more than 128 characters and those with `@`, `/`, `\\` or NUL, all of which a tenant's name
+    vLLM rejects salts of more than 128 characters and those with `@`, `/`, `\` or NUL, all of which a tenant's name
     may have. The digest is not keyed: every gateway of a fleet must make the same salt, and clients cannot set one.
     """
     return f"hearth-{sha256(domain.encode('utf-8', 'surrogatepass')).hexdigest()}"
