@@ -66,7 +66,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     router = Router(settings.routing.scorers, index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks))
     counts, errors = Counts(router, prices, say), CallbackErrors(say)
     static, pod_file = Static(settings.static_pods), WatchedFile(file, say) if (file := settings.pod_file) else None
-    means = Means(say, clock, draw, Pushed(router, clock).take)
+    means = Means(say, clock, draw, Pushed(router, clock).take, is_first=host.number <= 1)
     sources: list[Source] = [static, *filter(None, [pod_file]), *asked_sources(settings, means)]
     probes = probe_session()  # Nothing is refused from here on: it would have to be closed.
     issuer = Issuer(probes, say=say, clock=clock)

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from tenancy.loading import load_yaml
+
 T = TypeVar("T")
 
 
@@ -49,25 +51,19 @@ Parse = Callable[[object], T]
 """Makes a value of what YAML read, or raises `Wrong`."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice: PyYAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
-            key = key_node.value
-            if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(None, None, f"`{key}` stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
+Locate = Callable[[str, str], str]
+"""Makes of a path in the document and a text that stands there the text to be read: relative file names, located."""
 
 
-def read_document(text: str, variables: Mapping[str, str]) -> Table:
+def as_it_stands(_: str, text: str) -> str:
+    """Locate nothing: for documents that name no files."""
+    return text
+
+
+def read_document(text: str, variables: Mapping[str, str], locate: Locate = as_it_stands) -> Table:
     """The document's outermost table. Raises `Invalid` where the text is no YAML mapping at all."""
     try:
-        document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
+        document = load_yaml(text)
     except yaml.MarkedYAMLError as error:
         raise Invalid([Fault(_place(error), error.problem or "not YAML")]) from None
     except RecursionError:
@@ -76,13 +72,16 @@ def read_document(text: str, variables: Mapping[str, str]) -> Table:
         raise Invalid([Fault("", f"not YAML: {error}")]) from None
     faults: list[Fault] = []
     try:
-        document = _substituted({} if document is None else document, "", variables, faults)
+        document = _substituted({} if document is None else document, "", variables, faults, locate)
     except RecursionError:
         raise Invalid([Fault("", DEEP)]) from None
     return Table(document, "", faults)
 
 
 DEEP = "nested too deeply, or within itself"
+
+MOST_LOOKED_AT = 100
+"""Faults. Beyond so many none is compared with all others: a document with ten thousand would take minutes."""
 
 
 def _place(error: yaml.MarkedYAMLError) -> str:
@@ -93,12 +92,12 @@ def _place(error: yaml.MarkedYAMLError) -> str:
 _VARIABLE = re.compile(r"\$(?:\$|\{(\w+)(?::-([^}]*))?\})")
 
 
-def _substituted(value: object, path: str, variables: Mapping[str, str], faults: list[Fault]) -> object:
+def _substituted(value: object, path: str, variables: Mapping[str, str], faults: list[Fault], locate: Locate) -> object:
     """`${NAME}` and `${NAME:-default}` replaced by the variable in every text; `$$` is a dollar."""
     if isinstance(value, dict):
-        return {key: _substituted(held, join(path, key), variables, faults) for key, held in value.items()}
+        return {key: _substituted(held, join(path, key), variables, faults, locate) for key, held in value.items()}
     if isinstance(value, list):
-        return [_substituted(held, f"{path}[{at}]", variables, faults) for at, held in enumerate(value)]
+        return [_substituted(held, f"{path}[{at}]", variables, faults, locate) for at, held in enumerate(value)]
     if not isinstance(value, str):
         return value
 
@@ -111,7 +110,7 @@ def _substituted(value: object, path: str, variables: Mapping[str, str], faults:
             faults.append(Fault(path, f"the variable {name} is not set"))
         return found or ""
 
-    return _VARIABLE.sub(variable, value)
+    return locate(path, _VARIABLE.sub(variable, value))
 
 
 def join(path: str, key: object) -> str:
@@ -198,14 +197,15 @@ class Table:
         """Say which keys nobody asked for."""
         for key in self._entries:
             if key not in self._asked:
-                near = get_close_matches(key, self._asked, 1)
+                near = get_close_matches(key, self._asked, 1) if len(self.faults) < MOST_LOOKED_AT else []
                 self.fault(key, f"unknown key (did you mean `{near[0]}`?)" if near else "unknown key")
 
     def _parsed(self, path: str, value: object, parse: Parse[T], default: T) -> T:
         try:
             return parse(value)
         except Wrong as wrong:
-            if all(fault.path != path for fault in self.faults):  # Else this is what came of the first.
+            # Else this is what came of the first.
+            if all(fault.path != path for fault in self.faults[-MOST_LOOKED_AT:]):
                 self.faults.append(Fault(path, str(wrong)))
             return default
 

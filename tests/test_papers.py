@@ -1,7 +1,9 @@
 """What the papers show can be used as it stands there, and what they name is there."""
 
+import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +12,11 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from cascade.calibration.reading import read_labelled
+from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.ladder_json import read_ladder_file, write_ladder_file
 from gateway.cli import make_parser
+from gateway.commands.check import find_faults
 from gateway.config.file import read_settings
 from gateway.config.schema import config_schema
 from gateway.config.values import Settings
@@ -18,10 +24,12 @@ from gateway.limits import Limits, Timeouts
 from routing.lateness import Bounds
 from routing.retries import RetryTerms
 from simulator.command import make_parser as make_simulate_parser
+from tenancy.loading import load_yaml
 from tenancy.policy import Bare, HeaderRules
 from tenancy.reading.policy import read_policy
 from tenancy.reading.words import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
 from tenancy.telling.schema import policy_schema
+from tests.gateway.test_tls import make_certificate
 from tests.sources import ROOT, SHIPPED
 
 PAPERS = (*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")), *ROOT.glob("docs/*.md"))
@@ -73,6 +81,77 @@ def test_every_configuration_is_one() -> None:
         faults = [str(fault) for fault in table.faults]
         assert [fault for fault in faults if not MISSING.search(fault)] == [], paper.name
         assert list(schema.iter_errors(yaml.safe_load(example))) == [], paper.name
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every file that an example names, beside which the examples are put."""
+    folder = tmp_path_factory.mktemp("etc")
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make certificates")
+    files = make_certificate(folder, "hearth.example")
+    shutil.copy(files.cert, folder / "tls.crt")
+    shutil.copy(files.key, folder / "tls.key")
+    for name in ("models/qwen3.6-27b", "keys"):
+        (folder / name).mkdir(parents=True)
+    for name in ("models/qwen3.6-27b/tokenizer.json", "models/chat.jinja", "pod.key", "token", "ca.crt"):
+        (folder / name).write_text("something")
+    (folder / "pods.yaml").write_text("[http://10.0.0.9:8000]")
+    (example,) = examples(POLICY)
+    (folder / "policy.yaml").write_text(example.replace("/etc/hearth/", ""))
+    return folder
+
+
+FOLDERS = re.compile(r"(?<![\w.])/(etc/hearth|var/log/hearth)/|(?<=[ ])/(?=models/)")
+"""Where the examples have their files; here all are beside the example."""
+
+
+@pytest.mark.parametrize(("paper", "example"), [(paper.stem, example) for paper, example in configurations()])
+def test_every_configuration_passes_its_check(machine: Path, paper: str, example: str) -> None:
+    """`hearth config check`, with the files that it names: policy, certificates, pods, calibration."""
+    for model in yaml.safe_load(example).get("model_list", ()):
+        if "calibration" in model:
+            rungs = tuple(model["ladder"])
+            cuts = tuple(Cut(rung, ANY_BUCKET, 0.5) for rung in range(len(rungs) - 1))
+            made = LadderFile(rungs, "margin", Stage.WINDOW, PROMISE, EVIDENCE, cuts, is_promised=True)
+            (machine / "qwen-auto.json").write_bytes(write_ladder_file(made))
+    config = machine / "hearth.yaml"
+    config.write_text(FOLDERS.sub("", example))
+    assert [str(fault) for fault in find_faults(config, VARIABLES) if not LIBRARY.search(str(fault))] == [], paper
+
+
+LIBRARY = re.compile(r"needs a library|pip install")
+"""A fault of the machine, not of the example."""
+
+PROMISE, EVIDENCE = Promise(0.01, 0.95), Evidence(1000, "sha256:00", 0.004, 0.4, 0.6, 1.0)
+
+
+def test_every_yaml_example_is_of_a_known_kind() -> None:
+    """A configuration, the policy, or an object of Kubernetes: what is of no kind would be run by no test."""
+    of_config = set(config_schema()["properties"])
+    of_policy = set(policy_schema()["properties"])
+    for paper in PAPERS:
+        for example in examples(paper.read_text(encoding="utf-8")):
+            words = set(load_yaml(example))
+            assert words <= of_config or words <= of_policy or "apiVersion" in words, (paper.name, sorted(words))
+
+
+def test_every_json_example_is_json() -> None:
+    """A whole value, or the members of one."""
+    found = 0
+    for paper in PAPERS:
+        for example in re.findall(r"```json\n(.*?)```", paper.read_text(encoding="utf-8"), re.DOTALL):
+            found += 1
+            json.loads(example if example.startswith("{") else f"{{{example}}}")
+    assert found > 2
+
+
+def test_the_calibration_shown_can_be_read() -> None:
+    """By the reader of a ladder's file, its label line by the reader of labels."""
+    text = (ROOT / "docs" / "cascade-calibration.md").read_text(encoding="utf-8")
+    label, ladder = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    assert read_ladder_file(ladder.encode()).models == ("small", "large")
+    assert len(read_labelled(label.encode()).rows) == 1
 
 
 def test_defaults_are_told_as_they_are() -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gateway.config.schema import config_schema
 from gateway.config.sources import check_file
+from gateway.discovery.file import read_pods
 from gateway.discovery.sources import missing_libraries
 from gateway.identity.load import load_policy
 from gateway.tls import check_certificate
-from tenancy.document import Fault, Invalid
+from tenancy.document import Fault, Invalid, Wrong
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
@@ -27,7 +28,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
 
 
 def find_faults(config: Path, variables: Mapping[str, str]) -> tuple[Fault, ...]:
-    """What is wrong with a file, and with the policy and the certificate that it names."""
+    """What is wrong with a file, and with the policy, the certificates and the list of pods that it names."""
     try:
         settings = check_file(config, variables)
     except Invalid as invalid:
@@ -37,9 +38,22 @@ def find_faults(config: Path, variables: Mapping[str, str]) -> tuple[Fault, ...]
         load_policy(settings, variables)
     except Invalid as invalid:
         faults.extend(invalid.faults)
-    try:
-        if settings.tls:
-            check_certificate(settings.tls)
-    except Invalid as invalid:
-        faults.extend(invalid.faults)
+    for place, files in (("tls", settings.tls), ("extproc.tls", settings.extproc and settings.extproc.tls)):
+        try:
+            if files:
+                check_certificate(files)
+        except Invalid as invalid:
+            faults.extend(Fault(place, fault.words) for fault in invalid.faults)
+    if settings.pod_file is not None:
+        faults.extend(_bad_pods(settings.pod_file))
     return tuple(faults)
+
+
+def _bad_pods(file: Path) -> Iterator[Fault]:
+    """What is wrong with a list of pods: a gateway would start without them."""
+    try:
+        read_pods(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        yield Fault(str(file), error.strerror or "cannot be read")
+    except (Wrong, UnicodeDecodeError) as wrong:
+        yield Fault(str(file), str(wrong))

@@ -8,14 +8,19 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
+from gateway.config.beside import IN_POLICY, beside
 from gateway.identity.key_folder import KeyFolder
-from tenancy.document import Invalid, Wrong, read_document, text
+from tenancy.document import Invalid, Table, Wrong, read_document, text
 from tenancy.reading.kinds import duration, name
+
+T = TypeVar("T")
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -43,14 +48,19 @@ def add_flags(parser: ArgumentParser) -> None:
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     """The exit status: 0 done, 1 it could not be done."""
     try:
-        folder = KeyFolder(_folder(arguments, variables))
+        known = _known(arguments, variables)
+        folder = KeyFolder(known.folder)
         match arguments.action:
             case "new":
-                until_s = time.time() + duration(arguments.lasting) if arguments.lasting else inf
+                lasting_s = _flag("--for", duration, arguments.lasting)
+                _flag("TENANT", name, arguments.tenant)
+                _flag("--id", name, arguments.id)
+                known.check(arguments.tenant, arguments.group)
+                until_s = inf if lasting_s is None else time.time() + lasting_s
                 said = {"user": arguments.user, "group": arguments.group, "until_s": until_s}
                 _show(arguments.tenant, *folder.add(arguments.tenant, arguments.id, **said))
             case "rotate":
-                _rotate(folder, arguments)
+                _rotate(folder, known, arguments)
             case "revoke":
                 folder.remove(arguments.tenant, arguments.id)
                 _say(f"{arguments.tenant}/{arguments.id} is revoked")
@@ -62,11 +72,20 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     return 0
 
 
-def _rotate(folder: KeyFolder, arguments: Namespace) -> None:
+def _flag(flag: str, parse: Callable[[object], T], given: str | None) -> T | None:
+    """Return the value of a flag, None where it is absent. Raises `Wrong` with the flag's name before the fault."""
+    try:
+        return None if given is None else parse(given)
+    except Wrong as wrong:
+        raise Wrong(f"{flag} {given}: {wrong}") from None
+
+
+def _rotate(folder: KeyFolder, known: _Known, arguments: Namespace) -> None:
     tenant, old = arguments.tenant, folder.find(arguments.tenant, arguments.id)
     if old.fault:
         raise Wrong(f"{tenant}/{old.key_id} {old.fault}")
-    keep_s = duration(arguments.keep) if arguments.keep else None
+    keep_s = _flag("--keep", duration, arguments.keep)
+    known.check(tenant, old.group)
     _show(tenant, *folder.add(tenant, user=old.user, group=old.group))
     if keep_s is None:
         _say(f"{tenant}/{old.key_id} stays good until: hearth keys revoke {tenant} {old.key_id}")
@@ -88,7 +107,7 @@ def _list(folder: KeyFolder, tenant: str | None) -> None:
 
 def _moment(at_s: float) -> str:
     if at_s == inf:
-        return "revoked"
+        return "never"
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}{' (ended)' if at_s <= time.time() else ''}"
 
 
@@ -101,21 +120,50 @@ def _say(words: str) -> None:
     sys.stderr.write(f"{words}\n")
 
 
-def _folder(arguments: Namespace, variables: Mapping[str, str]) -> Path:
-    """Where keys are. Raises `Wrong`."""
-    if arguments.dir:
-        return Path(arguments.dir)
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The folder of keys, and what the policy says of who may have one."""
+
+    folder: Path
+    policy: str | None = None
+    """The file; None: the folder alone was named, and nothing can be checked."""
+    tenants: Table | None = None
+    """None: the policy names none, every key brings its tenant."""
+    defaults: Table | None = None
+
+    def check(self, tenant: str, group: str | None) -> None:
+        """Raise `Wrong` for a tenant or group that the policy lacks: the gateway would not start with such a key."""
+        if self.policy is None:
+            if group is not None:
+                _say(f"no policy was named: unless `{tenant}` has a group `{group}`, its gateway rejects this key file")
+            return
+        if self.tenants is not None and tenant not in self.tenants.keys:
+            raise Wrong(f"`{tenant}` is no tenant of {self.policy}")
+        if group is None:
+            return
+        own = self.tenants.table(tenant) if self.tenants is not None else None
+        given = next((held for held in (own, self.defaults) if held is not None and "groups" in held), None)
+        groups = given.table("groups") if given is not None else None
+        names = groups.keys if groups is not None else ()
+        if group not in names:
+            there = f"there are {', '.join(names)}" if names else "it has none"
+            raise Wrong(f"--group {group}: `{group}` is no group of `{tenant}` in {self.policy} ({there})")
+
+
+def _known(arguments: Namespace, variables: Mapping[str, str]) -> _Known:
+    """Where keys are, and who may have one. Raises `Wrong`."""
     policy = arguments.policy or variables.get("HEARTH_POLICY")
+    if arguments.dir and (not policy or arguments.action not in ("new", "rotate")):
+        return _Known(Path(arguments.dir))
     if not policy:
         raise Wrong("which folder? Say --dir FOLDER, --policy FILE or HEARTH_POLICY")
     try:
-        root = read_document(Path(policy).read_text(encoding="utf-8"), variables)
-    except Invalid as invalid:
+        source = Path(policy).read_text(encoding="utf-8")
+        root = read_document(source, variables, beside(Path(policy), IN_POLICY))
+    except (Invalid, UnicodeDecodeError) as invalid:
         raise Wrong(f"{policy}: {invalid}") from None
-    auth, tenants = root.table("auth"), root.table("tenants")
-    folder = auth.get("keys_dir", text, "") if auth is not None else ""
+    auth = root.table("auth")
+    folder = arguments.dir or (auth.get("keys_dir", text, "") if auth is not None else "")
     if not folder:
         raise Wrong(f"{policy} names no auth.keys_dir: say --dir FOLDER")
-    if arguments.action == "new" and tenants is not None and name(arguments.tenant) not in tenants.keys:
-        raise Wrong(f"`{arguments.tenant}` is no tenant of {policy}")
-    return Path(folder)
+    return _Known(Path(folder), policy, root.table("tenants"), root.table("defaults"))

@@ -32,12 +32,15 @@ from gateway.config.words import (
 )
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
-from tenancy.document import Table, Wrong, one_of, positive, read_document, read_fields, whole
+from tenancy.document import Locate, Table, Wrong, as_it_stands, one_of, positive, read_document, read_fields, whole
 
 
-def read_settings(source: str, variables: Mapping[str, str]) -> tuple[Settings, Table]:
-    """What the file says, and its table with the faults found; who has none may use the settings."""
-    root = read_document(source, variables)
+def read_settings(source: str, variables: Mapping[str, str], locate: Locate = as_it_stands) -> tuple[Settings, Table]:
+    """What the file says, and its table with the faults found; who has none may use the settings.
+
+    `locate` makes of a relative file name one beside the file.
+    """
+    root = read_document(source, variables, locate)
     usual = Settings()
     settings = Settings(
         listen=root.get("listen", address, usual.listen),

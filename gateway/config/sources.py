@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gateway.config.beside import IN_CONFIG, beside
 from gateway.config.discovery import pod_place
 from gateway.config.extproc import ExtProc
 from gateway.config.extproc_words import judged_by_nobody
@@ -30,6 +31,7 @@ from gateway.config.words import (
 )
 from scorers.registry import routings
 from tenancy.document import Fault, Invalid, one_of
+from tenancy.loading import load_yaml
 
 WORDS: tuple[Word, ...] = (
     Word("listen", address, "where clients come in (default 127.0.0.1:8000)"),
@@ -76,7 +78,9 @@ def read_file(config: Path, variables: Mapping[str, str]) -> tuple[Settings, lis
     except UnicodeDecodeError:
         return Settings(), [Fault(str(config), "is no UTF-8 text")]
     try:
-        settings, root = read_settings(source, variables)
+        settings, root = read_settings(source, variables, beside(config, IN_CONFIG))
+        if not root.keys and load_yaml(source) is None:
+            root.blame("is empty, as a file is that is being written; one that is to say nothing says {}")
     except Invalid as invalid:
         return Settings(), [fault.within(config) for fault in invalid.faults]
     return settings, [fault.within(config) for fault in root.faults]

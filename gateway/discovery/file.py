@@ -11,11 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gateway.config.discovery import each_once, pod_place
 from gateway.discovery.source import Found, Tell
-from tenancy.document import Wrong
+from tenancy.document import DEEP, Wrong
+from tenancy.loading import load_yaml
 
 POLL_S = 1.0
 """A stat a second costs nothing, and sees every kind of change on every kind of file system."""
@@ -85,8 +84,10 @@ def _stamp(path: Path) -> Stamp | None:
 def read_pods(text: str) -> tuple[Found, ...]:
     """The pods a file lists. Raises `Wrong`, also at an empty text: a half-written file looks like that."""
     try:
-        listed: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        listed: Any = load_yaml(text)
+    except RecursionError:
+        raise Wrong(f"not a list of pods: {DEEP}") from None
+    except Exception as error:  # noqa: BLE001 - a date, number or tag that makes no value raises whatever it raises
         raise Wrong(f"not YAML: {' '.join(str(error).split())}") from None
     if isinstance(listed, dict):
         if unknown := [str(key) for key in listed if key != "pods"]:

@@ -59,8 +59,12 @@ class Registry:
         draw: Callable[[], float],
         heard: Callable[[Record], object] = lambda _: None,
         pace: Pace | None = None,
+        warns: bool = True,
     ) -> None:
+        """`warns`: False where another part or process of this host warns of the same Redis."""
         self._place = place
+        self._levels = ("warning", "info") if warns else ("debug", "debug")
+        """At which a loss is logged, and a return."""
         self._keep_s = keep_s
         self._say = say
         self._clock = clock
@@ -97,7 +101,7 @@ class Registry:
                 error = error.exceptions[0]
             self.trouble = f"Redis is away ({type(error).__name__})"
             words = "Redis is away: the last list of registered pods stands"
-            self._say("warning", words, redis=str(self._place), keep_s=self._keep_s, error=type(error).__name__)
+            self._say(self._levels[0], words, redis=str(self._place), keep_s=self._keep_s, error=type(error).__name__)
         return was_away
 
     @restarted("discovery")
@@ -129,7 +133,7 @@ class Registry:
             return
         self._away_since_s, self.trouble = None, ""
         self._roll.wait_on(self._clock())
-        self._say("info", "Redis is back: reading registered pods", redis=str(self._place))
+        self._say(self._levels[1], "Redis is back: reading registered pods", redis=str(self._place))
 
     async def _read_all(self, client: Client) -> None:
         """Every agent's record. Raises where Redis does not answer in time."""

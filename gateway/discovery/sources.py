@@ -30,6 +30,8 @@ class Means:
     draw: Callable[[], float]
     heard: Callable[[Record], object] = lambda _: None
     """Told every record that an agent publishes, for the figures of load in it."""
+    is_first: bool = True
+    """Whether no other worker of this host warns of what all of them lose."""
 
 
 def asked_sources(settings: Settings, means: Means) -> Iterator[Source]:
@@ -44,6 +46,7 @@ def _registry(settings: Settings, means: Means) -> Iterator[Source]:
     url = (place and place.url) or (settings.redis and settings.redis.value)
     if place is None or not url:
         return
+    is_shared = settings.redis is not None and url == settings.redis.value
     from gateway.discovery.registry import Registry  # noqa: PLC0415 - redis-py takes ten megabytes
 
     yield Registry(
@@ -53,6 +56,7 @@ def _registry(settings: Settings, means: Means) -> Iterator[Source]:
         clock=means.clock,
         draw=means.draw,
         heard=means.heard,
+        warns=means.is_first and not is_shared,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from gateway.config.beside import IN_POLICY, beside
 from gateway.config.models import ModelEntry
 from gateway.config.values import Settings
 from gateway.identity.shelf import Files
@@ -26,7 +27,7 @@ def read_file(path: Path, variables: Mapping[str, str], prices: Mapping[str, Mod
     unchecked.
     """
     try:
-        policy = read_policy(path.read_text(encoding="utf-8"), variables, Files())
+        policy = read_policy(path.read_text(encoding="utf-8"), variables, Files(), beside(path, IN_POLICY))
         if faults := [*_bad_keys(policy), *_unpriced(policy, prices)]:
             raise Invalid(faults)
     except Invalid as invalid:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,9 @@ LONGEST_TOKEN = 16 << 10
 """Bytes. Identity providers that list many groups come to half of it."""
 
 MOST_KEYS = 100
+
+SEGMENTS = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+"""Base64 for URLs without padding."""
 
 Claims = Mapping[str, Any]
 
@@ -101,6 +105,8 @@ def verify(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> Claims:
 
     if len(token) > LONGEST_TOKEN:
         raise no("is too long")
+    if not _is_canonical(token):
+        raise no("is no valid token")
     try:
         head = get_unverified_header(token)
         algorithm = head.get("alg")
@@ -127,6 +133,22 @@ def verify(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> Claims:
         raise no("is no valid token") from None
     _check_times(claims, rules.leeway_s, now_s)
     return claims
+
+
+def _is_canonical(token: str) -> bool:
+    """Whether a token is written in the only way that RFC 7515 has for it.
+
+    Decoders of base64 skip characters that are not theirs, padding that is too much, and the last bits of a signature:
+    one token could otherwise be shown in many writings, each of which would be verified and remembered.
+    """
+    if SEGMENTS.fullmatch(token) is None:
+        return False
+    signature = token.rpartition(".")[2]
+    try:
+        decoded = urlsafe_b64decode(signature + "=" * (-len(signature) % 4))
+    except ValueError:
+        return False
+    return urlsafe_b64encode(decoded).rstrip(b"=") == signature.encode()
 
 
 _WRONG = {

@@ -212,7 +212,7 @@ class Keeper:
         """Take no more than an even share until all are here again, or dead."""
         self._gathers_until_s = self._clock() + DEAD_S
         self._told_s.clear()
-        self._say("warning", words, replicas=self.replicas)
+        self._say("info", words, replicas=self.replicas)
 
     # -- alone ---------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from hashlib import sha1
 from typing import Any, cast
 
+from redis.exceptions import ConnectionError as RedisLost
 from redis.exceptions import NoScriptError
+from redis.exceptions import TimeoutError as RedisLate
 
 from gateway.config.redis_place import RedisPlace
 from gateway.guard import restarted
@@ -99,6 +101,9 @@ return told
 """`Slices` of `tenancy/limits/slices.py`, by the clock of Redis. A field is NAME and WHO with a 31 between them, no WHO
 for what those have used who are gone; its value is slice, wanted, and until when both count."""
 
+LOSSES = (OSError, TimeoutError, RedisLost, RedisLate)
+"""A Redis that is away. All else is wrong with the lender alone: it may not run the script, for one."""
+
 SHA = sha1(SCRIPT.encode()).hexdigest()  # noqa: S324 - how Redis names scripts
 
 
@@ -144,7 +149,9 @@ class RedisLender:
                 heed_cancel()
                 if not is_away:
                     words = "Redis is away: limits go by what this gateway knows"
-                    self._say("warning", words, redis=str(self._place), error=type(error).__name__)
+                    # The bridge of the host loses the same Redis, and warns of it for all workers.
+                    level = "debug" if isinstance(error, LOSSES) else "warning"
+                    self._say(level, words, redis=str(self._place), error=type(error).__name__)
                 is_away = True
             if clock() - began_s > LONGEST_WAIT_S:
                 wait_s, is_away = FIRST_WAIT_S, False

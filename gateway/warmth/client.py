@@ -20,6 +20,9 @@ FIRST_WAIT_S = 0.05
 
 LONGEST_WAIT_S = 2.0
 
+START_S = 10.0
+"""Processes of a host start together: a socket that is not there yet is no news for so long."""
+
 CONNECT_S = 2.0
 
 M = TypeVar("M", bound=Message)
@@ -61,17 +64,18 @@ class WarmthClient:
     @restarted("replica sync")
     async def run(self) -> None:
         """Keep connected until cancelled."""
-        wait_s, was_connected = FIRST_WAIT_S, True
+        wait_s, is_news, clock = FIRST_WAIT_S, True, asyncio.get_running_loop().time
+        due_s = clock() + START_S
         while True:
             line = await self._connect()
             if line is not None:
-                was_connected, wait_s = True, FIRST_WAIT_S
+                is_news, wait_s, due_s = True, FIRST_WAIT_S, clock()
                 try:
                     await line.over
                 finally:
                     line.close()
-            if was_connected:
-                was_connected = False
+            if is_news and clock() >= due_s:
+                is_news = False
                 self._say("warning", "the warmth process is away: going on without it", socket=str(self._where))
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)

@@ -73,6 +73,9 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Parcel)
 
 
+AWAY, BACK = "Redis is away: going on with what this host knows", "Redis is back"
+
+
 class RedisBridge:
     """One per warmth process that has a Redis."""
 
@@ -94,6 +97,8 @@ class RedisBridge:
         """Entries of the stream that are none of ours."""
         self.writes = self.reads = False
         """Whether the last attempt to do so was good."""
+        self._is_away = False
+        """Whether that was logged."""
         self._place = place
         self._hub = hub
         self._host = host
@@ -150,7 +155,7 @@ class RedisBridge:
     @restarted("replica sync")
     async def _keep(self, go_on: Callable[[Client], Any]) -> None:
         """Connect, go on until it fails, and again."""
-        wait_s, is_away = FIRST_WAIT_S, False
+        wait_s = FIRST_WAIT_S
         while True:
             began_s = self._clock()
             try:
@@ -158,14 +163,25 @@ class RedisBridge:
                     await go_on(client)
             except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
                 heed_cancel()
-                if not is_away:
-                    words = "Redis is away: going on with what this host knows"
-                    self._say("warning", words, redis=str(self._place), error=type(error).__name__)
-                is_away = True
+                self._note_away(error)
             if self._clock() - began_s > LONGEST_WAIT_S + ANSWER_S:
-                wait_s, is_away = FIRST_WAIT_S, False
+                wait_s = FIRST_WAIT_S
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+
+    def _note_away(self, error: Exception) -> None:
+        """Warn once for both connections, and for all of the host: its workers lose the same Redis."""
+        if not self._is_away:
+            self._is_away = True
+            # The other connection may not have noticed yet: it has to prove itself, by a parcel that may be empty.
+            self.writes = self.reads = False
+            self._something.set()
+            self._say("warning", AWAY, redis=str(self._place), error=type(error).__name__)
+
+    def _note_good(self) -> None:
+        if self._is_away and self.is_connected:
+            self._is_away = False
+            self._say("info", BACK, redis=str(self._place))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -181,6 +197,7 @@ class RedisBridge:
                 self._put_back(batches, asked)
                 raise
             self.writes = True
+            self._note_good()
             self.written += 1
             heed_cancel()
             await asyncio.sleep(SPACING_S)
@@ -227,6 +244,7 @@ class RedisBridge:
                 self.reads = False
                 raise
             self.reads = True
+            self._note_good()
             heed_cancel()
             entries = streams[0][1] if streams else []
             for entry_id, fields in entries:

@@ -40,6 +40,8 @@ FREE_CHOICE = (b"", b"null", b'"auto"', b'"none"')
 Name = Annotated[str, Meta(max_length=256)]
 """Names are kept and shown (metrics, logs, receipts), so they are bounded."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Limit = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+"""Tokens of an answer. Engines reject 0, but for a completion that echoes its prompt."""
 Copies = Annotated[int, Meta(ge=1, le=16_384)]
 """vLLM's own bound on `n`."""
 
@@ -49,7 +51,7 @@ class StreamOptions(Struct):
 
 
 class Body(Struct, kw_only=True):
-    """What all APIs share, and all that is read of a tokenise request: it puts nothing on an engine."""
+    """What all APIs share."""
 
     cache_salt: Raw = Raw()
     priority: Raw = Raw()
@@ -84,11 +86,16 @@ class Body(Struct, kw_only=True):
     @property
     def makes_kv(self) -> bool:
         """Whether it leaves anything in an engine's cache."""
-        return type(self) is not Body
+        return not isinstance(self, TokenizeBody)
 
     @property
     def holds_back(self) -> bool:
         """Whether an engine may tell nothing for long: calls until they are whole, hidden thoughts."""
+        return False
+
+    @property
+    def lacks_answer(self) -> bool:
+        """Whether it asks for an answer of no tokens where engines reject that."""
         return False
 
     @property
@@ -155,6 +162,8 @@ class StreamedBody(Body, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
+        if not self.echo and not self.prompt_logprobs:
+            return False
         return any(memoryview(said) not in NOTHING_ASKED for said in (self.echo, self.prompt_logprobs))
 
     @property
@@ -170,8 +179,8 @@ class ChatBody(StreamedBody, kw_only=True):
     messages: list[Message] | None = None
     tools: Raw = Raw()
     include_reasoning: Raw = Raw()
-    max_tokens: Count | UnsetType | None = UNSET
-    max_completion_tokens: Count | UnsetType | None = UNSET
+    max_tokens: Limit | UnsetType | None = UNSET
+    max_completion_tokens: Limit | UnsetType | None = UNSET
     chat_template: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
     documents: Raw = Raw()
@@ -222,6 +231,10 @@ class CompletionsBody(StreamedBody, kw_only=True):
     LIMITED_BY = ("max_tokens",)
 
     @property
+    def lacks_answer(self) -> bool:
+        return self.max_tokens == 0 and memoryview(self.echo) != b"true"
+
+    @property
     def output_limit(self) -> int | None:
         return USUAL_COMPLETION_TOKENS if self.max_tokens is UNSET else _limit(self.max_tokens)
 
@@ -247,7 +260,7 @@ class ResponsesBody(Body, kw_only=True):
     conversation: str | Conversation | None = None
     tools: Raw = Raw()
     tool_choice: Raw = Raw()
-    max_output_tokens: Count | UnsetType | None = UNSET
+    max_output_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
     reasoning: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
@@ -306,7 +319,7 @@ class MessagesBody(Body, kw_only=True):
     system: str | list[str | Part] | None = None
     messages: list[Message] | None = None
     tools: Raw = Raw()
-    max_tokens: Count | UnsetType | None = UNSET
+    max_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
     thinking: Raw = Raw()
     output_config: Raw = Raw()
@@ -388,6 +401,10 @@ class PairsBody(Body, kw_only=True):
         return max(left, right)
 
 
+class TokenizeBody(Body, kw_only=True):
+    """Tokenise and detokenise: nothing of it is read but what all share."""
+
+
 BODIES: dict[Api, type[Body]] = {
     Api.CHAT: ChatBody,
     Api.COMPLETIONS: CompletionsBody,
@@ -398,8 +415,8 @@ BODIES: dict[Api, type[Body]] = {
     Api.CLASSIFY: InputsBody,
     Api.RERANK: PairsBody,
     Api.SCORE: PairsBody,
-    Api.TOKENIZE: Body,
-    Api.DETOKENIZE: Body,
+    Api.TOKENIZE: TokenizeBody,
+    Api.DETOKENIZE: TokenizeBody,
 }
 
 

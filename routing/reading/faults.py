@@ -8,9 +8,11 @@ import msgspec
 
 from routing.refusal import Reason, Refused
 
+TRUNCATED = "truncated"
+
 PYTHON_WORDS = {"str": "string", "int": "integer", "bool": "boolean"}
 
-LOCATED = re.compile(r"^(?P<fault>.*?)(?: - at `\$\.?(?P<place>.*)`)?$", re.DOTALL)
+PLACE = re.compile(r" - at `\$([^`]*)`")
 
 
 def check_text(body: bytes) -> None:
@@ -38,12 +40,16 @@ def refusal_of(fault: Exception, body: bytes) -> Refused:
     if re.search(rb"\\u[dD][89a-fA-F]", body):
         return Refused(Reason.BAD_JSON, "The body is not valid JSON, or has an unpaired \\ud800-\\udfff in a text.")
     why = str(fault).removeprefix("JSON is malformed: ")
+    if TRUNCATED in why:
+        # A client that counts wrong, or whose connection broke, has to know how much came.
+        why = f"it is truncated, it ends after byte {len(body)}"
     return Refused(Reason.BAD_JSON, f"The body is not valid JSON: {why}.")
 
 
 def _wrong_type(told: str) -> Refused:
-    match = LOCATED.match(told)
-    fault, place = (match["fault"], match["place"]) if match else (told, None)
+    # A value that is looked at by itself is located within itself first, and then within the body.
+    place = "".join(reversed(PLACE.findall(told))).removeprefix(".")
+    fault = PLACE.sub("", told)
     fault = re.sub(r"\b(str|int|bool)\b", lambda word: PYTHON_WORDS[word[0]], fault)
     if not place:
         return Refused(Reason.BAD_REQUEST, f"The body must be a JSON object: {_lowered(fault)}.")

@@ -11,6 +11,8 @@ from xxhash import xxh3_128_hexdigest
 from routing.blocks import EMPTY_PROMPT, Prompt, cut_prompt, seed_of
 from routing.reading.bodies import BODIES, Body
 from routing.reading.faults import check_text, refusal_of
+from routing.reading.integers import MOST_DIGITS, long_integer
+from routing.reading.once import OnceDecoder, repeated
 from routing.reading.rewriting import NO_CHANGES, rewrite
 from routing.reading.terms import PLAIN, Terms, changes_of, owned
 from routing.refusal import Reason, Refused
@@ -24,7 +26,7 @@ NO_BACKGROUND = (
     "against limits. Send the request without it, with `stream: true` where the answer takes long."
 )
 
-DECODERS = {api: msgspec.json.Decoder(body) for api, body in BODIES.items()}
+DECODERS: dict[Api, OnceDecoder[Body]] = {api: OnceDecoder(body) for api, body in BODIES.items()}
 
 
 class Reading(Struct, frozen=True, gc=False):
@@ -61,10 +63,15 @@ def read_request(
         raise Refused(Reason.BAD_REQUEST, "`model` is missing: name the model that is to answer.", param="model")
     if fields.outlives and terms.name is not None:
         raise Refused(Reason.BAD_REQUEST, NO_BACKGROUND, param="background")
+    if fields.output_limit == 0 and fields.lacks_answer:
+        raise Refused(Reason.BAD_REQUEST, "`max_tokens`: 0 is for a completion with `echo`.", param="max_tokens")
     if model is None:
         model = terms.aliases.get(fields.model, fields.model)
     out: list[bytes] = []
     prompts, shaping = fields.write(out), fields.shaping()
+    canonical = b"".join(out)
+    if DECODERS[api].hides(fields, body, len(canonical)):
+        _check_once(body)
     limit, owner = fields.output_limit, terms.name
     if terms.output_cap is not None and fields.LIMITED_BY:
         limit = terms.output_cap if limit is None else min(limit, terms.output_cap)
@@ -72,7 +79,7 @@ def read_request(
         id=request_id,
         api=api,
         model=model,
-        prompt=_prompt(fields, shaping, out, model, terms.trust_domain or "") if out else EMPTY_PROMPT,
+        prompt=_prompt(fields, shaping, canonical, model, terms.trust_domain or "") if out else EMPTY_PROMPT,
         stream=fields.streams,
         max_tokens=limit,
         min_tokens=fields.least_output,
@@ -95,12 +102,25 @@ def read_request(
 def _decode(api: Api, body: bytes) -> Body:
     check_text(body)
     try:
-        return DECODERS[api].decode(body)
+        fields, repeats = DECODERS[api].decode(body)
+        too_long = long_integer(body) if len(body) > MOST_DIGITS else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
         raise refusal_of(fault, body) from None
+    if repeats:
+        _check_once(body)
+    if too_long is not None:
+        words = f"`{too_long}` holds an integer of more than {MOST_DIGITS} digits."
+        raise Refused(Reason.BAD_REQUEST, words, param=too_long)
+    return fields
 
 
-def _prompt(fields: Body, shaping: tuple[Raw, ...], out: list[bytes], model: str, salt: str) -> Prompt:
+def _check_once(body: bytes) -> None:
+    """Raise `Refused` where a field stands twice at the top of the body."""
+    if (name := repeated(body)) is not None:
+        raise Refused(Reason.BAD_REQUEST, f"`{name}` stands twice in the body: send it once.", param=name)
+
+
+def _prompt(fields: Body, shaping: tuple[Raw, ...], canonical: bytes, model: str, salt: str) -> Prompt:
     # Only the pod that stored the continued response knows its text: what follows it is warm nowhere else.
     continued = fields.continued_response or ""
     if continued or any(shaping):
@@ -108,7 +128,7 @@ def _prompt(fields: Body, shaping: tuple[Raw, ...], out: list[bytes], model: str
         seed = seed_of(model.encode(), continued.encode(), *parts, salt.encode())
     else:
         seed = _plain_seed(model, len(shaping), salt)
-    return cut_prompt(b"".join(out), seed)
+    return cut_prompt(canonical, seed)
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
 from typing import Protocol
 
 from msgspec.json import encode
@@ -66,8 +68,18 @@ def changes_of(body: Body, model: str, terms: Terms) -> dict[str, bytes]:
     if cap is not None:
         changes.update(dict.fromkeys(body.over(cap), b"%d" % cap))
     if salt and body.makes_kv:
-        changes["cache_salt"] = encode(salt)
+        changes["cache_salt"] = encode(salt_of(salt))
     return changes
+
+
+@lru_cache(maxsize=1024)
+def salt_of(domain: str) -> str:
+    r"""Return the `cache_salt` that engines receive for a trust domain: 71 characters of letters, digits and `-`.
+
+    vLLM rejects salts of more than 128 characters and those with `@`, `/`, `\` or NUL, all of which a tenant's name
+    may have. The digest is not keyed: every gateway of a fleet must make the same salt, and clients cannot set one.
+    """
+    return f"hearth-{sha256(domain.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def owned(name: str, owner: str | None) -> str:

@@ -19,6 +19,8 @@ from simulator.surface.wire import BEFALLEN, ApiError, malformed
 
 MOST_COPIES = 16_384
 MOST_STOPS = 4
+LONGEST_SALT = 128
+NOT_IN_SALTS = frozenset("@/\\\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +135,15 @@ def _stops(body: Body) -> tuple[str, ...]:
 
 
 def salt_of(body: Body) -> str:
-    """The cache salt, which must say something if it is there."""
+    """Return the cache salt, "" where there is none. Raises `ApiError` for what vLLM 0.32 rejects."""
     salt = body.text("cache_salt")
     if salt == "":
         raise ApiError("Parameter 'cache_salt' must be a non-empty string if provided.", param="cache_salt")
+    if salt and (len(salt) > LONGEST_SALT or not NOT_IN_SALTS.isdisjoint(salt)):
+        raise ApiError(
+            f"Parameter 'cache_salt' must have at most {LONGEST_SALT} characters, none of them '@', '/', '\\' or NUL.",
+            param="cache_salt",
+        )
     return salt or ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from tenancy.document import Fault, Invalid, Table, Wrong, read_document
+from tenancy.document import Fault, Invalid, Locate, Table, Wrong, as_it_stands, read_document
 from tenancy.policy import HMAC, HeaderRules, Key, Policy, Shelf
 from tenancy.reading.auth import Auth, Shown, read_auth
 from tenancy.reading.kinds import NAME
@@ -21,9 +21,9 @@ ID_DIGITS = 12
 """Of its digest, for a key that has no name."""
 
 
-def read_policy(source: str, variables: Mapping[str, str], shelf: Shelf) -> Policy:
-    """Read a policy. Raises `Invalid` with every fault."""
-    root = read_document(source, variables)
+def read_policy(source: str, variables: Mapping[str, str], shelf: Shelf, locate: Locate = as_it_stands) -> Policy:
+    """Read a policy; `locate` makes of a relative file name one beside it. Raises `Invalid` with every fault."""
+    root = read_document(source, variables, locate)
     tiers = read_tiers(root.table("tiers"))
     usual = root.table("defaults")
     maker = Tenants(read_said(usual if usual is not None else Table({}, "defaults", root.faults)), tiers)

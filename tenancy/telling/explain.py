@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import yaml
 
 from tenancy.document import join
+from tenancy.loading import compose_yaml
 from tenancy.policy import Policy
 from tenancy.telling.facts import facts
 
@@ -51,7 +52,7 @@ def _paths(word: str, tenant: str, tier: str, lines: Mapping[str, int]) -> Itera
 def lines_of(source: str) -> dict[str, int]:
     """Path to line of every key in a text that is known to be YAML."""
     lines: dict[str, int] = {}
-    root = yaml.compose(source, Loader=yaml.SafeLoader)
+    root = compose_yaml(source)
     if root is not None:
         _note(root, "", lines)
     return lines

@@ -65,6 +65,9 @@ CHAT_FAULTS = (
     Fault("n", 0, API, None),
     Fault("stream_options", {"include_usage": True}, API, "stream_options"),
     Fault("cache_salt", "", API, "cache_salt"),
+    Fault("cache_salt", "s" * 129, API, "cache_salt"),
+    Fault("cache_salt", "a@b", API, "cache_salt"),
+    Fault("cache_salt", "a\\b", API, "cache_salt"),
     Fault("priority", "high", PARSER, "body.priority"),
     Fault("kv_transfer_params", "some", PARSER, "body.kv_transfer_params"),
 )

@@ -89,6 +89,29 @@ def test_every_fault_of_a_configuration_is_told(tmp_path: Path, capsys: pytest.C
     assert "No such file" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n"])
+def test_an_empty_configuration_is_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """A file that is being written looks like that; what is to say nothing is written {}."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text(text)
+    assert main(["config", "check", str(config)]) == 1
+    assert "is empty" in capsys.readouterr().out
+    config.write_text("{}")
+    assert main(["config", "check", str(config)]) == 0
+
+
+def test_the_list_of_pods_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its place; a gateway would start without those pods."""
+    config, pods = tmp_path / "hearth.yaml", tmp_path / "pods.yaml"
+    config.write_text("discovery: {file: {path: pods.yaml}}\n")
+    for text, fault in (("[http://a:1, b]", "pods[1]: must be a URL"), ("", "lists nothing"), ("{", "not YAML")):
+        pods.write_text(text)
+        assert main(["config", "check", str(config)]) == 1
+        assert capsys.readouterr().out.startswith(f"{pods}: {fault}")
+    pods.write_text("[http://a:1]")
+    assert main(["config", "check", str(config)]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "variables", "told"),
     [

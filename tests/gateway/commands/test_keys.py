@@ -7,6 +7,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.identity.key_folder import PREFIX
+from gateway.identity.load import read_file
 
 
 @pytest.fixture
@@ -43,7 +44,8 @@ def test_a_life_of_keys(policy: Path, capsys: pytest.CaptureFixture[str]) -> Non
     rows = [line.split() for line in listed.splitlines()]
     assert rows[0] == ["TENANT", "ID", "GROUP", "USER", "UNTIL"]
     assert sorted(row[3] for row in rows[1:]) == ["ann", "ann"]
-    assert sorted(row[4][:1] for row in rows[1:]) == ["2", "r"]
+    assert sorted(row[4][:1] for row in rows[1:]) == ["2", "n"]
+    assert sorted(row[4] for row in rows[1:])[1] == "never"
     assert key.strip() not in listed
 
     assert run(capsys, "revoke", "legal", "k1")[0] == 0
@@ -70,7 +72,10 @@ def test_a_key_may_be_made_for_a_while(policy: Path, capsys: pytest.CaptureFixtu
         (("revoke", "legal", "k9"), "there is no key `legal/k9`"),
         (("rotate", "legal", "k9"), "there is no key `legal/k9`"),
         (("new", "../x"), "must be at most 128 printable characters without `/`"),
-        (("new", "legal", "--for", "soon"), "must be a number of s, m, h, d or w"),
+        (("new", "legal", "--for", "soon"), "--for soon: must be a number of s, m, h, d or w"),
+        (("new", "legal", "--for", "90"), "--for 90: must be a number of s, m, h, d or w"),
+        (("new", "legal", "--id", "a/b"), "--id a/b: must be at most 128 printable characters"),
+        (("new", "legal", "--group", "nobody"), "--group nobody: `nobody` is no group of `legal` in"),
         (("new", "stranger"), "`stranger` is no tenant of"),
         (("list", "--dir", "/nowhere"), "there is no folder `/nowhere`"),
         (("list", "--policy", "/nowhere"), "No such file"),
@@ -83,6 +88,54 @@ def test_what_cannot_be_done_is_told(
     status, out, err = run(capsys, *words)
     assert (status, out) == (1, "")
     assert told in err
+
+
+def test_a_group_must_be_one_of_its_tenant(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own groups, or those of `defaults`; a key of another would keep the gateway from starting."""
+    policy.write_text(
+        "auth: {keys_dir: keys}\n"
+        "defaults: {groups: {interns: {rpm: 5}}}\n"
+        "tenants: {legal: {groups: {partners: {rpm: 9}}}, search:}\n"
+    )
+    assert run(capsys, "new", "legal", "--group", "partners")[0] == 0
+    assert run(capsys, "new", "search", "--group", "interns")[0] == 0
+    status, out, err = run(capsys, "new", "legal", "--group", "interns")
+    assert (status, out) == (1, "")
+    assert "`interns` is no group of `legal` in" in err
+    assert "(there are partners)" in err
+    assert len(read_file(policy, {}, None).keys) == 2
+
+
+def test_a_key_whose_group_is_gone_cannot_be_rotated(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The new one would be as bad as the old one."""
+    file = policy.parent / "keys" / "legal" / "k1"
+    file.parent.mkdir()
+    file.write_text("0" * 64 + " group=gone\n")
+    status, out, err = run(capsys, "rotate", "legal", "k1")
+    assert (status, out) == (1, "")
+    assert "`gone` is no group" in err
+
+
+def test_a_folder_alone_cannot_check_a_group(
+    policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The key is made, with a line that says what was not looked at; with a policy beside it is."""
+    folder = ("--dir", str(policy.parent / "keys"))
+    assert run(capsys, "new", "legal", "--group", "x", *folder)[0] == 1
+    monkeypatch.delenv("HEARTH_POLICY")
+    status, _, err = run(capsys, "new", "legal", "--group", "x", *folder)
+    assert status == 0
+    assert "no policy was named" in err
+
+
+def test_the_folder_is_beside_its_policy(
+    policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever the command is typed."""
+    policy.write_text("auth: {keys_dir: keys}\ntenants: {legal: {}}\n")
+    monkeypatch.chdir("/")
+    assert run(capsys, "new", "legal", "--id", "k1")[0] == 0
+    assert (policy.parent / "keys" / "legal" / "k1").is_file()
 
 
 def test_it_must_know_which_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,10 @@ def test_an_empty_list_is_written() -> None:
     ("text", "words"),
     [
         ("pods: [http://a:1", "not YAML"),
+        ("pods: [http://a:1]\npods: [http://b:1]", "`pods` stands twice"),
+        ("pods: &a [*a]", "within what it names"),
+        ("pods: 2026-02-30", "not YAML"),
+        ("pods: " + "[" * 5000, "nested too deeply"),
         ("pod: [http://a:1]", "pod: unknown key"),
         ("[{uri: http://a:1}]", r"pods\[0\]: uri: is no fact of a pod"),
         ("[http://a:1, a]", r"pods\[1\]: must be a URL"),

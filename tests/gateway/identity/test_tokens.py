@@ -143,6 +143,26 @@ def test_a_signature_that_is_wrong_is_refused() -> None:
     assert "not accepted" in refusal(token("RS512"), TokenRules(RULES.issuer, RULES.audiences, "team"))
 
 
+@pytest.mark.parametrize("kty", MAKERS)
+@pytest.mark.parametrize("appended", ["=", "==", "====", "\n", " ", "!", "%3D", "A", "\u00e9"])
+def test_a_token_has_one_writing(kty: str, appended: str) -> None:
+    """Nothing behind any of its parts, and nothing in front: each writing would be verified and remembered."""
+    shown = token({"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[kty], kty, kty)
+    parts = shown.split(".")
+    refusal(appended + shown)
+    for at in range(3):
+        refusal(".".join([*parts[:at], parts[at] + appended, *parts[at + 1 :]]))
+
+
+def test_the_last_bits_of_a_signature_count() -> None:
+    """A signature of 256 bytes leaves four bits of its last character without a meaning: they are 0."""
+    shown = token()
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    assert letters.index(shown[-1]) % 16 == 0
+    for bits in range(1, 16):
+        refusal(shown[:-1] + letters[letters.index(shown[-1]) + bits])
+
+
 def test_a_huge_token_is_not_looked_at() -> None:
     """However good."""
     assert "too long" in refusal(token(padding="x" * LONGEST_TOKEN))

@@ -14,13 +14,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway.warmth.redis_bridge import AWAY, BACK
 from simulator.faults import NO_FAULT
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from tests.gateway.running import Running, serving
 from tests.gateway.test_serving import CHAT, SLOW, SLUGGISH, asked, cut_short, first_byte, write_policy
 from tests.gateway.test_tls import make_certificate
-from tests.gateway.warmth.redis_servers import free_port
+from tests.gateway.warmth.redis_servers import free_port, redis_server
 from tests.sources import ROOT
 
 THREE = ("--processes", "3")
@@ -292,3 +293,26 @@ async def test_what_cannot_start_says_so_once(pod: SimulatedPod, tmp_path: Path)
     anywhere = ("--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off", "--pod", pod.url)
     said = await refused(*anywhere, *THREE, "--tls-cert", str(files.cert), "--tls-key", str(files.key))
     assert said.count("hearth: tls: ") == 1
+
+
+async def test_a_healthy_start_and_a_lost_redis_are_quiet(tmp_path: Path, pod: SimulatedPod) -> None:
+    """Workers come before the process they connect to: no warning. A Redis that all of them lose: one, and one line
+    when it is back.
+    """
+    (tmp_path / "policy.yaml").write_text("auth: {default_tenant: a}\ntenants: {a: {rpm: 1000}}\n")
+    async with redis_server(tmp_path) as redis:
+        (tmp_path / "hearth.yaml").write_text(
+            f'policy: policy.yaml\nredis: {redis.url}\ndiscovery: {{redis: true, static: {{pods: ["{pod.url}"]}}}}\n'
+        )
+        async with serving("--config", str(tmp_path / "hearth.yaml"), *THREE) as gateway:
+            for number in (1, 2, 3):
+                await gateway.until("warmed by the past of other gateways", worker=number)
+            assert [line for line in gateway.lines if line["level"] in ("warning", "error")] == []
+            for times in (1, 2):
+                await redis.kill()
+                await gateway.until(AWAY)
+                await redis.start()
+                await gateway.until(BACK)
+                lines = [line for line in gateway.lines if line["level"] == "warning"]
+                assert [line["message"] for line in lines] == [AWAY] * times
+                assert sum("back" in line["message"] for line in gateway.lines) == times

@@ -12,6 +12,7 @@ import pytest
 from gateway.proxy.client.front import Identify
 from gateway.spine.room import Room
 from routing.placement import Placement
+from routing.reading.terms import salt_of
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router
@@ -82,7 +83,7 @@ async def test_a_body_says_what_its_tenant_may() -> None:
         rig.pod.plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat(model="gpt", max_tokens=99, cache_salt="x"))).status == 200
         sent = rig.pod.questions[0].json()
-        assert (sent["model"], sent["max_tokens"], sent["cache_salt"]) == (MODEL, 7, "t's")
+        assert (sent["model"], sent["max_tokens"], sent["cache_salt"]) == (MODEL, 7, salt_of("t's"))
         client = await rig.client()
         listed = (await client.ask("/v1/models")).json()["data"]
         assert [card["id"] for card in listed] == [MODEL, "gpt"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.warmth import redis_bridge
-from gateway.warmth.redis_bridge import FIELD, KEY, RedisBridge, read_id, write_id
+from gateway.warmth.redis_bridge import AWAY, BACK, FIELD, KEY, RedisBridge, read_id, write_id
 from tests.gateway.warmth.exchange import Host, Worker, alike, host, until
 from tests.gateway.warmth.redis_servers import Server, redis_server
 from tests.routing.engines import TALK, ask, place, serve
@@ -236,6 +236,23 @@ async def test_foreign_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> Non
         await redis.say("CONFIG", "SET", "maxmemory", "0")
         await until(lambda: alike(one, other))
         held.release(one.now_s())
+
+
+async def test_a_loss_is_warned_of_once(tmp_path: Path) -> None:
+    """Two connections lose the same Redis, and try again many times: one warning, and one line when both are back."""
+
+    def said(words: str) -> list[str]:
+        return [line[0] for line in here.said.lines if line[1] == words]
+
+    async with redis_server(tmp_path) as redis, host(tmp_path / "a", redis.url) as here:
+        for times in (1, 2):
+            await until(lambda: connected(here))
+            await redis.kill()
+            await until(lambda: not connected(here))
+            await redis.start()
+            await until(lambda: connected(here))
+            assert said(AWAY) == ["warning"] * times
+            assert said(BACK) == ["info"] * times
 
 
 async def test_no_password_is_ever_said(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from routing.reading import read_request
+from routing.reading.once import SMALL
 from routing.refusal import Reason, Refused
 from routing.request import Api
 
@@ -21,7 +22,7 @@ NO_JSON: list[tuple[bytes, str]] = [
     (b"", "empty"),
     (b" \n", "empty"),
     (b"{", "truncated"),
-    (b'{"model": "m"', "truncated"),
+    (b'{"model": "m"', "truncated, it ends after byte 13"),
     (b"hello", "invalid character"),
     (b'{"model": "m"} {}', "trailing characters"),
     (b'{"model": "m",}', "trailing comma"),
@@ -88,7 +89,13 @@ WRONG: list[tuple[Api, dict[str, Any], str, str]] = [
     (Api.CHAT, {"n": 0}, "n", "expected `integer` >= 1"),
     (Api.CHAT, {"n": 16385}, "n", "expected `integer` <= 16384"),
     (Api.CHAT, {"n": 10**40}, "n", "16384"),
-    (Api.CHAT, {"max_tokens": -1}, "max_tokens", ">= 0"),
+    (Api.CHAT, {"max_tokens": -1}, "max_tokens", ">= 1"),
+    (Api.CHAT, {"max_tokens": 0}, "max_tokens", ">= 1"),
+    (Api.CHAT, {"max_completion_tokens": 0}, "max_completion_tokens", ">= 1"),
+    (Api.RESPONSES, {"max_output_tokens": 0}, "max_output_tokens", ">= 1"),
+    (Api.MESSAGES, {"max_tokens": 0}, "max_tokens", ">= 1"),
+    (Api.COMPLETIONS, {"max_tokens": 0}, "max_tokens", "0 is for a completion with `echo`"),
+    (Api.COMPLETIONS, {"max_tokens": 0, "echo": False}, "max_tokens", "`echo`"),
     (Api.CHAT, {"max_tokens": 2**31}, "max_tokens", "<= 2147483647"),
     (Api.CHAT, {"max_tokens": "10"}, "max_tokens", "got `string`"),
     (Api.CHAT, {"max_completion_tokens": 1.5}, "max_completion_tokens", "got `float`"),
@@ -122,6 +129,14 @@ def test_a_wrong_field_is_named(api: Api, fields: dict[str, Any], param: str, wo
     assert words in refused.message
     assert f"`{param}`" in refused.message
     assert not re.search(r"\b(str|int|bool)\b", refused.message)
+
+
+@pytest.mark.parametrize(("api", "fields", "param", "words"), WRONG)
+def test_a_wrong_field_of_a_large_body_is_named_alike(api: Api, fields: dict[str, Any], param: str, words: str) -> None:
+    """Large bodies are decoded otherwise; the refusal is the same."""
+    refused = refusal(json.dumps({"model": "m"} | fields | {"user": "u" * SMALL}).encode(), api)
+    assert (refused.reason, refused.param) == (Reason.BAD_REQUEST, param)
+    assert words in refused.message
 
 
 @pytest.mark.parametrize("body", [{}, {"model": None}, {"model": ""}])

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.reading import Reading, read_request
+from routing.reading.once import SMALL
 from routing.refusal import Refused
 from routing.request import Api
 from tests.routing.reading.wire import texts
@@ -63,24 +64,33 @@ members = st.lists(
     st.tuples(st.just("model"), st.sampled_from(["a", "b", "c"]))
     | st.tuples(st.just("stream"), st.booleans())
     | st.tuples(st.just("n"), st.integers(1, 9))
-    | st.tuples(st.just("max_tokens"), st.integers(0, 9))
+    | st.tuples(st.just("max_tokens"), st.integers(1, 9))
     | st.tuples(st.just("session_id"), st.sampled_from(["s", "t"]))
     | st.tuples(st.just("Model"), st.integers()),
     max_size=8,
 )
 
 
-@given(members, st.lists(st.booleans(), min_size=80, max_size=80))
-def test_what_we_read_is_what_the_engine_reads(fields: list[tuple[str, Any]], escapes: list[bool]) -> None:
-    """Repeated names (the last counts) and escaped ones are read as Python's own `json` reads them, as vLLM does."""
-    fields = [("model", "z"), *fields]
+@given(members, st.lists(st.booleans(), min_size=80, max_size=80), st.sampled_from([0, SMALL]))
+def test_what_we_read_is_what_the_engine_reads(
+    fields: list[tuple[str, Any]], escapes: list[bool], padding: int
+) -> None:
+    """Escaped names are read as Python's own `json` reads them, as vLLM does; repeated ones are refused."""
+    fields = [("model", "z"), *fields, ("user", "u" * padding)]
     raw = (
         "{"
         + ",".join(f'"{spelled(name, escapes[at:])}":{json.dumps(value)}' for at, (name, value) in enumerate(fields))
         + "}"
     )
     engine = json.loads(raw)
-    request = read(Api.CHAT, raw.encode()).request
+    names = [name for name, _ in fields]
+    repeated = [name for name in names if names.count(name) > 1]
+    reading = read_or_refused(Api.CHAT, raw.encode())
+    if isinstance(reading, Refused):
+        assert reading.param in repeated
+        return
+    assert set(repeated) <= ({"Model"} if padding else set())
+    request = reading.request
     assert request.model == engine["model"]
     assert request.stream == engine.get("stream", False)
     assert request.sequences == engine.get("n", 1)

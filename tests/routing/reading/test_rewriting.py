@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from routing.reading import Reading, read_request
 from routing.reading.rewriting import NOT_THE_CLIENTS
+from routing.refusal import Refused
 from routing.request import Api
 from tests.routing.reading.wire import Json, texts
 
@@ -46,8 +47,8 @@ def test_what_is_not_the_clients_is_taken_out(name: str, value: object, api: Api
 
 
 def test_no_spelling_slips_through() -> None:
-    """Escaped and repeated names are the names they spell; the same word further in is none of ours."""
-    raw = b'{"model":"m","kv_tr\\u0061nsfer_params":{"a":1},"priority":1,"priority":2,"metadata":{"priority":3}}'
+    """Escaped names are the names they spell; the same word further in is none of ours."""
+    raw = b'{"model":"m","kv_tr\\u0061nsfer_params":{"a":1},"priority":1,"metadata":{"priority":3}}'
     assert json.loads(read(raw).body) == {"model": "m", "metadata": {"priority": 3}}
 
 
@@ -95,12 +96,12 @@ def test_a_client_that_asks_for_usage_is_left_alone() -> None:
 
 
 def test_escaped_and_repeated_options_are_seen() -> None:
-    """An escaped `stream_options` is not doubled by ours, and the last of two counts as it does on the engine."""
+    """An escaped `stream_options` is not doubled by ours, and of two neither counts."""
     escaped = b'{"model":"m","stream":true,"stream\\u005foptions":{"include_usage":false}}'
     assert json.loads(read(escaped).body) == {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     twice = b'{"model":"m","stream":true,"stream_options":{"include_usage":true},"stream_options":null}'
-    assert read(twice).usage_added
-    assert json.loads(read(twice).body)["stream_options"] == {"include_usage": True}
+    with pytest.raises(Refused, match="`stream_options` stands twice"):
+        read(twice)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +141,17 @@ keys = st.sampled_from([*NOT_THE_CLIENTS, "temperature", "user", "metadata", "\u
 def test_any_body_stays_the_json_it_was(
     fields: list[tuple[str, Any]], stream: bool, escape: bool, indent: int | None
 ) -> None:
-    """Whatever a body holds, repeated names included, the pod reads what the client wrote, with our two changes."""
+    """Whatever a body holds, the pod reads what the client wrote, with our two changes; repeated names are refused."""
     members = [("model", "m"), ("stream", stream), *fields]
     raw = b"{" + b", ".join(
         json.dumps(name, ensure_ascii=escape).encode() + b": " + json.dumps(value, indent=indent).encode()
         for name, value in members
     ) + b"}"  # fmt: skip
     expected = {name: value for name, value in json.loads(raw).items() if name not in NOT_THE_CLIENTS}
+    if len(dict(members)) < len(members):
+        with pytest.raises(Refused, match="stands twice"):
+            read(raw)
+        return
     if stream:
         expected["stream_options"] = {"include_usage": True}
     assert json.loads(read(raw).body) == expected

@@ -1,6 +1,7 @@
 """Bodies read under terms: other names of models, a bound on answers, a cache of one's own, sessions apart."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.reading import read_request
-from routing.reading.terms import PlainTerms
+from routing.reading.terms import PlainTerms, salt_of
+from routing.refusal import Refused
 from routing.request import Api
 from tests.routing.reading.wire import Json
 
@@ -29,7 +31,7 @@ def sent(api: Api, body: Json, terms: PlainTerms) -> Any:
         (Api.CHAT, {"max_tokens": 3, "max_completion_tokens": 99}, {"max_tokens": 3, "max_completion_tokens": 8}),
         (Api.COMPLETIONS, {}, {"max_tokens": 8}),
         (Api.COMPLETIONS, {"max_tokens": None}, {"max_tokens": 8}),
-        (Api.COMPLETIONS, {"max_tokens": 0}, {"max_tokens": 0}),
+        (Api.COMPLETIONS, {"max_tokens": 0, "echo": True}, {"max_tokens": 0, "echo": True}),
         (Api.RESPONSES, {"max_tokens": 9}, {"max_tokens": 9, "max_output_tokens": 8}),
         (Api.RESPONSES, {"max_output_tokens": 9}, {"max_output_tokens": 8}),
         (Api.MESSAGES, {"max_tokens": 9}, {"max_tokens": 8}),
@@ -77,12 +79,27 @@ def test_trust_domains_share_no_warmth(api: Api) -> None:
     """The engine is told the domain as its salt, whatever the client says, and our own hashes differ as well."""
     body = {"model": "m", "messages": HI, "prompt": "x" * 999, "input": "x" * 999, "query": "x" * 999}
     one, other = (PlainTerms("t", trust_domain=domain) for domain in ("one", 'o"ther'))
-    assert sent(api, body | {"cache_salt": "one"}, other)["cache_salt"] == 'o"ther'
+    salts = [sent(api, body | {"cache_salt": "one"}, terms)["cache_salt"] for terms in (one, other)]
+    assert salts == [salt_of("one"), salt_of('o"ther')]
+    assert len({"one", *salts}) == 3
     raw = json.dumps(body).encode()
     seeds = {
         read_request(api, raw, request_id="r", terms=terms).request.prompt.seed for terms in (one, other, PlainTerms())
     }
     assert len(seeds) == 3
+
+
+@pytest.mark.parametrize("name", ["acme", "a@b", "a\\b", "n" * 128, "\u00e4\u00f6", "hearth-x", '"'])
+def test_every_name_makes_a_salt_that_engines_take(name: str) -> None:
+    """Engines reject salts of more than 128 characters and those with `@`, `/`, a backslash or NUL."""
+    salt = sent(Api.CHAT, {"model": "m", "messages": HI}, PlainTerms("t", trust_domain=f"tenant:{name}"))["cache_salt"]
+    assert re.fullmatch(r"[a-z0-9-]{1,128}", salt)
+    assert salt != salt_of(f"domain:{name}")
+
+
+def test_every_gateway_makes_the_same_salt() -> None:
+    """A salt that changed with a version or a process would leave all prefixes of a fleet cold."""
+    assert salt_of("tenant:acme") == "hearth-cef41eed96b2cb03f04f8adef1c9def6bca304e15938aed6320ae022aa3f2ba4"
 
 
 def test_what_leaves_nothing_in_a_cache_needs_no_salt() -> None:
@@ -108,7 +125,7 @@ nested = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
     max_leaves=6,
 )
-limits = st.none() | st.integers(0, 20)
+limits = st.none() | st.integers(1, 20)
 
 
 @given(
@@ -124,18 +141,22 @@ limits = st.none() | st.integers(0, 20)
 def test_no_spelling_evades_its_terms(
     fields: list[tuple[str, Any]], stream: bool, spelled: bool, indent: int | None
 ) -> None:
-    """Names that repeat, stand further in or are spelled with escapes: the pod reads what the terms say, and once."""
+    """Names that stand further in or are spelled with escapes: the pod reads what the terms say. None may repeat."""
     members = [("model", "gpt"), ("stream", stream), *fields]
     raw = b"{" + b", ".join(
         (_escaped(name) if spelled else json.dumps(name).encode()) + b" : " + json.dumps(value, indent=indent).encode()
         for name, value in members
     ) + b"}\n"  # fmt: skip
     terms = PlainTerms("t", {"gpt": "qwen"}, output_cap=8, trust_domain="d")
+    if len(dict(members)) < len(members):
+        with pytest.raises(Refused, match="stands twice"):
+            read_request(Api.CHAT, raw, request_id="r", terms=terms)
+        return
     reading = read_request(Api.CHAT, raw, request_id="r", terms=terms)
     pairs = json.loads(reading.body, object_pairs_hook=lambda pairs: pairs)
     body, said = dict(pairs), json.loads(raw)
     assert [name for name, _ in pairs].count("cache_salt") == [name for name, _ in pairs].count("model") == 1
-    assert (body["model"], body["cache_salt"]) == ("qwen", "d")
+    assert (body["model"], body["cache_salt"]) == ("qwen", salt_of("d"))
     given_limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
     assert given_limits
     assert all(limit <= 8 for limit in given_limits)

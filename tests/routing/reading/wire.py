@@ -17,7 +17,7 @@ Json = dict[str, Any]
 def canonical(api: Api, body: Json) -> bytes:
     """The canonical prompt of a body."""
     out: list[bytes] = []
-    DECODERS[api].decode(json.dumps(body)).write(out)
+    DECODERS[api].decode(json.dumps(body).encode())[0].write(out)
     return b"".join(out)
 
 
