@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cascade.computable import file_faults
 from cascade.ladder import ALL_ABILITIES, Ability, Window
 from cascade.ladder_file import LadderFile
 from cascade.ladder_json import BadLadderFile, read_ladder_file
@@ -96,11 +97,14 @@ def ladder_entry(table: Table) -> LadderEntry | None:
 def _ladder_file(value: object) -> LadderFile:
     path = file(value)
     try:
-        return read_ladder_file(path.read_bytes())
+        found = read_ladder_file(path.read_bytes())
     except OSError as error:
         raise Wrong(f"`{path}` cannot be read: {error.strerror}") from None
     except BadLadderFile as bad:
         raise Wrong(f"`{path}` is no calibration: {'; '.join(bad.faults)}") from None
+    if faults := tuple(file_faults(found)):
+        raise Wrong(f"`{path}` cannot hold at work: {'; '.join(faults)}")
+    return found
 
 
 def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:
