@@ -76,6 +76,8 @@ class Ladder:
     whole: bool = False
     """Whether answers that come whole are judged whole."""
     file: LadderFile | None = None
+    uncalibrated: float = 0.0
+    """Without a file: the share of requests that begin at the lowest rung; the others begin at the top."""
 
     @property
     def judges(self) -> bool:

@@ -43,14 +43,17 @@ def start_rung(
 ) -> int | None:
     """Where to begin among the open rungs; None where none is open.
 
-    Without calibration, or where its promise is not made, this is the top of them: quality goes first until there is
-    evidence. A ladder file of the prompt stage decides each rung by the prompt; a later stage begins at the lowest rung
-    of which anything may be kept. `draw` is that of `judge`.
+    Without calibration the ladder says which share begins at the lowest; where a promise is not made this is the top of
+    them: quality goes first until there is evidence. A ladder file of the prompt stage decides each rung by the prompt;
+    a later stage begins at the lowest rung of which anything may be kept. `draw` in [0, 1) is that of `judge`, and
+    decides without calibration.
     """
     if not rungs:
         return None
     file = ladder.file
-    if file is None or not file.is_promised:
+    if file is None:
+        return rungs[0] if draw < ladder.uncalibrated else rungs[-1]
+    if not file.is_promised:
         return rungs[-1]
     for at in rungs[:-1]:
         if file.stage is Stage.PROMPT:

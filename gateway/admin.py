@@ -18,6 +18,8 @@ from gateway.config.secret import Secret
 from gateway.config.words import pod_url
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import Watcher
+from gateway.ladders.ladders import Ladders
+from gateway.ladders.view import show_ladders
 from gateway.others import ByEngine, own_load
 from gateway.ports import answer_json, reads_bodies
 from gateway.quotas.quotas import Quotas
@@ -43,6 +45,7 @@ class Admin:
     theirs: Callable[[], ByEngine] = dict
     """What others have on our engines."""
     quotas: Quotas | None = None
+    ladders: Ladders | None = None
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,6 +65,7 @@ def admin_app(admin: Admin) -> web.Application:
             web.post("/reload", _bound(admin, _reload)),
             web.get("/config", _bound(admin, _config)),
             web.get("/limits", _bound(admin, _limits)),
+            web.get("/ladders", _bound(admin, _ladders)),
         ]
     )
     return app
@@ -178,6 +182,10 @@ async def _limits(admin: Admin, request: web.Request) -> web.Response:
     most = 100 if most is None else min(most, MOST_SHOWN)
     quotas = admin.quotas
     return answer_json({"accounts": show_accounts(quotas, request.query.get("tenant"), most) if quotas else []})
+
+
+async def _ladders(admin: Admin, _: web.Request) -> web.Response:
+    return answer_json({"ladders": show_ladders(admin.ladders) if admin.ladders else []})
 
 
 async def _reload(admin: Admin, _: web.Request) -> web.Response:

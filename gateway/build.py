@@ -75,7 +75,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     waits = settings.timeouts
     room = Room(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
     quotas = make_quotas(router, prices, room, clock=clock, draw=draw)
-    ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock)
+    ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock, say=say, warns=host.number <= 1)
     canaries = make_canaries(settings.canaries, router, say, clock)
     passage = Passage(
         router,

@@ -131,6 +131,7 @@ def small_apps(gateway: Gateway, reload: Reload, token: Secret | None) -> tuple[
         token=token,
         theirs=gateway.others.load,
         quotas=gateway.quotas,
+        ladders=gateway.ladders,
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 

@@ -47,7 +47,7 @@ def settings(folder: Path, pods: list[str], extra: dict[str, object] | None = No
 
 def _ladder(folder: Path, name: str) -> dict[str, object]:
     threshold, grey, hold_back = LADDERS[name]
-    promise, evidence = Promise(0.01, 0.95), Evidence(1000, "sha256:0", kept=1.0)
+    promise, evidence = Promise(0.01, 0.95), Evidence(1000, "sha256:0", kept=float(threshold == KEEPS))
     cuts = (Cut(0, ANY_BUCKET, threshold, grey),)
     file = LadderFile(("small", "big"), "margin", Stage.WINDOW, promise, evidence, cuts, is_promised=True)
     (folder / f"{name}.json").write_bytes(write_ladder_file(file))

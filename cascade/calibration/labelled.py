@@ -52,9 +52,9 @@ class Labelled:
     """The signals that are of the prompt, not of an answer."""
 
     def usual_signal(self) -> str:
-        """The one that is taken unless another is asked for."""
-        ofanswers = [name for name in self.signals if name not in self.of_prompts] or list(self.signals)
-        return next((name for name in PREFERRED if name in ofanswers), ofanswers[0] if ofanswers else EASE)
+        """Return the signal that is taken unless another is asked for: one that the gateway computes at work."""
+        ofanswers = [name for name in self.signals if name not in self.of_prompts]
+        return next((name for name in PREFERRED if name in ofanswers), EASE)
 
     def usual_stage(self, signal: str) -> Stage:
         """When that signal is known, as far as its column tells."""

@@ -53,8 +53,13 @@ def read_labelled(raw: bytes, models: Sequence[str] = ()) -> Labelled:
     text = _unpacked(raw)
     lines = list(_json_lines(text) if text.lstrip()[:1] == "{" else _csv_lines(text))
     found = list(dict.fromkeys(model for line in lines for name, model in line.by_model if name == "score"))
-    faults = [f"model `{model}`: has no scores; there are {', '.join(found)}" for model in models if model not in found]
+    faults = [
+        f"model `{model}`: has no scores; there are {', '.join(found) or 'none'}"
+        for model in models
+        if model not in found
+    ]
     rungs = tuple(models) or tuple(found)
+    faults += [f"model `{model}`: is named twice" for model in dict.fromkeys(rungs) if rungs.count(model) > 1]
     if len(rungs) < 2:
         faults.append("a ladder needs the scores of two models or more: columns `score@MODEL`")
     if not lines:
@@ -145,7 +150,8 @@ def _members(raw: bytes) -> Iterator[bytes]:
 
 def _json_lines(text: str) -> Iterator[Cells]:
     """{"bucket", "prompt", "input_tokens", SIGNAL, "rungs": {MODEL: {"score", "output_tokens", "cost", SIGNAL}}}"""
-    for number, line in enumerate(text.splitlines(), start=1):
+    # JSON text may hold U+2028 and other ends of lines that only `splitlines` knows.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -163,12 +169,31 @@ def _csv_lines(text: str) -> Iterator[Cells]:
     rows = csv.DictReader(io.StringIO(text, newline=""))
     try:
         columns = list(rows.fieldnames or ())
+        if faults := _column_faults(columns):
+            raise BadLabels(faults)
         by_routellm = [name for name in columns if f"{name}_response" in columns]
+        has_scores = bool(by_routellm) or any(name.startswith("score@") for name in columns)
         for row in rows:
             cells = {name: cell for name, cell in row.items() if name is not None}
+            if has_scores and any(row.get(None) or ()):  # where DictReader puts what has no column
+                raise BadLabels([f"line {rows.line_num}: has more cells than there are columns; is a comma unquoted?"])
             yield _routellm(rows.line_num, cells, by_routellm) if by_routellm else _cells(rows.line_num, cells)
     except csv.Error as fault:
-        raise BadLabels([f"line {rows.line_num}: no CSV: {fault}"]) from None
+        if "field limit" in str(fault):
+            words = f"a field has more than {csv.field_size_limit():,} characters; give long prompts as JSON lines"
+            raise BadLabels([f"line {rows.line_num + 1}: {words}"]) from None
+        raise BadLabels([f"line {rows.line_num + 1}: no CSV: {fault}"]) from None
+
+
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""Other than the comma, of which no column can be read."""
+
+
+def _column_faults(columns: Sequence[str]) -> list[str]:
+    for mark, words in SEPARATORS.items():
+        if len(columns) == 1 and mark in columns[0] and "@" in columns[0]:
+            return [f"line 1: columns are separated by {words}, and must be by commas"]
+    return [f"line 1: column `{name}` stands twice" for name in dict.fromkeys(columns) if columns.count(name) > 1]
 
 
 def _cells(number: int, row: Mapping[str, object]) -> Cells:

@@ -6,9 +6,9 @@ or least values over tokens, never sums, so that long answers look no worse for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import exp, isfinite, log, nan
+from math import exp, inf, isfinite, log, nan
 
 LOW = 0.1
 """The quantile that stands for the doubtful tokens of an answer."""
@@ -45,6 +45,16 @@ class Signals:
 
 SIGNALS = tuple(field.name for field in fields(Signals) if field.name != "tokens")
 """What may be calibrated on, by name."""
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    "margin": (0.0, 1.0),
+    "low_margin": (0.0, 1.0),
+    "mean": (-inf, 0.0),
+    "low": (-inf, 0.0),
+    "least": (-inf, 0.0),
+    "entropy": (-inf, 0.0),
+}
+"""The least and the greatest value of each signal."""
 
 
 def read_signals(tokens: Iterable[Token]) -> Signals:

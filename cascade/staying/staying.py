@@ -5,6 +5,11 @@ cannot break what was promised, only give up savings. How far above the floor th
 `pace` x (worse - allowed), as in adaptive conformal inference (Gibbs and Candes, 2021): while it is below its ceiling,
 the mean of what shadows saw is at most allowed + ceiling / (pace x shadows), whatever the traffic does, given that
 stricter thresholds help at all. At the ceiling, or when the alarm rings, nothing is kept any more.
+
+A threshold never rises past the greatest value of its signal: from there on a falling share of the answers at that
+value is kept, so that shadows go on. A rung that keeps nothing all the same has no shadows that could lower its
+threshold. Its answers that are judged and not kept lower it (`ease`): they lose nothing, and so count as `allowed` less
+than is allowed. In the bound above they count as shadows.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+from cascade.computable import range_of
 from cascade.ladder_file import Cut, LadderFile
 from cascade.staying.alarm import Alarm
 
@@ -76,20 +82,34 @@ class Staying:
         self._steps[rung] = min(CEILING, max(0.0, self._steps[rung] + PACE * (worse - self.allowed)))
         self._correct()
 
+    def ease(self, rung: int) -> None:
+        """Lower the rung's correction by one answer that was judged, not kept, and so lost nothing.
+
+        Only for a rung that keeps nothing (`keeping.py`): one that keeps some has shadows.
+        """
+        if self.alarm or not self._steps[rung]:
+            return
+        self._steps[rung] = max(0.0, self._steps[rung] - PACE * self.allowed)
+        self._correct()
+
     def _correct(self) -> None:
         if self.alarm:
             self._corrected = replace(self._calibrated, is_promised=False)
             return
-        cuts = tuple(_raised(cut, self._steps[cut.rung]) for cut in self._calibrated.cuts)
+        greatest = range_of(self._calibrated.signal)[1]
+        cuts = tuple(_raised(cut, self._steps[cut.rung], greatest) for cut in self._calibrated.cuts)
         self._corrected = replace(self._calibrated, cuts=cuts)
 
 
-def _raised(cut: Cut, steps: float) -> Cut:
+def _raised(cut: Cut, steps: float, greatest: float) -> Cut:
     if not steps:
         return cut
     if cut.threshold == inf:
         return replace(cut, edge_share=cut.edge_share * (1.0 - steps / CEILING))
-    return replace(cut, threshold=cut.threshold + steps * _step(cut), edge=None, edge_share=0.0)
+    threshold = cut.threshold + steps * _step(cut)
+    if cut.threshold <= greatest < threshold:
+        return replace(cut, threshold=inf, edge=greatest, edge_share=1.0 - steps / CEILING)
+    return replace(cut, threshold=threshold, edge=None, edge_share=0.0)
 
 
 def _step(cut: Cut) -> float:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from cascade.calibration.at_work import are_buckets_unproven, bucket_faults, signal_faults, value_faults
 from cascade.calibration.calibrate import Calibration, Subject, calibrate
 from cascade.calibration.examples import Example
 from cascade.calibration.labelled import Labelled, Tariff, examples_of
@@ -16,7 +18,8 @@ from cascade.calibration.replay import replay
 from cascade.calibration.telling import tell_file, tell_replay
 from cascade.ladder import Price, Window
 from cascade.ladder_file import LadderFile, Promise, Stage
-from cascade.ladder_json import BadLadderFile, read_ladder_file, write_ladder_file
+from cascade.ladder_json import SMALLEST_SHARE, BadLadderFile, read_ladder_file, write_ladder_file
+from cascade.starting import EASE
 from gateway.commands.spent import read_spent, tell_spent
 from gateway.config.models import ModelEntry
 from gateway.config.sources import check_file
@@ -24,6 +27,11 @@ from tenancy.document import Invalid, Wrong
 
 UNPROMISED = 3
 """The exit status where a file was read and understood, and does not carry the promise."""
+
+UNPROVEN = (
+    "buckets are those of the file, and it has no prompts to compute them from: they must come from the gateway's own "
+    "receipts (`climbed.bucket`), else use --ignore-bucket-column\n"
+)
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -37,6 +45,9 @@ def add_flags(parser: ArgumentParser) -> None:
     labelled.add_argument("--config", metavar="FILE", help="where the prices are (default $HEARTH_CONFIG)")
     labelled.add_argument(
         "--window-tokens", metavar="N", type=int, default=Window().tokens, help="held back (default 48)"
+    )
+    labelled.add_argument(
+        "--ignore-bucket-column", action="store_true", help="buckets are computed from the prompts, or there is one"
     )
     found = actions.add_parser("calibrate", parents=[labelled], help="thresholds under a promise, as a ladder file")
     found.add_argument("--max-loss", metavar="SHARE", type=float, required=True, help="0.01 is one point of quality")
@@ -86,7 +97,11 @@ def _calibrate(arguments: Namespace, variables: Mapping[str, str]) -> int:
     for flag, part in (("--max-loss", arguments.max_loss), ("--confidence", arguments.confidence)):
         if not 0.0 < part < 1.0:
             raise Wrong(f"{flag} must be between 0 and 1, as 0.01 for one point and 0.95 for nineteen in twenty")
-    labelled = _labelled(arguments, arguments.ladder.split(",") if arguments.ladder else ())
+        if not SMALLEST_SHARE <= part <= 1.0 - SMALLEST_SHARE:
+            raise Wrong(
+                f"{flag} {part:g} cannot be shown by examples: it must be {SMALLEST_SHARE:g} or more from 0 and 1"
+            )
+    labelled = _labelled(arguments, _rungs(arguments.ladder) if arguments.ladder else ())
     signal = arguments.signal or labelled.usual_signal()
     subject = Subject(labelled.models, signal, Stage(arguments.stage or labelled.usual_stage(signal)))
     examples = _examples(arguments, variables, labelled, subject)
@@ -131,19 +146,37 @@ def _ladder_file(path: Path) -> LadderFile:
         raise BadLadderFile(tuple(f"{path}: {words}" for words in fault.faults)) from None
 
 
+def _rungs(words: str) -> tuple[str, ...]:
+    models = tuple(model.strip() for model in words.split(","))
+    if len(models) < 2 or len(set(models)) < len(models) or "" in models:
+        raise Wrong(f"--ladder {words}: must name two models or more, each once, the cheapest first")
+    return models
+
+
 def _labelled(arguments: Namespace, models: Sequence[str]) -> Labelled:
-    return read_labelled(Path(arguments.data).read_bytes(), models)
+    labelled = read_labelled(Path(arguments.data).read_bytes(), models)
+    if arguments.ignore_bucket_column:
+        return replace(labelled, rows=[replace(row, bucket=None) for row in labelled.rows])
+    if faults := tuple(bucket_faults(labelled)):
+        raise BadLabels(faults)
+    if are_buckets_unproven(labelled):
+        sys.stdout.write(UNPROVEN)
+    return labelled
 
 
 def _examples(
     arguments: Namespace, variables: Mapping[str, str], labelled: Labelled, subject: Subject
 ) -> list[Example]:
-    tariff = Tariff(_prices(arguments, variables), subject.stage, arguments.window_tokens)
-    try:
-        return examples_of(labelled, subject.signal, tariff)
-    except KeyError:
+    if subject.signal not in (*labelled.signals, EASE):
         there = ", ".join(labelled.signals) or "none"
-        raise Wrong(f"{arguments.data} has no signal `{subject.signal}`; there are {there}") from None
+        raise Wrong(f"{arguments.data} has no signal `{subject.signal}`; there are {there}")
+    if faults := tuple(signal_faults(labelled, subject.signal, subject.stage)):
+        raise BadLabels(faults)
+    tariff = Tariff(_prices(arguments, variables), subject.stage, arguments.window_tokens)
+    examples = examples_of(labelled, subject.signal, tariff)
+    if faults := tuple(value_faults(examples, labelled, subject.signal)):
+        raise BadLabels(faults)
+    return examples
 
 
 def _prices(arguments: Namespace, variables: Mapping[str, str]) -> dict[str, Price]:

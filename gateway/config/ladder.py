@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cascade.computable import file_faults
 from cascade.ladder import ALL_ABILITIES, Ability, Window
 from cascade.ladder_file import LadderFile
 from cascade.ladder_json import BadLadderFile, read_ladder_file
@@ -48,6 +49,9 @@ class LadderEntry:
     whole: bool = True
     """Whether answers that are not streamed are judged."""
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
+    uncalibrated: float | None = None
+    """Without a calibration: the share of requests that begin at the smallest rung. None: nothing is set, so none do,
+    and a warning is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ class RungEntry:
     cost_per_gpu_second: float = 0.0
 
 
-WORDS_OF_LADDER = ("calibration", "hold_back", "judge_whole", "shadow_fraction", "shadow")
+LARGEST, SMALLEST = "largest", "smallest"
+
+WORDS_OF_LADDER = ("calibration", "uncalibrated", "hold_back", "judge_whole", "shadow_fraction", "shadow")
 
 
 def rung_entry(table: Table) -> RungEntry:
@@ -83,6 +89,8 @@ def ladder_entry(table: Table) -> LadderEntry | None:
     if len(set(rungs)) != len(rungs) or len(rungs) < 2:
         table.fault("ladder", "must name two models or more, each once, the cheapest first")
     window, hold_back = _hold_back(table)
+    if "uncalibrated" in table and "calibration" in table:
+        table.fault("uncalibrated", "is for a ladder without `calibration`: remove one of them")
     return LadderEntry(
         rungs=rungs,
         file=table.get("calibration", _ladder_file, None),
@@ -90,17 +98,30 @@ def ladder_entry(table: Table) -> LadderEntry | None:
         hold_back=hold_back,
         whole=table.get("judge_whole", flag, default=True),
         shadow=_shadow(table),
+        uncalibrated=table.get("uncalibrated", _share_of_smallest, None),
     )
+
+
+def _share_of_smallest(value: object) -> float:
+    if value in (LARGEST, SMALLEST):
+        return float(value == SMALLEST)
+    try:
+        return _fraction(value)
+    except Wrong:
+        raise Wrong(f"must be `{LARGEST}`, `{SMALLEST}`, or a share from 0 to 1 that begins at the smallest") from None
 
 
 def _ladder_file(value: object) -> LadderFile:
     path = file(value)
     try:
-        return read_ladder_file(path.read_bytes())
+        found = read_ladder_file(path.read_bytes())
     except OSError as error:
         raise Wrong(f"`{path}` cannot be read: {error.strerror}") from None
     except BadLadderFile as bad:
         raise Wrong(f"`{path}` is no calibration: {'; '.join(bad.faults)}") from None
+    if faults := tuple(file_faults(found)):
+        raise Wrong(f"`{path}` cannot hold at work: {'; '.join(faults)}")
+    return found
 
 
 def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cascade.ladder import Ability
-from gateway.config.ladder import HOLD, MOST_TOP, STREAM
+from gateway.config.ladder import HOLD, LARGEST, MOST_TOP, SMALLEST, STREAM
 from gateway.ladders.judging import AtTime
 from tenancy.reading.kinds import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
 from tenancy.schema import Schema, described, table
@@ -47,6 +47,10 @@ def ladder_schema() -> dict[str, Schema]:
     return {
         "ladder": described(SOME_NAMES.schema, "The models behind this name, cheapest first."),
         "calibration": described(TEXT.schema, "The file that hearth cascade calibrate wrote."),
+        "uncalibrated": described(
+            {"anyOf": [{"enum": [LARGEST, SMALLEST]}, FRACTION.schema]},
+            "Where requests begin without a calibration: largest (default), smallest, or the share of the smallest.",
+        ),
         "hold_back": described({"anyOf": [held, OFF]}, "How much of a stream is held until it is judged, or off."),
         "judge_whole": described(FLAG.schema, "Whether answers that are not streamed are judged: yes by default."),
         "shadow_fraction": described(FRACTION.schema, "Of kept answers, so many are asked of the next rung too."),

@@ -17,8 +17,15 @@ def served_ladders(entries: Mapping[str, ModelEntry]) -> dict[str, Served]:
 
 def _served(entry: LadderEntry, name: str, entries: Mapping[str, ModelEntry]) -> Served:
     rungs = tuple(_rung(model, entries.get(model)) for model in entry.rungs)
-    ladder = Ladder(name=name, rungs=rungs, window=entry.window, whole=entry.whole, file=entry.file)
-    return Served(ladder, entry.hold_back, entry.shadow)
+    ladder = Ladder(
+        name=name,
+        rungs=rungs,
+        window=entry.window,
+        whole=entry.whole,
+        file=entry.file,
+        uncalibrated=entry.uncalibrated or 0.0,
+    )
+    return Served(ladder, entry.hold_back, entry.shadow, is_start_set=entry.uncalibrated is not None)
 
 
 def _rung(model: str, entry: ModelEntry | None) -> Rung:

@@ -6,11 +6,11 @@ Decides by what it was given; awaits nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from gateway.ladders.ahead import Ahead
-from gateway.ladders.climbed import ESCALATED, FAILED, GIVEN_UP, Climbed
+from gateway.ladders.climbed import ESCALATED, FAILED, GIVEN_UP, Climbed, Step
 from gateway.ladders.judging import Hedge
 from gateway.ladders.plan import Plan
 from gateway.ladders.rung_judge import RungJudge, Standard
@@ -159,6 +159,11 @@ class Climb:
     def climbed(self) -> Climbed:
         """What became of it."""
         return self._taken.climbed()
+
+    @property
+    def steps(self) -> Iterable[tuple[int, Step]]:
+        """The rungs that were asked so far, counted from the cheapest, and how each ended."""
+        return zip(self._taken.rungs, self._taken.steps, strict=True)
 
     def settle(self, ending: Ending) -> None:
         """The request has ended, however it did."""

@@ -18,6 +18,9 @@ FAILED = "failed"
 GIVEN_UP = "given_up"
 """Begun early, and not needed: the answer below was kept."""
 
+KEPT_FOR_SHARE = "share"
+"""Why an answer was kept that was not good enough: its tenant may have no more answers thrown away."""
+
 
 class Step(Struct, frozen=True):
     """One rung that was asked."""

@@ -135,6 +135,25 @@ class CascadeExposition(Collector):
                 if (known := self._ladders.standing(ladder)) is not None:
                     family.add_metric((ladder,), value_of(known))
             yield family
+        yield from self._rungs()
+
+    def _rungs(self) -> Iterator[Family]:
+        frozen = GaugeMetricFamily(
+            "hearth_cascade_frozen", "Whether a rung keeps nothing, and is asked seldom.", labels=("ladder", "rung")
+        )
+        raised = GaugeMetricFamily(
+            "hearth_cascade_raised_steps",
+            "Steps that shadows have raised the thresholds of a rung by; at 10 the promise is withdrawn.",
+            labels=("ladder", "rung"),
+        )
+        for name, ladder in self._ladders.all.items():
+            if (known := self._ladders.standing(name)) is None:
+                continue
+            for rung, is_frozen, steps in zip(ladder.rungs, known.frozen, known.raised, strict=False):
+                frozen.add_metric((name, rung.model), float(is_frozen))
+                raised.add_metric((name, rung.model), steps)
+        yield frozen
+        yield raised
 
 
 def _add(held: dict[Key, float], key: Key, amount: float) -> None:

@@ -15,11 +15,13 @@ from cascade.starting import Wish, open_rungs, start_rung
 from gateway.ladders.asked import Asked, read_asked, tokens_of
 from gateway.ladders.choosing import View, cheaper_above, stays
 from gateway.ladders.climb import Climb, Ending
+from gateway.ladders.climbed import ESCALATED, KEPT, KEPT_FOR_SHARE
 from gateway.ladders.plan import Plan
 from gateway.ladders.served import Served
-from gateway.ladders.shadowing import Ask, Shadowing
+from gateway.ladders.shadowing import Ask, Say, Shadowing
 from gateway.ladders.shares import Shares
 from gateway.ladders.shell import Shell
+from gateway.ladders.silence import Silence, silence_of
 from gateway.ladders.standing import Standing
 from gateway.ladders.trimming import WITH_LOGPROBS
 from gateway.ladders.words import Terms, terms_of
@@ -46,11 +48,18 @@ class Ladders:
         *,
         draw: Callable[[], float] = lambda: 1.0,
         clock: Callable[[], float] = lambda: 0.0,
+        say: Say = lambda *_, **__: None,
+        warns: bool = True,
     ) -> None:
-        """`draw` gives uniform numbers in [0, 1)."""
+        """`draw` gives uniform numbers in [0, 1). `warns`: whether ladders that never ask a smaller rung are logged; of
+        several workers one does that.
+        """
         self._draw = draw
         self._clock = clock
-        self.shadowing = Shadowing(draw=draw, clock=clock)
+        self._say = say
+        self._warns = warns
+        self._silences: dict[str, Silence] = {}
+        self.shadowing = Shadowing(draw=draw, clock=clock, say=say)
         self._router = router
         self._served: dict[str, Served] = {}
         self.put(served)
@@ -64,6 +73,15 @@ class Ladders:
         """Serve these from now on."""
         self._served = dict(served)
         self.shadowing.put(served)
+        found = {name: silence for name, each in served.items() if (silence := silence_of(each)) is not None}
+        for name, silence in found.items():
+            if self._warns and self._silences.get(name) != silence:
+                self._say(silence.level, silence.message, ladder=name, effect=silence.effect, fix=silence.fix)
+        self._silences = found
+
+    def silence(self, name: str) -> Silence | None:
+        """Return why a ladder leaves its promise unused; None where it does not."""
+        return self._silences.get(name)
 
     @property
     def all(self) -> Mapping[str, Ladder]:
@@ -106,6 +124,10 @@ class Ladders:
         if ending.leg is not None and ending.leg.end is LegEnd.ANSWERED and climb.plan.session is not None:
             # A conversation stays with what answered it.
             self._sessions.put((climb.plan.ladder.name, climb.plan.session), climb.at)
+        name = climb.plan.ladder.name
+        for at, step in climb.steps:
+            if step.ended == ESCALATED or (step.ended == KEPT and step.why != KEPT_FOR_SHARE):
+                self.shadowing.judged(name, at, is_kept=step.ended == KEPT)
 
     def _plan(
         self, request: Request, body: bytes, tenant: Tenant, headers: Mapping[bytes, bytes], shell: Shell, now_s: float
@@ -115,7 +137,8 @@ class Ladders:
         terms = terms_of(ladder, tenant, headers, asked.wishes)
         rungs = self._open(ladder, request, asked, terms)
         file = self.shadowing.corrected(ladder)
-        start = self._start(replace(ladder, file=file), rungs, request, asked, terms)
+        draw = self._draw()
+        start = self._start(replace(ladder, file=file), rungs, request, asked, terms, draw)
         if terms.quality_first and request.continues is None:
             start = rungs[-1]
         if request.continues is None and len(rungs) > 1 and not terms.quality_first:
@@ -135,7 +158,7 @@ class Ladders:
             stream=request.stream,
             sequences=request.sequences,
             share=share,
-            draw=self._draw(),
+            draw=draw,
             tokens=tokens,
             output_tokens=request.expected_output_tokens,
             session=request.session,
@@ -174,12 +197,25 @@ class Ladders:
     def _is_up(self, model: str, request: Request) -> bool:
         return bool(self._router.fleet.roster(model, request.regions).engines)
 
-    def _start(self, ladder: Ladder, rungs: tuple[int, ...], request: Request, asked: Asked, terms: Terms) -> int:
+    def _start(
+        self, ladder: Ladder, rungs: tuple[int, ...], request: Request, asked: Asked, terms: Terms, draw: float
+    ) -> int:
         """By the prompt alone: the top rung, where what it would say of itself could not be judged."""
-        start = start_rung(ladder, rungs, asked.bucket, asked.features)
-        if start is None:
+        if ladder.file is None and (before := self._answered_before(ladder, request)) in rungs:
+            return before
+        start = start_rung(ladder, rungs, asked.bucket, asked.features, draw=draw)
+        if start is None or (terms.climbs and not self._can_judge(ladder, request)):
             return rungs[-1]
-        return start if not terms.climbs or self._can_judge(ladder, request) else rungs[-1]
+        while start < rungs[-1] and not self.shadowing.asks(ladder.name, start):
+            above = tuple(at for at in rungs if at > start)
+            found = start_rung(ladder, above, asked.bucket, asked.features, draw=draw)
+            start = rungs[-1] if found is None else found
+        return start
+
+    def _answered_before(self, ladder: Ladder, request: Request) -> int:
+        """The rung that answered this conversation last, -1 where there is none."""
+        known = self._sessions.get((ladder.name, request.session)) if request.session else None
+        return -1 if known is None else known
 
     def _can_judge(self, ladder: Ladder, request: Request) -> bool:
         """Whether the signal that the ladder goes by can be had of the answer."""
@@ -188,9 +224,11 @@ class Ladders:
             return True
         if request.api not in WITH_LOGPROBS or request.sequences > 1:
             return False
+        if ladder.window is None:  # Then no log-probabilities are asked for.
+            return False
         hold_back = self._served[ladder.name].hold_back
         if request.stream and not hold_back.whole:
-            return ladder.window is not None and file.stage is not Stage.WHOLE
+            return file.stage is not Stage.WHOLE
         return ladder.whole
 
     def _look_ahead(
@@ -216,7 +254,12 @@ class Ladders:
         return cheaper_above(views[start], [views[at] for at in above], climbs)
 
     def _choose(self, plan: Plan, above: Sequence[int], request: Request, shell: Shell) -> int:
-        """Of the rungs to climb to: a higher one at once, where its warm prefix makes it the cheaper one."""
+        """Of the rungs to climb to: a higher one at once, where its warm prefix makes it the cheaper one.
+
+        One that keeps nothing is passed over, but for a trial now and then.
+        """
+        name = plan.ladder.name
+        above = [at for at in above[:-1] if self.shadowing.asks(name, at)] + list(above[-1:])
         if len(above) < 2 or request.prompt.size < LOOKED_AHEAD_BYTES:
             return above[0]
         now_s = self._clock()
@@ -241,5 +284,5 @@ class Ladders:
 
 
 def _climbing_share(file: LadderFile | None) -> float:
-    """Of the answers of low rungs, about so many are thrown away."""
-    return 1.0 - (file.evidence.kept if file is not None else 0.0)
+    """Of the answers of low rungs, about so many are thrown away; without a calibration only broken ones."""
+    return 1.0 - file.evidence.kept if file is not None else 0.0

@@ -15,6 +15,7 @@ from cascade.signals.wholes import NO_SCHEMA, Whole, faults_of
 from cascade.verdict import Verdict as Found
 from cascade.verdict import judge
 from gateway.ladders.asked import Asked
+from gateway.ladders.climbed import KEPT_FOR_SHARE
 from gateway.ladders.evidence import Evidence, Token
 from gateway.ladders.judging import AtTime, Hedge, HoldBack, Moment, Verdict
 from gateway.ladders.trimming import Trim
@@ -77,7 +78,7 @@ class RungJudge:
         self.tokens = evidence.tokens + evidence.reasoning_tokens
         verdict = self._judged(evidence, moment)
         if verdict is Verdict.ESCALATE and not self._may_climb():
-            verdict, self.kept_for = Verdict.KEEP, "share"
+            verdict, self.kept_for = Verdict.KEEP, KEPT_FOR_SHARE
         self.verdict = verdict
         if verdict is Verdict.KEEP and (hedge := self._hedge()) is not None:
             hedge.give_up()
@@ -97,7 +98,7 @@ class RungJudge:
     def _by_signal(self, evidence: Evidence) -> Verdict:
         standard = self._standard
         if standard.file is None:
-            return Verdict.ESCALATE
+            return Verdict.KEEP  # Nothing was calibrated: the configuration lets it answer, unless its form is broken.
         if standard.file.stage is Stage.PROMPT:
             return Verdict.KEEP  # That was judged before it was asked.
         self.signal = self._signal(evidence)

@@ -16,3 +16,5 @@ class Served:
     ladder: Ladder
     hold_back: HoldBack
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
+    is_start_set: bool = False
+    """Whether the configuration says where requests begin without a calibration."""

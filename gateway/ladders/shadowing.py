@@ -16,6 +16,7 @@ from msgspec import Struct
 from cascade.ladder import Ladder
 from cascade.ladder_file import LadderFile
 from cascade.staying.budget import ShadowBudget
+from cascade.staying.keeping import TRIAL, Keeping
 from cascade.staying.staying import Staying
 from gateway.ladders.asked import question_in
 from gateway.ladders.climb import Climb, Ending
@@ -33,6 +34,9 @@ class Said(Struct, frozen=True):
     usage: Usage
 
 
+Say = Callable[..., None]
+"""Logs an event: its level, its message, its fields."""
+
 Ask = Callable[[bytes | None, str], Awaitable[Said | None]]
 """Asks a model: the client's own body, or this one. None where it gave no answer."""
 
@@ -47,12 +51,15 @@ class Kept:
     staying: Staying
     budget: ShadowBudget
     tokens: ShadowBudget
+    keeping: tuple[Keeping, ...]
+    """By rung but the top."""
 
 
 class Shadowing:
     """One per gateway process."""
 
-    def __init__(self, *, draw: Callable[[], float], clock: Callable[[], float]) -> None:
+    def __init__(self, *, draw: Callable[[], float], clock: Callable[[], float], say: Say) -> None:
+        self._say = say
         self._draw = draw
         self._clock = clock
         self._kept: dict[str, Kept] = {}
@@ -69,7 +76,9 @@ class Shadowing:
             is_same = before is not None and (before.file, before.harmless) == (file, harmless)
             staying = before.staying if before is not None and is_same else Staying(file, harmless=harmless)
             budget = ShadowBudget(shadow.fraction, per_hour=inf if shadow.budget is None else shadow.budget)
-            kept[name] = Kept(file, harmless, staying, budget, ShadowBudget(1.0, per_hour=shadow.tokens_per_hour))
+            tokens = ShadowBudget(1.0, per_hour=shadow.tokens_per_hour)
+            keeping = before.keeping if before is not None and is_same else _keeping(file)
+            kept[name] = Kept(file, harmless, staying, budget, tokens, keeping)
         self._kept = kept
 
     def corrected(self, ladder: Ladder) -> LadderFile | None:
@@ -91,7 +100,38 @@ class Shadowing:
             shadows=staying.shadows,
             agreement=staying.agreement,
             shadow_cost=kept.budget.spent,
+            frozen=tuple(rung.is_frozen for rung in kept.keeping),
+            raised=staying.correction,
         )
+
+    def asks(self, name: str, rung: int) -> bool:
+        """Whether a request that would begin at this rung is asked of it: seldom while it keeps nothing."""
+        kept = self._kept.get(name)
+        return kept is None or rung >= len(kept.keeping) or kept.keeping[rung].asks()
+
+    def judged(self, name: str, rung: int, *, is_kept: bool) -> None:
+        """Count an answer of this rung that was judged."""
+        kept = self._kept.get(name)
+        if kept is None or rung >= len(kept.keeping):
+            return
+        keeping = kept.keeping[rung]
+        has_changed = keeping.take(is_kept=is_kept)
+        if has_changed and keeping.is_frozen:
+            self._say(
+                "warning",
+                "cascade rung keeps no answer",
+                ladder=name,
+                rung=kept.file.models[rung],
+                judged_in_a_row=keeping.in_vain,
+                calibrated_share=kept.file.evidence.kept,
+                raised_steps=round(kept.staying.correction[rung], 3),
+                effect=f"one request in {TRIAL} is asked of it, until an answer is kept",
+                fix="calibrate again on answers of these engines and this traffic, and reload",
+            )
+        elif has_changed:
+            self._say("info", "cascade rung keeps answers again", ladder=name, rung=kept.file.models[rung])
+        if keeping.is_frozen:
+            kept.staying.ease(rung)
 
     def takes(self, climb: Climb) -> bool:
         """Whether this request is to be a sample. Who is one has a place until its shadow ends."""
@@ -146,11 +186,32 @@ class Shadowing:
                 told = await ask(question(question_in(body), ours, said.text).encode(), judge_model)
                 agreed = verdict(told.text) if told is not None else None
             if agreed is not None:
-                kept.staying.take(at, float(agreed))
+                self._take(climb.plan.ladder.name, kept, at, float(agreed))
         finally:
             self._end(kept, climb.reserved or (0.0, 0.0), took, cost)
+
+    def _take(self, name: str, kept: Kept, rung: int, agreed: float) -> None:
+        staying, was_withdrawn = kept.staying, kept.staying.alarm
+        staying.take(rung, agreed)
+        if staying.alarm and not was_withdrawn:
+            self._say(
+                "warning",
+                "cascade promise withdrawn",
+                ladder=name,
+                rung=kept.file.models[rung],
+                shadows=staying.shadows,
+                agreement=round(staying.agreement, 3),
+                effect=f"{kept.file.models[-1]} answers every request",
+                fix="calibrate again, and reload",
+            )
 
     @staticmethod
     def _end(kept: Kept, reserved: tuple[float, float], took: Usage, cost: float) -> None:
         kept.budget.end(reserved[0], cost)
         kept.tokens.end(reserved[1], took.prompt_tokens + took.completion_tokens)
+
+
+def _keeping(file: LadderFile) -> tuple[Keeping, ...]:
+    """Of each rung but the top. How the kept share divides among them is not in the file."""
+    steps = len(file.models) - 1
+    return tuple(Keeping(file.evidence.kept / steps) for _ in range(steps))

@@ -16,3 +16,7 @@ class Standing:
     shadows: int = 0
     agreement: float = 1.0
     shadow_cost: float = 0.0
+    frozen: tuple[bool, ...] = ()
+    """By rung but the top: whether it keeps nothing, and is asked for one request in `keeping.TRIAL` only."""
+    raised: tuple[float, ...] = ()
+    """By rung but the top: steps that shadows have raised its thresholds by; at 10 the promise is withdrawn."""

@@ -16,6 +16,8 @@ class Taken:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.steps: list[Step] = []
+        self.rungs: list[int] = []
+        """Of the steps, counted from the cheapest."""
 
     def add(
         self,
@@ -41,6 +43,7 @@ class Taken:
             hedged=hedged,
         )
         self.steps.append(step)
+        self.rungs.append(at)
 
     def climbed(self) -> Climbed:
         """All of it."""

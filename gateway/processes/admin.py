@@ -44,6 +44,7 @@ class TeamAdmin:
                 web.post("/reload", self._take_reload),
                 web.get("/config", self._config),
                 web.get("/limits", self._limits),
+                web.get("/ladders", self._ladders),
             ]
         )
         return app
@@ -79,6 +80,14 @@ class TeamAdmin:
             return refused
         lists = [_json(answer)["accounts"] for answer in answers.values()]
         return answer_json({"accounts": merge_accounts(lists, int(request.query.get("limit", MOST_ACCOUNTS)))})
+
+    async def _ladders(self, request: web.Request) -> web.Response:
+        """Of each worker: what shadows and judged answers have shown is known to the worker that served them."""
+        answers = await self._ask(request)
+        if refused := _refusal(answers):
+            return refused
+        lists = {worker: _json(answer)["ladders"] for worker, answer in answers.items()}
+        return answer_json({"ladders": [{**each, "worker": worker} for worker in lists for each in lists[worker]]})
 
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)

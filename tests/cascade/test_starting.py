@@ -40,6 +40,15 @@ def test_without_evidence_the_top_answers() -> None:
     assert start_rung(replace(LADDER, file=replace(PROMISED, is_promised=False)), (0, 1, 2), "chat", Features()) == 2
 
 
+def test_without_a_calibration_the_ladder_says_which_share_begins_low() -> None:
+    """All, none, or as the draw falls; a promise that was not made begins at the top all the same."""
+    for share, draw, at in ((0.0, 0.0, 2), (1.0, 0.999, 0), (0.3, 0.29, 0), (0.3, 0.31, 2)):
+        ladder = replace(LADDER, file=None, uncalibrated=share)
+        assert start_rung(ladder, (0, 1, 2), "chat", Features(), draw=draw) == at
+    ladder = replace(LADDER, file=replace(PROMISED, is_promised=False), uncalibrated=1.0)
+    assert start_rung(ladder, (0, 1, 2), "chat", Features(), draw=0.0) == 2
+
+
 def test_a_file_of_prompts_decides_by_the_prompt() -> None:
     """Easy ones begin low, hard ones higher; a signal that we cannot reckon keeps nothing low."""
     cuts = (Cut(0, ANY_BUCKET, -2.0), Cut(1, ANY_BUCKET, -5.0))

@@ -1,6 +1,7 @@
 """Labelled files: CSV, JSON lines, RouteLLM's tables, gzip, and what is wrong with them."""
 
 import gzip
+import json
 from math import isnan
 
 import pytest
@@ -81,12 +82,32 @@ def test_rungs_may_be_picked_and_ordered() -> None:
         (b'{"rungs": {"a": {"score": 1}, "b": {"score": 1}}}\nnonsense', "line 2: no JSON"),
         (b"\x1f\x8b garbage", "neither text in UTF-8 nor gzip"),
         (b"score@a\xff", "neither text in UTF-8"),
+        (b"score@a;score@b;margin@a\n1;1;0.5\n", "line 1: columns are separated by semicolons, and must be by commas"),
+        (b"score@a\tscore@b\n1\t1\n", "line 1: columns are separated by tabs"),
+        (b"score@a,score@b,score@a\n1,1,0\n", "line 1: column `score@a` stands twice"),
+        (b"prompt,score@a,score@b\nOne, two,1,1\n", "line 2: has more cells than there are columns"),
+        (b"prompt,score@a,score@b\n" + b"x" * 131_073 + b",1,1\n", "line 2: a field has more than 131,072 characters"),
         (b"score@a,score@b\n1,nan\n", "must be from 0 to 1, found 'nan'"),
     ],
 )
 def test_faults_name_their_line(raw: bytes, words: str) -> None:
     """And what was found there."""
     assert words in faults_of(raw)
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0c", "\x1c"])
+def test_json_lines_end_only_at_a_newline(mark: str) -> None:
+    """Text may hold characters that Unicode counts as ends of lines; a carriage return before the newline is blank."""
+    line = json.dumps({"prompt": f"One{mark}two", "rungs": {"a": {"score": 1}, "b": {"score": 1}}}, ensure_ascii=False)
+    if mark in "\x0c\x1c":  # JSON wants these escaped in text, and allows none of them between values
+        line = line.replace(mark, f"\\u{ord(mark):04x}")
+    read = read_labelled(f"{line}\r\n{line}\n".encode())
+    assert [row.prompt for row in read.rows] == [f"One{mark}two"] * 2
+
+
+def test_a_rung_is_named_once() -> None:
+    """Twice would be a ladder of one model."""
+    assert "model `large`: is named twice" in faults_of(CSV, "large", "large")
 
 
 def test_many_faults_are_counted() -> None:

@@ -1,5 +1,6 @@
 """Thresholds that follow shadows: never below the calibrated ones, and given up when they do not help."""
 
+from dataclasses import replace
 from math import inf
 from random import Random
 
@@ -45,6 +46,46 @@ def test_a_worse_answer_makes_its_rung_stricter() -> None:
     assert judge(staying.file, 0, "chat", 0.5) is Verdict.ESCALATE
     assert staying.file.cut(1, "chat") == FILE.cut(1, "chat")
     assert staying.correction == (PACE * 0.95, 0.0)
+
+
+SUREST = replace(FILE, cuts=(Cut(0, ANY_BUCKET, 1.0, map=Map((0.0, 1.0), (0.5, 0.0))), Cut(1, ANY_BUCKET, 0.3)))
+"""Only answers at the greatest margin there is are kept."""
+
+
+def test_a_threshold_does_not_rise_past_the_range_of_its_signal() -> None:
+    """A share of the answers at its greatest value is kept, fewer with each worse shadow, so that shadows go on."""
+    staying = Staying(SUREST)
+    shares = []
+    for _ in range(3):
+        staying.take(0, 0.0)
+        cut = staying.file.cut(0, "chat")
+        assert cut is not None
+        shares.append(cut.edge_share)
+        assert judge(staying.file, 0, "chat", 1.0, draw=0.5) is Verdict.KEEP
+        assert judge(staying.file, 0, "chat", 1.0, draw=cut.edge_share) is Verdict.ESCALATE
+        assert judge(staying.file, 0, "chat", 0.99, draw=0.0) is Verdict.ESCALATE
+    assert 1.0 > shares[0] > shares[1] > shares[2] > 0.0
+    for _ in range(100):
+        staying.take(0, 1.0)
+    assert staying.file == SUREST
+
+
+def test_answers_that_are_not_kept_ease_a_rung_that_keeps_none() -> None:
+    """By as much as good shadows would; an ended promise stays ended."""
+    staying, shadowed = Staying(FILE), Staying(FILE)
+    staying.take(0, 0.0)
+    shadowed.take(0, 0.0)
+    for _ in range(5):
+        staying.ease(0)
+        shadowed.take(0, 1.0)
+    assert 0.0 < staying.correction[0] == shadowed.correction[0] < PACE
+    for _ in range(30):
+        staying.ease(0)
+    assert staying.file == FILE
+    for _ in range(200):
+        staying.take(0, 0.0)
+    staying.ease(0)
+    assert not staying.file.is_promised
 
 
 def test_chance_is_forgiven() -> None:

@@ -1,7 +1,9 @@
 """`hearth cascade`: labelled answers in, a ladder file out; what it does; what ladders have cost."""
 
 import json
+from math import exp
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -17,11 +19,16 @@ model_list:
 """
 
 
+def margin(sureness: float) -> float:
+    """A margin lies between 0 and 1."""
+    return 1 / (1 + exp(-sureness))
+
+
 @pytest.fixture
 def labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("HEARTH_CONFIG", raising=False)
     lines = ["score@small,score@large,margin@small,mean@small"]
-    lines += [f"{one.scores[0]},{one.scores[1]},{one.signals[0]},0" for one in telling(1_000)]
+    lines += [f"{one.scores[0]},{one.scores[1]},{margin(one.signals[0])},0" for one in telling(1_000)]
     path = tmp_path / "labels.csv"
     path.write_text("\n".join(lines))
     return path
@@ -73,7 +80,7 @@ def test_a_promise_that_other_labels_break_is_told(labels: Path, capsys: pytest.
     """Status 3 again: a deployment may stop here."""
     ladder, worse = labels.parent / "ladder.json", labels.parent / "worse.csv"
     run(capsys, "calibrate", "--data", labels, "--max-loss", 0.01, "--out", ladder)
-    worse.write_text("score@small,score@large,margin@small\n" + "0,1,9\n1,1,9\n" * 50)
+    worse.write_text("score@small,score@large,margin@small\n" + "0,1,1\n1,1,1\n" * 50)
     status, out, _ = run(capsys, "evaluate", ladder, "--data", worse)
     assert status == UNPROMISED
     assert "ABOVE the promise" in out
@@ -86,6 +93,12 @@ def test_a_promise_that_other_labels_break_is_told(labels: Path, capsys: pytest.
         (("--max-loss", "0.01", "--confidence", "95"), "--confidence must be between 0 and 1"),
         (("--max-loss", "0.01", "--signal", "colour"), "has no signal `colour`; there are margin, mean"),
         (("--max-loss", "0.01", "--ladder", "small,huge"), "model `huge`: has no scores"),
+        (("--max-loss", "0.01", "--ladder", "small,small"), "--ladder small,small: must name two models or more, each"),
+        (("--max-loss", "0.01", "--ladder", "small"), "--ladder small: must name two models or more, each once"),
+        (("--max-loss", "0.01", "--ladder", "small,,large"), "--ladder small,,large: must name"),
+        (("--max-loss", "1e-9"), "--max-loss 1e-09 cannot be shown by examples: it must be 1e-06 or more"),
+        (("--max-loss", "0.01", "--confidence", "0.99999999"), "--confidence 1 cannot be shown by examples"),
+        (("--max-loss", "0.01", "--stage", "prompt"), "the gateway cannot compute the signal `margin` from the prompt"),
         (("--max-loss", "0.01", "--price", "small=cheap"), "say MODEL=IN,OUT"),
         (("--max-loss", "0.01", "--config", "/nowhere.yaml"), "/nowhere.yaml"),
     ],
@@ -99,9 +112,81 @@ def test_what_is_wrong_is_named(
     assert told in err
 
 
+@pytest.mark.parametrize(
+    ("columns", "row", "words", "told"),
+    [
+        ("confidence@small,id", "0.7,12", (), "no signal that the gateway can compute; the file has confidence, id."),
+        ("confidence@small", "0.7", ("--signal", "confidence"), "the gateway cannot compute the signal `confidence`"),
+        ("id", "12", ("--signal", "id"), "the gateway cannot compute the signal `id` from the prompt"),
+        ("margin", "0.7", ("--signal", "margin"), "the gateway cannot compute the signal `margin` from the prompt"),
+        ("ease@small,prompt", "0.7,Hi", (), "replace the column `ease` by `prompt`"),
+        ("margin@small", "3.5", (), "`margin` of small is from 0 to 1 as the gateway computes it; 1,000 of 1,000"),
+        ("mean@small", "0.93", (), "`mean` of small is at most 0 as the gateway computes it"),
+    ],
+)
+def test_signals_that_the_gateway_cannot_compute_are_rejected(
+    labels: Path, capsys: pytest.CaptureFixture[str], columns: str, row: str, words: tuple[str, ...], told: str
+) -> None:
+    """By name, by stage and by their values: a promise on them would hold on the file alone."""
+    labels.write_text(f"score@small,score@large,{columns}\n" + f"1,1,{row}\n" * 1_000)
+    status, _, err = run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03", *words)
+    assert status == 1
+    assert told in err
+
+
+EASY, HARD = "easy", "hard"
+
+
+def in_buckets(names: dict[str, str], prompts: dict[str, str] | None = None, *, count: int = 6_000) -> str:
+    """Two kinds of tasks; one signal means another thing in each of them."""
+    random, lines = Random(3), ["bucket,score@small,score@large,margin@small" + (",prompt" if prompts else "")]
+    for number in range(count):
+        kind = HARD if number % 2 else EASY
+        signal = random.random()
+        worse = random.random() < (0.3 * (1 - signal) if kind == HARD else 0.01)
+        more = f',"{prompts[kind]}"' if prompts else ""
+        lines.append(f"{names[kind]},{int(not worse)},1,{signal}{more}")
+    return "\n".join(lines)
+
+
+PROMPTS = {EASY: "Translate this: good morning", HARD: "What is 12 * 12 + 7 * 3?"}
+
+
+@pytest.mark.parametrize(
+    ("names", "prompts", "told"),
+    [
+        ({EASY: "news", HARD: "law"}, None, "the gateway never computes the bucket `news`"),
+        ({EASY: "code", HARD: "maths"}, PROMPTS, "another bucket for 3,000 of 6,000 prompts: `changing` for the first"),
+        ({EASY: "", HARD: "maths"}, None, "3,000 of 6,000 lines have neither a bucket nor a prompt"),
+    ],
+)
+def test_buckets_that_the_gateway_cannot_compute_are_rejected(
+    labels: Path, capsys: pytest.CaptureFixture[str], names: dict[str, str], prompts: dict[str, str] | None, told: str
+) -> None:
+    """Their thresholds would go to other requests: a promise of 3 points can lose 6. Without the column it is made."""
+    labels.write_text(in_buckets(names, prompts))
+    status, _, err = run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03")
+    assert (status, told in err) == (1, True)
+    assert run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03", "--ignore-bucket-column")[0] == 0
+
+
+def test_buckets_as_the_gateway_computes_them_are_taken(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the prompts that show it; without them the command says what the promise then rests on."""
+    labels.write_text(in_buckets({EASY: "changing", HARD: "maths"}, PROMPTS))
+    status, out, _ = run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03")
+    assert status == 0
+    assert "receipts" not in out
+    labels.write_text(in_buckets({EASY: "changing", HARD: "maths"}))
+    status, out, _ = run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03")
+    assert status == 0
+    assert "they must come from the gateway's own receipts" in out
+
+
 def test_files_that_are_none_are_named(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whichever it is."""
-    assert "two models or more" in run(capsys, "calibrate", "--data", __file__, "--max-loss", "0.1")[2]
+    config = labels.parent / "hearth.yaml"
+    config.write_text(CONFIG)
+    assert "two models or more" in run(capsys, "calibrate", "--data", config, "--max-loss", "0.1")[2]
     assert "no JSON" in run(capsys, "evaluate", labels, "--data", labels)[2]
     assert "nowhere" in run(capsys, "calibrate", "--data", "nowhere", "--max-loss", "0.1")[2]
     assert "report what?" in run(capsys, "report")[2]

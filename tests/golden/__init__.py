@@ -1,0 +1,1 @@
+"""The golden run: recorded traffic through the real gateway in virtual time, compared with a committed recording."""

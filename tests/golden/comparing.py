@@ -1,0 +1,89 @@
+"""Holds a fresh golden run against the recorded one: record by record, by kind and in order."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from tests.golden.normal import differs, renamed
+
+HERE = Path(__file__).parent
+RECORDING = HERE / "golden.jsonl.gz"
+NAMES = HERE / "names.json"
+"""Old names of fields, headers, metrics, reasons and whole texts to new ones; null: no longer there."""
+
+Names = dict[str, str | None]
+
+
+def write(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    """The same records give the same bytes."""
+    lines = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    path.write_bytes(gzip.compress(lines.encode(), 9, mtime=0))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """What was written."""
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().split("\n") if line]
+
+
+def compare(expected: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]], names: Names) -> list[str]:
+    """What differs, a line or two for each record; empty where all is as recorded."""
+    told = []
+    plain = json.loads(json.dumps(found))
+    before, after = _by_kind(expected), _by_kind(plain)
+    for kind in dict.fromkeys((*before, *after)):
+        if kind[1] == "metric":
+            told += list(_metrics(kind, before[kind], after[kind], names))
+            continue
+        pairs = zip_longest(before[kind], after[kind])
+        for number, (was, is_now) in enumerate(pairs):
+            if was is None or is_now is None or differs(was, is_now, names):
+                told.append(f"{' '.join(kind)} {number}: {_first_difference(renamed(was, names), is_now)}")
+    return told
+
+
+def _metrics(
+    kind: tuple[str, str], before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], names: Names
+) -> Iterator[str]:
+    """Samples by name and labels: renamed ones stand in another order."""
+
+    def by_name(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+        return {f"{each['name']}{json.dumps(each['labels'], sort_keys=True)}": each["value"] for each in samples}
+
+    was, is_now = (
+        by_name([each for each in renamed(list(before), names) if each.get("name") is not None]),
+        by_name(after),
+    )
+    for name in sorted({*was, *is_now}):
+        if was.get(name) != is_now.get(name):
+            yield f"{' '.join(kind)} {name}: {was.get(name)} was recorded, {is_now.get(name)} is found"
+
+
+def _by_kind(records: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        found[record["shell"], record["kind"]].append(record)
+    return found
+
+
+def _first_difference(was: Any, is_now: Any, path: str = "") -> str:
+    """Where two values part first."""
+    if isinstance(was, dict) and isinstance(is_now, dict):
+        for name in dict.fromkeys((*was, *is_now)):
+            if was.get(name) != is_now.get(name) and name not in ("sha256", "bytes"):
+                return _first_difference(was.get(name), is_now.get(name), f"{path}.{name}")
+    if isinstance(was, list) and isinstance(is_now, list):
+        for at, (one, other) in enumerate(zip_longest(was, is_now)):
+            if one != other:
+                return _first_difference(one, other, f"{path}[{at}]")
+    return f"{path or 'all of it'}: {_short(was)} was recorded, {_short(is_now)} is found"
+
+
+def _short(value: Any) -> str:
+    told = json.dumps(value)
+    return told if len(told) <= 200 else f"{told[:200]}..."
