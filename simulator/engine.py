@@ -217,6 +217,14 @@ class Engine:
             fetched_tokens=batch.fetched_tokens,
         )
 
+    def emitted(self, sequence_id: str) -> int:
+        """How many tokens a sequence has by the last step played; 0 where it is not here."""
+        live = self._live.get(sequence_id)
+        if live is None:
+            return 0
+        is_decoding = self._run is not None and live in self._batch.decoding
+        return live.emitted + (self._run.done if is_decoding and self._run is not None else 0)
+
     def audit(self) -> None:
         """Raise AssertionError unless every block is accounted for once; for tests."""
         self._batch.cache.audit()

@@ -73,7 +73,11 @@ class Replica:
         pods: Mapping[str, VirtualPod],
         witness: Witness,
         make_room: MakeRoom | None = None,
+        *,
+        resumes: bool = False,
     ) -> None:
+        """`resumes`: streams whose engine dies go on elsewhere."""
+        self._resumes = resumes
         loop = asyncio.get_running_loop()
         draws = Random(made.seed * 1_000 + number)
         self.board = Board()
@@ -111,7 +115,9 @@ class Replica:
     async def lead(self, request: Request, sequence: Sequence, caller: Caller = NOBODY) -> Refused | None:
         """Send one request through the spine. What the client is told where it is refused."""
         is_patient = self._split is not None
-        carrier = VirtualCarrier(self._pods, sequence, self.board.first_token, is_patient=is_patient)
+        carrier = VirtualCarrier(
+            self._pods, sequence, self.board.first_token, is_patient=is_patient, resumes=self._resumes
+        )
         try:
             await self._passage.lead(request, carrier, caller=caller)
         finally:

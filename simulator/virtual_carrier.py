@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from gateway.quotas.tab import Tab
 from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
+from routing.blocks import Prompt
 from routing.learning import Usage
 from routing.placement import Placement
 from routing.prefill_side import PrefillSide
@@ -19,7 +22,7 @@ from simulator.virtual_pod import LOST, Listener, VirtualPod
 class VirtualCarrier:
     """Carries one request of a trace to whichever engine or pair of engines it is placed on."""
 
-    __slots__ = ("_held_by", "_is_patient", "_on_first_token", "_pods", "_sequence", "refusal")
+    __slots__ = ("_held_by", "_is_patient", "_on_first_token", "_pods", "_resumes", "_sequence", "_whole", "refusal")
 
     def __init__(
         self,
@@ -28,9 +31,15 @@ class VirtualCarrier:
         on_first_token: Callable[[str], None] | None = None,
         *,
         is_patient: bool = False,
+        resumes: bool = False,
     ) -> None:
-        """`is_patient`: a pair's prefill leg is awaited in `carry`, however long it takes and the KV after it."""
+        """`is_patient`: a pair's prefill leg is awaited in `carry`, however long it takes and the KV after it.
+
+        `resumes`: a stream whose engine dies goes on elsewhere, with what it has as part of its prompt.
+        """
         self._is_patient = is_patient
+        self._resumes = resumes
+        self._whole = sequence
         self._held_by: VirtualPod | None = None
         self._pods = pods
         self._sequence = sequence
@@ -57,16 +66,43 @@ class VirtualCarrier:
 
         pod = self._pods[placement.engine.pod]
         end = await _run(pod, sequence, first_byte_by_s, begun, source)
-        if isinstance(end, Leg):
+        if isinstance(end, Leg) or end.reason == LOST:
             if source is not None:
                 source[0].let_go(source[1])
-            return end if placement.first_token_s is None else _begun(end)
+            return self._failed(placement, end)
+        return self._answered(placement, sequence, end)
+
+    def _answered(self, placement: Placement, sequence: Sequence, end: Milestone) -> Leg:
         cached = end.cached_tokens
         if placement.prefill is not None and placement.prefill.cached_tokens is not None:
             # As NIXL's decoding pod tells it: what the prefilling one had.
             cached = placement.prefill.cached_tokens
-        usage = Usage(sequence.prompt_tokens, end.output_tokens, cached)
-        return Leg(LegEnd.ANSWERED, 200, begun=True, usage=usage, finish_reason=end.reason)
+        usage, whole = Usage(sequence.prompt_tokens, end.output_tokens, cached), self._whole
+        told = (
+            Usage(whole.prompt_tokens, whole.output_tokens, 0)
+            if sequence.prompt_tokens != whole.prompt_tokens
+            else None
+        )
+        return Leg(LegEnd.ANSWERED, 200, begun=True, usage=usage, finish_reason=end.reason, told=told)
+
+    def _failed(self, placement: Placement, end: Leg | Milestone) -> Leg:
+        """What is left of a stream that has lost its engine is another request, where it may be resumed."""
+        if isinstance(end, Leg):
+            return end if placement.first_token_s is None else _begun(end)
+        request, emitted, detail = placement.request, end.output_tokens, "the engine died"
+        if emitted == 0:
+            return Leg(LegEnd.LOST, detail=detail)
+        sequence = self._sequence
+        if not self._resumes or emitted >= sequence.output_tokens:
+            return Leg(LegEnd.LOST, begun=True, detail=detail)
+        self._sequence = replace(
+            sequence,
+            prompt_tokens=sequence.prompt_tokens + emitted,
+            output_tokens=sequence.output_tokens - emitted,
+        )
+        prompt = request.prompt
+        longer = structs.replace(request, prompt=Prompt(prompt.blocks, prompt.ends, prompt.size + emitted))
+        return Leg(LegEnd.LOST, begun=True, detail=detail, rest=longer)
 
     async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
         """Have the prompt computed and held, as NIXL does it."""
@@ -80,6 +116,8 @@ class VirtualCarrier:
         end = await _run(pod, sequence, by_s, _nobody)
         if isinstance(end, Leg):
             return Prefilled(end.end, end.status, detail=end.detail)
+        if end.reason == LOST:
+            return Prefilled(LegEnd.LOST, detail="the engine died")
         self._held_by = pod
         usage = Usage(sequence.prompt_tokens, 1, end.cached_tokens)
         return Prefilled(LegEnd.ANSWERED, 200, _told_by(side.engine.pod, sequence), usage)
@@ -129,8 +167,6 @@ async def _run(
         pod.abort(sequence.sequence_id)
     if milestone is None:
         return Leg(LegEnd.TIMEOUT, detail="no first token in time")
-    if milestone.reason == LOST:
-        return Leg(LegEnd.LOST, detail="the engine died")
     return milestone
 
 

@@ -105,8 +105,9 @@ class VirtualPod:
         self.is_lost = True
         self._play()
         for sequence_id, listener in list(self._listeners.items()):
+            emitted = self.engine.emitted(sequence_id)
             self.abort(sequence_id)
-            listener(Milestone(MilestoneKind.FINISHED, sequence_id, self._loop.time(), 0, 0, None, 0, LOST))
+            listener(Milestone(MilestoneKind.FINISHED, sequence_id, self._loop.time(), emitted, 0, None, 0, LOST))
 
     def revive(self) -> None:
         """It is there again, with nothing in its cache."""

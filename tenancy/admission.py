@@ -26,7 +26,7 @@ from routing.router import Router
 from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import Forecast
 from tenancy.promise import Promise
-from tenancy.queue import Line, Queue, Waiter
+from tenancy.queue import Line, Queue, Waiter, open_within_s
 from tenancy.returning import Returning, face_of
 from tenancy.service import price
 from tenancy.stall import Stalls
@@ -125,7 +125,7 @@ class Gate:
         if waiter.line.credit_s > 0 and not is_late:
             return False
         for line in waiter.queue.lines.values():
-            if before_s <= line.tier.ttft_s < after_s and (is_late or line.tier.priority > tier.priority):
+            if before_s <= open_within_s(line.tier) < after_s and (is_late or line.tier.priority > tier.priority):
                 claims = self._claims.get(line.tier.name)
                 if claims is None:
                     claims = self._claims[line.tier.name] = line.claims(candidates.ahead_s, self._now_s)
@@ -206,10 +206,21 @@ class Admission:
     # -- one request -------------------------------------------------------------------------------------------------
 
     def arrive(
-        self, request: Request, caller: Caller, promise: Promise, *, came_s: float, now_s: float, draw: float
+        self,
+        request: Request,
+        caller: Caller,
+        promise: Promise,
+        *,
+        came_s: float,
+        now_s: float,
+        draw: float,
+        late_by_s: float | None = None,
     ) -> Waiter:
-        """One that asks to be placed. Raises `Refused` where it could not be served in time."""
-        waiter = self._waiter(request, caller, promise, came_s, now_s)
+        """One that asks to be placed. Raises `Refused` where it could not be served in time.
+
+        `late_by_s`: it had been placed and has lost its pod, so that it is served late rather than refused, until then.
+        """
+        waiter = self._waiter(request, caller, promise, came_s, now_s, late_by_s)
         queue, line = waiter.queue, waiter.line
         line.demand.ask(waiter.own_s, now_s)
         if queue.waiting:
@@ -231,7 +242,9 @@ class Admission:
             placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
         waiter.queue.serve(waiter.line, waiter, now_s)
         seen = placement.predicted
-        waiter.charged = price(seen.prompt_tokens - seen.warm_tokens, waiter.answer_tokens)
+        # Its tenant has paid for the prompt of one that has lost its pod.
+        cold_tokens = 0.0 if waiter.was_placed else seen.prompt_tokens - seen.warm_tokens
+        waiter.charged = price(cold_tokens, waiter.answer_tokens)
         waiter.line.service.serve(tenant.name, waiter.charged, tenant.weight)
         if self._returning:
             self._returning.served(face_of(waiter.request, tenant.name))
@@ -247,10 +260,12 @@ class Admission:
         needed_s, beyond_cold_s = gate.least_ttft_s()
         if beyond_cold_s <= waiter.lead_s:
             return False
-        if promise.tier.unattainable is Unattainable.REJECT and beyond_cold_s > promise.ttft_s:
+        is_rejected = promise.tier.unattainable is Unattainable.REJECT and not waiter.was_placed
+        if is_rejected and beyond_cold_s > promise.ttft_s:
             raise _hopeless(waiter, now_s - waiter.arrived_s + needed_s)
         waiter.is_unattainable = True
-        waiter.line.postpone(waiter, now_s)
+        if not waiter.was_placed:
+            waiter.line.postpone(waiter, now_s)
         return True
 
     def settle(self, waiter: Waiter, placement: Placement, usage: Usage | None, now_s: float) -> None:
@@ -260,9 +275,12 @@ class Admission:
             was_served = placement.first_token_s is not None
             line.service.serve(waiter.tenant, 0.0 if was_served else -expected, waiter.weight)
             return
-        real = price(usage.prompt_tokens - (usage.cached_tokens or 0), usage.completion_tokens)
+        cold_tokens = 0 if waiter.was_placed else usage.prompt_tokens - (usage.cached_tokens or 0)
+        real = price(cold_tokens, usage.completion_tokens)
         line.service.serve(waiter.tenant, real - expected, waiter.weight)
         each = usage.completion_tokens // waiter.request.sequences
+        if waiter.was_placed:  # Perhaps only the rest of an answer: it shows neither its length nor its pace.
+            return
         self.forecast.observe(waiter.tenant, waiter.request.model, each)
         running = (placement.predicted.running + self._router.ledger.running[placement.engine.slot]) / 2
         self.stalls.learn(placement.charge, running, each, now_s)
@@ -315,7 +333,7 @@ class Admission:
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
         late_s = now_s - waiter.start_by_s
         # Where nobody goes before it, or its tenant has had less than its part, it will be the next.
-        if queue.comes_first(waiter.promise.tier) and not line.is_modest(waiter):
+        if not waiter.was_placed and queue.comes_first(waiter.promise.tier) and not line.is_modest(waiter):
             comings = max(0, COMINGS - 1 - waiter.request.retried)
             late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / COMINGS
         if late_s > 0:
@@ -325,7 +343,15 @@ class Admission:
             refusal = self.overloaded(waiter, now_s, queue.backlog_s, draw)
             raise Refused(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=refusal.retry_after_s)
 
-    def _waiter(self, request: Request, caller: Caller, promise: Promise, came_s: float, now_s: float) -> Waiter:
+    def _waiter(
+        self,
+        request: Request,
+        caller: Caller,
+        promise: Promise,
+        came_s: float,
+        now_s: float,
+        late_by_s: float | None,
+    ) -> Waiter:
         costs, tenant, ground = self._router.costs, caller.tenant.name, self._ground(request)
         if now_s >= ground.look_again_s:
             ground.look(costs, now_s)
@@ -335,17 +361,32 @@ class Admission:
             came_s = self._returning.first_s(face_of(request, tenant), came_s)
         lead_s = promise.ttft_s - min(max(now_s - came_s, 0.0), ON_THE_WAY * promise.ttft_s)
         idle_ttft_s = own_s + ground.overhead_s
-        leave_by_s = now_s + promise.longest_wait_s
+        leave_by_s = now_s + promise.longest_wait_s if late_by_s is None else late_by_s
         start_by_s = min(came_s + promise.first_token_within_s(own_s) - idle_ttft_s, leave_by_s)
         if idle_ttft_s - promise.ttft_per_cold * own_s > lead_s:
             # Unless an engine holds part of it, no wait is short enough: its turn will show.
             start_by_s = leave_by_s
+        due_s = start_by_s
+        if late_by_s is not None:
+            start_by_s, due_s = late_by_s, came_s
         answer_tokens = _answer_tokens(self.forecast, request, tenant)
         service = price(tokens, answer_tokens)
         cost_s = service * ground.seconds_per_token
         number = next(self._numbers)
         waiter = Waiter(
-            number, request, caller, promise, came_s, own_s, service, cost_s, start_by_s, leave_by_s, answer_tokens
+            number,
+            request,
+            caller,
+            promise,
+            came_s,
+            own_s,
+            service,
+            cost_s,
+            start_by_s,
+            leave_by_s,
+            due_s,
+            was_placed=late_by_s is not None,
+            answer_tokens=answer_tokens,
         )
         waiter.lead_s, waiter.idle_ttft_s = lead_s, idle_ttft_s
         waiter.queue = ground.queue

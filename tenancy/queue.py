@@ -25,6 +25,15 @@ MOST_CREDIT_S = 2.0
 """Service that a floor saves up at most, so that who could not be served for a while does not come as a flood."""
 
 
+OPEN_S = 1.0
+"""A tier that has reserved engines, and is promised no first token, finds one open where no more prefill is queued."""
+
+
+def open_within_s(tier: Tier) -> float:
+    """An engine is open for a tier while so many seconds of prefill, or less, are queued there."""
+    return OPEN_S if tier.reserve and tier.ttft_s == inf else tier.ttft_s
+
+
 @dataclass(slots=True, eq=False)
 class Waiter:
     """One request that asks to be placed."""
@@ -45,6 +54,10 @@ class Waiter:
     """When its prefill must begin for its promise to be kept."""
     leave_by_s: float
     """When it has waited as long as it may."""
+    due_s: float
+    """By what it is ordered inside its tenant: `start_by_s`; where it had been placed before, when it came."""
+    was_placed: bool = False
+    """It has lost its pod: it is served late rather than refused, and before those of its tenant that are new."""
     answer_tokens: float = 0.0
     """Of all its answers together, on average."""
     charged: float = 0.0
@@ -108,13 +121,13 @@ class Line:
         wanted = max(self.demand.wanted(now_s), 1 if self.tier.reserve else 0)
         engines = len(ahead_s)
         claimed = min(wanted, max(1, round(self.tier.reserve * engines)), engines - 1)
-        within_s = self.tier.ttft_s
+        within_s = open_within_s(self.tier)
         return sum([each_s <= within_s for each_s in ahead_s]) <= claimed
 
     def put(self, waiter: Waiter, now_s: float) -> None:
         self.rate.pass_time(now_s, is_waiting=self.waiting > 0)
         tenant = waiter.tenant
-        heappush(self._heaps.setdefault(tenant, []), (waiter.start_by_s, waiter.number, waiter))
+        heappush(self._heaps.setdefault(tenant, []), (waiter.due_s, waiter.number, waiter))
         waiter.is_queued = True
         self._work_s[tenant] = self._work_s.get(tenant, 0.0) + waiter.own_s
         self._service[tenant] = self._service.get(tenant, 0.0) + waiter.service / waiter.weight
@@ -144,7 +157,7 @@ class Line:
 
     def overdue(self, now_s: float) -> list[Waiter]:
         """Those at the head who can no longer start in time."""
-        return [heap[0][2] for heap in self._heaps.values() if heap[0][0] < now_s]
+        return [heap[0][2] for heap in self._heaps.values() if heap[0][2].start_by_s < now_s]
 
     def defer(self, waiter: Waiter, now_s: float) -> bool:
         """Let one that is overdue wait on, behind what can still be in time: a modest tenant is served late rather than
@@ -163,7 +176,7 @@ class Line:
         if was_queued:
             self.take(waiter, now_s)
             waiter.has_left = False
-        waiter.start_by_s = waiter.leave_by_s
+        waiter.start_by_s = waiter.due_s = waiter.leave_by_s
         if was_queued:
             self.put(waiter, now_s)
 
@@ -193,8 +206,8 @@ class Line:
         served.
         """
         work_s, service = 0.0, waiter.service
-        for start_by_s, _, other in self._heaps.get(waiter.tenant, ()):
-            if start_by_s <= waiter.start_by_s and other is not waiter and not other.has_left:
+        for due_s, _, other in self._heaps.get(waiter.tenant, ()):
+            if due_s <= waiter.due_s and other is not waiter and not other.has_left:
                 work_s += other.own_s
                 service += other.service
         return work_s, self.service.of(waiter.tenant) + service / waiter.weight
@@ -206,7 +219,7 @@ class Queue:
     def __init__(self) -> None:
         self.lines: dict[str, Line] = {}
         self.tightest_s = inf
-        """Of what the lines' tiers promise for a first token."""
+        """The least queue with which an engine is open for every line's tier."""
         self.waiting = 0
         self.size = 0
         """Of the prompts of all that wait."""
@@ -238,7 +251,7 @@ class Queue:
         if line is None:
             line = self.lines[tier.name] = Line(tier, guess, now_s)
         line.tier = tier
-        self.tightest_s = min(each.tier.ttft_s for each in self.lines.values())
+        self.tightest_s = min(open_within_s(each.tier) for each in self.lines.values())
         return line
 
     def by_rank(self) -> list[Line]:

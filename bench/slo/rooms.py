@@ -42,7 +42,14 @@ class StrictPriority(Room):
         self._look_again: asyncio.TimerHandle | None = None
 
     async def place(
-        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], came_s: float = 0.0
+        self,
+        request: Request,
+        caller: Caller,
+        promise: Promise,
+        avoid: frozenset[str],
+        came_s: float = 0.0,
+        *,
+        late_by_s: float | None = None,
     ) -> Placement:
         granted: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         self._came += 1
@@ -82,7 +89,14 @@ class StaticCaps(Room):
         self._router, self._now, self._luck = router, clock, draw
 
     async def place(
-        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], came_s: float = 0.0
+        self,
+        request: Request,
+        caller: Caller,
+        promise: Promise,
+        avoid: frozenset[str],
+        came_s: float = 0.0,
+        *,
+        late_by_s: float | None = None,
     ) -> Placement:
         most = RUNNING.get(promise.tier.name)
         if most is not None:

@@ -34,12 +34,13 @@ BLOCK_TOKENS = Profile().block_size
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run. `load` in requests a second."""
+    """One run. `load` in requests a second; `resumes`: streams whose engine dies go on elsewhere."""
 
     scenario: Scenario
     policy: Policy
     load: float
     seed: int
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,12 @@ def play(job: Job) -> Figures:
     traffic = draw_traffic(scenario, job.load, job.seed, recorded)
     fates, computed_tokens = run_virtually(_play(job, traffic))
     return figures_of(scenario, fates, traffic[-1].at_s, computed_tokens)
+
+
+def fates_of(job: Job) -> list[Fate]:
+    """What became of every request of a job, in the order in which they were offered."""
+    fates, _ = run_virtually(_play(job, draw_traffic(job.scenario, job.load, job.seed)))
+    return fates
 
 
 async def _play(job: Job, traffic: Sequence[Offered]) -> tuple[list[Fate], int]:
@@ -83,7 +90,7 @@ class _Venue:
         self.fates: list[Fate] = []
         self.pods = {f"pod-{number}": VirtualPod(scenario.profile, loop) for number in range(scenario.engines)}
         made = Made(job.policy.routing, scenario.profile, job.seed)
-        self._replica = Replica(made, 0, self.pods, self._note, job.policy.make_room)
+        self._replica = Replica(made, 0, self.pods, self._note, job.policy.make_room, resumes=job.resumes)
         if (admission := self._replica.room.admission) is not None:
             admission.tiers = scenario.tiers  # As a policy file would tell them.
         self._draw = Random(f"{job.seed} retries").random

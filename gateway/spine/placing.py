@@ -1,6 +1,7 @@
 """Finds a place for a request on its way: where it waits for one, and asks for less where its tenant would rather.
 
-What is left of an answer that was cut does not queue again: it was admitted, and its client is in the middle of it.
+What has lost its pod, before its first byte or in the middle of an answer, was admitted once: it waits at the rank of
+its tier, before what is new there, and is served late rather than refused. So a lost pod's higher tiers go first.
 
 Knows who may wait and what may be asked for instead; not how a request is carried.
 """
@@ -9,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from zlib import crc32
 
 from msgspec.structs import replace
 
 from gateway.ladders.climb import Climb
-from gateway.spine.carrying import refusal_for
+from gateway.spine.carrier import LegEnd
+from gateway.spine.carrying import GONE, refusal_for
 from gateway.spine.journey import Journey
 from gateway.spine.room import NO_POD_LOOK_S, Room
 from routing.placement import Placement
@@ -22,6 +25,14 @@ from tenancy.promise import NO_PROMISE, relaxed
 from tenancy.tier import Overload
 
 OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
+
+YIELDS, SPREAD = 0.4, 0.4
+"""The part of its time in which the rest of an answer leaves engines to those who go before it, and up to how much more
+of it: those that lost one pod together do not all stop waiting at once.
+"""
+
+LOST = GONE | {LegEnd.UNREACHABLE}
+"""Ends by which a request that an engine was to serve has lost that engine."""
 
 
 class Placing:
@@ -40,10 +51,15 @@ class Placing:
         asked_s = self._clock()
         try:
             return await self._room.place(
-                journey.request, journey.caller, journey.promise, journey.avoid, journey.started_s
+                journey.request,
+                journey.caller,
+                journey.promise,
+                journey.avoid,
+                journey.started_s,
+                late_by_s=self._late_by_s(journey, asked_s),
             )
         except Refused as refusal:
-            if journey.leg is not None:
+            if journey.leg is not None and not (refusal.reason in OVERLOAD and journey.leg.end in LOST):
                 # Nobody else may serve it: what the last pod said tells the client more than "no pod is ready".
                 raise refusal_for(journey.leg) from None
             if refusal.reason not in OVERLOAD or not _ask_for_less(journey):
@@ -52,18 +68,37 @@ class Placing:
             journey.queued_s += self._clock() - asked_s
         return await self.place(journey)
 
+    def _late_by_s(self, journey: Journey, now_s: float) -> float | None:
+        """Until when a request that has lost its pod waits for another one, though its promise may be broken."""
+        is_lost = journey.leg is not None and journey.leg.end in LOST
+        return now_s + journey.promise.longest_wait_s if is_lost and journey.promise.is_bound else None
+
     async def _place_rest(self, journey: Journey, by_s: float) -> Placement:
-        """Where nobody else is left, a pod that has failed it may go on all the same: it may have come back."""
-        avoid = journey.avoid
+        """At the rank of its tier for some of its time, then at once: better late for others than cut for its client.
+
+        Where nobody else is left, a pod that has failed it may go on all the same: it may have come back.
+        """
+        avoid, cut_s = journey.avoid, by_s - self._resume_s
+        promise, yields_by_s = journey.promise, cut_s + (YIELDS + SPREAD * _spread(journey.request.id)) * self._resume_s
         while True:
             now_s = self._clock()
             try:
-                return await self._room.place(journey.request, journey.caller, NO_PROMISE, avoid, now_s)
+                return await self._room.place(
+                    journey.request, journey.caller, promise, avoid, cut_s, late_by_s=yields_by_s
+                )
             except Refused as refusal:
+                if refusal.reason in OVERLOAD and promise.is_bound:
+                    promise = NO_PROMISE
+                    continue
                 if journey.leg is None or refusal.reason is not Reason.NO_POD_READY or now_s >= by_s:
                     raise refusal_for(journey.leg) if journey.leg else refusal from None
             avoid = frozenset()
             await asyncio.sleep(NO_POD_LOOK_S)
+
+
+def _spread(request_id: str) -> float:
+    """A number in [0, 1) that is another for most requests, and always the same for one."""
+    return crc32(request_id.encode()) / (1 << 32)
 
 
 def _ask_for_less(journey: Journey) -> bool:

@@ -95,16 +95,24 @@ class Room:
         return bool(self._seats)
 
     async def place(
-        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], came_s: float
+        self,
+        request: Request,
+        caller: Caller,
+        promise: Promise,
+        avoid: frozenset[str],
+        came_s: float,
+        *,
+        late_by_s: float | None = None,
     ) -> Placement:
         """Put a request on an engine, now or when one may take it. Raises `Refused`.
 
-        `avoid` names pods that have failed it, `came_s` is when it came to us. Where the caller is cancelled it has
-        left the room in the same tick.
+        `avoid` names pods that have failed it, `came_s` is when it came to us. `late_by_s`: it was placed before and
+        has lost its pod, so that until then it is served late rather than refused. Where the caller is cancelled it
+        has left the room in the same tick.
         """
         while True:
             try:
-                return await self._admit(request, caller, promise, avoid, came_s)
+                return await self._admit(request, caller, promise, avoid, came_s, late_by_s)
             except Refused as refusal:
                 if refusal.reason is not Reason.NO_POD_READY or avoid:
                     raise
@@ -121,14 +129,22 @@ class Room:
                     del waiting[model]
 
     async def _admit(
-        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], came_s: float
+        self,
+        request: Request,
+        caller: Caller,
+        promise: Promise,
+        avoid: frozenset[str],
+        came_s: float,
+        late_by_s: float | None,
     ) -> Placement:
         admission, now_s = self.admission, self._clock()
         knows = self._router.fleet.knows
         # Of names that clients invent nothing is kept.
         if admission is None or not promise.is_bound or not knows(request.model, request.regions):
             return self._router.place(request, avoid=avoid, now_s=now_s, draw=self._draw())
-        waiter = admission.arrive(request, caller, promise, came_s=came_s, now_s=now_s, draw=self._draw())
+        waiter = admission.arrive(
+            request, caller, promise, came_s=came_s, now_s=now_s, draw=self._draw(), late_by_s=late_by_s
+        )
         try:
             return await self._place(admission, waiter, avoid, now_s)
         except BaseException:

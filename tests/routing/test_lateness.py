@@ -151,7 +151,7 @@ def test_answers_between_two_looks_are_signs_of_life(is_telling: bool) -> None:
     """Streams that wait for long do not condemn an engine that answers others meanwhile, streams or whole answers."""
     watch = Watch()
     quiet = watch.asks(), watch.asks()
-    found = {}
+    found: dict[int, Late] = {}
     for _ in range(120):
         other = watch.asks(is_telling=is_telling)
         watch.now_s += 0.1

@@ -229,6 +229,50 @@ def test_room_is_kept_for_who_has_reserved_some_before_he_first_comes() -> None:
         stage.place(stage.arrive(BRONZE, 60_000))
 
 
+def test_a_reserve_without_a_promised_first_token_keeps_an_engine_open() -> None:
+    """Open is then where no more than a second of prefill is queued; without a reserve nothing is kept open."""
+    for reserve, is_kept in ((0.5, True), (0.0, False)):
+        stage, plain = Stage(engines=2), Tier("plain", 10, reserve=reserve)
+        stage.admission.tiers = {"plain": plain, "bronze": BRONZE}
+        first = stage.place(stage.arrive(BRONZE, 60_000))
+        if is_kept:
+            with pytest.raises(NotNow):
+                stage.place(stage.arrive(BRONZE, 60_000))
+            assert stage.place(stage.arrive(plain, 400)).engine is not first.engine
+        else:
+            stage.place(stage.arrive(BRONZE, 60_000))
+
+
+def test_what_has_lost_its_pod_is_not_refused_at_the_door() -> None:
+    """However long the queue is, and however late it is: until it has waited as long as it may; and it is first."""
+    stage = Stage()
+    stage.fill()
+    queue = stage.admission.queues[MODEL]
+    request = Request("lost", Api.CHAT, MODEL, cut_prompt(b"lost " * 240, 0), stream=True)
+    caller, promise = Caller(Tenant("a", tier=GOLD)), promise_of(GOLD)
+    with pytest.raises(Refused):
+        stage.admission.arrive(request, caller, promise, came_s=-9.0, now_s=0.0, draw=0.0)
+    lost = stage.admission.arrive(request, caller, promise, came_s=-9.0, now_s=0.0, draw=0.0, late_by_s=30.0)
+    stage.wait(lost)
+    assert next(queue.by_rank()[0].heads()) is lost
+    assert lost not in queue.overdue(29.0)
+    assert lost in queue.overdue(30.1)
+    assert not lost.line.defer(lost, 30.1)
+
+
+def test_a_prompt_that_is_computed_again_is_charged_to_nobody() -> None:
+    """Its tenant has paid for it; what is generated counts as ever, and shows no length of answers."""
+    stage = Stage()
+    request = Request("lost", Api.CHAT, MODEL, cut_prompt(b"lost " * 240, 0), stream=True)
+    caller, before = Caller(Tenant("a", tier=GOLD)), stage.admission.forecast.mean("a", MODEL)
+    waiter = stage.admission.arrive(request, caller, promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0, late_by_s=30.0)
+    placement = stage.place(waiter)
+    assert waiter.charged == 2.0 * waiter.answer_tokens
+    stage.admission.settle(waiter, placement, Usage(1_200, 7, 0), 1.0)
+    assert waiter.line.service.of("a") == pytest.approx(2.0 * 7 / caller.tenant.weight)
+    assert stage.admission.forecast.mean("a", MODEL) == before
+
+
 def test_who_waits_is_placed_on_an_engine_that_came_since() -> None:
     """The fleet grows while it waits: nobody else need come for the new engine to be looked at."""
     stage = Stage(engines=1)

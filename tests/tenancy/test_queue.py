@@ -26,7 +26,9 @@ def waiter(
 ) -> Waiter:
     caller = Caller(Tenant(tenant, tier=tier, weight=weight))
     request = Request(str(number := next(NUMBERS)), Api.CHAT, "m")
-    return Waiter(number, request, caller, promise_of(tier), 0.0, own_s, 12_000 * own_s, own_s, start_by_s, LEAVE_BY_S)
+    return Waiter(
+        number, request, caller, promise_of(tier), 0.0, own_s, 12_000 * own_s, own_s, start_by_s, LEAVE_BY_S, start_by_s
+    )
 
 
 def put(queue: Queue, one: Waiter) -> Waiter:
