@@ -185,9 +185,7 @@ class Book:
     @property
     def is_idle(self) -> bool:
         """Whether nothing would be lost with it."""
-        return not self.open and not any(
-            meter.memory.used for meter in (*self.meters.values(), *self._lifted.values())
-        )
+        return not self.open and not any(meter.memory.used for meter in (*self.meters.values(), *self._lifted.values()))
 
     def binds(self, kind: Kind, *, under_load: bool) -> bool:
         """Whether a limit of this kind binds now. `under_load`: whether requests wait for engines."""
@@ -273,11 +271,7 @@ class Books:
             self._opened(book)
         else:
             self._books.move_to_end(account.path)
-            if (
-                self._quota_of is None
-                and book.quota is not account.quota
-                and book.take_quota(account.quota, now_s)
-            ):
+            if self._quota_of is None and book.quota is not account.quota and book.take_quota(account.quota, now_s):
                 self._opened(book)
         return book
 

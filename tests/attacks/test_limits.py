@@ -1,4 +1,4 @@
-"""Tenants that try to get past their limits, or to have another tenant refused: what the pod is asked, what is granted."""
+"""Tenants that try to get past their limits, or to have another tenant refused."""
 
 from __future__ import annotations
 

@@ -102,7 +102,9 @@ async def test_what_can_never_pass_is_not_to_be_retried() -> None:
     """A prompt longer than the limit; and a budget that is spent until midnight."""
     kit = Kit(Quota(tokens_per_min=5))
     async with kit.rig() as rig:
-        answer = await rig.ask(CHAT_PATH, a_chat(max_tokens=1) | {"messages": [{"role": "user", "content": "hi " * 40}]})
+        answer = await rig.ask(
+            CHAT_PATH, a_chat(max_tokens=1) | {"messages": [{"role": "user", "content": "hi " * 40}]}
+        )
         assert (answer.status, answer.json()["error"]["type"]) == (429, "tokens")
         assert answer.headers["x-should-retry"] == "false"
         assert "retry-after" not in answer.headers
