@@ -75,6 +75,7 @@ class Tab:
         """Whether its events have to be counted: there may be a limit on output before it has ended."""
         self._per_event = cashier.tokens_per_event(tenant, request.model) if self.is_watched else 1.0
         self._most = maxsize if request.max_tokens is None else request.max_tokens * request.sequences
+        self._asks_at = self._heed_at = 0
         self._look_up()
 
     def __repr__(self) -> str:

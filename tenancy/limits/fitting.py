@@ -53,5 +53,7 @@ def _most_input(kind: Kind, limit: float, expected: Use, least: Use) -> float:
     rates = expected.rates
     if kind is not Kind.BUDGET or not rates.input:
         return inf
-    cached = expected.cached_tokens * (rates.input - rates.cached)
-    return (limit + cached - least.output_tokens * rates.output) / rates.input
+    room, cached = limit - least.output_tokens * rates.output, expected.cached_tokens
+    if room < cached * rates.cached:
+        return room / rates.cached
+    return cached + (room - cached * rates.cached) / rates.input

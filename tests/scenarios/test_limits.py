@@ -129,6 +129,28 @@ async def test_long_streams_are_ended_where_the_limit_is(tmp_path: Path) -> None
         assert limit * 0.8 < sum(each.events for each in answered) <= limit + len(answered)
 
 
+async def test_a_reload_binds_a_stream_that_runs(tmp_path: Path) -> None:
+    """Its account asks for nothing else meanwhile; it ends well formed, long before its engine would have ended it."""
+    policy = write_policy(tmp_path / "policy.yaml", {"output_tpm": 1_000_000})
+    headers = {"authorization": "Bearer sk-team"}
+    body = {"model": "tiny", "stream": True, "messages": [{"role": "user", "content": PROMPT}]}
+    async with (
+        pod(shortest_answer=20_000, longest_answer=20_000) as engine,
+        serving("--pod", engine.url, "--policy", str(policy)) as gateway,
+        aiohttp.ClientSession() as client,
+    ):
+        await gateway.until("pod ready")
+        async with client.post(gateway.at("traffic", CHAT), json=body, headers=headers) as answer:
+            told = await answer.content.readuntil(b"\n\n")
+            write_policy(policy, {"output_tpm": 100})
+            async with client.post(gateway.at("admin", "/reload")) as reloaded:
+                assert reloaded.status == 200
+            told += await answer.content.read()
+    assert b'"hearth_reason":"rate_limited_tokens"' in told
+    assert told.endswith(b"data: [DONE]\n\n")
+    assert told.count(b"\n\n") < 10_000
+
+
 async def test_workers_of_one_host_share_a_limit(tmp_path: Path) -> None:
     """Three processes without Redis: all of the limit, and no more, whoever the connections land on."""
     policy = write_policy(tmp_path / "policy.yaml", {"rpm": SHARED})

@@ -1,4 +1,4 @@
-"""Every field of the requests that the installed vLLM takes is classified: an upgrade that brings another fails here."""
+"""Every field that the installed vLLM takes is classified: an upgrade that brings another fails here."""
 
 import json
 import os

@@ -145,7 +145,7 @@ async def test_a_request_that_came_before_a_reload_does_not_bring_its_limit_back
 
 
 async def test_no_tenant_is_refused_for_the_answers_of_another() -> None:
-    """Ten answers of 20,000 tokens of one leave the streams of another as they were, one after the other and at once."""
+    """Ten answers of 20,000 tokens of one leave the streams of another as they were."""
     stage = Stage(None, a=Quota(output_tokens_per_min=10**7), b=Quota(output_tokens_per_min=5_000))
     for _ in range(10):
         tab = await stage.open("a", stream=True)

@@ -1,8 +1,8 @@
-"""Limits while policies are reloaded at random: what is used keeps to the limit in force, but for a bound that is stated.
+"""Limits while policies are reloaded at random: what is used keeps to the limit in force, but for a stated bound.
 
 The bound of docs/limits.md: nothing is granted beyond the limit in force. Where more is used than that (a lower limit
-has just come, a whole answer took more than its reserve) nothing is granted at all, and streams that began under another
-limit end at their next look.
+has just come, a whole answer took more than its reserve) nothing is granted at all, and streams that began under
+another limit end at their next look.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_a_window_pays_the_same_however_seldom_it_is_looked_at(steps: list[tuple
     assert (often.used, often.owed) == (seldom.used, seldom.owed)
 
 
-@given(STEPS, st.floats(5.0, 40.0))
+@given(STEPS, st.integers(5, 40).map(float))
 def test_a_window_forgets_no_more_than_its_room_in_each_sixty_seconds(
     steps: list[tuple[float, int]], room: float
 ) -> None:
