@@ -121,15 +121,21 @@ class Rig:
     """One connection of a port whose loop runs only when it is asked to."""
 
     def __init__(
-        self, bounds: Bounds | None = None, *, reads: bool = True, says: bytes = b"", gives: int = 1 << 30
+        self,
+        bounds: Bounds | None = None,
+        *,
+        reads: bool = True,
+        says: bytes = b"",
+        gives: int = 1 << 30,
+        most: int = 1_000_000,
     ) -> None:
-        """`gives`: bytes that the peer has room for on the connection, beyond the usual."""
+        """`gives`: bytes that the peer has room for on the connection, beyond the usual; `most`: requests at once."""
         self.budget = Budget(1 << 26)
         services = {
             ECHO.encode(): lambda stream: Service(stream, ends=True, says=says),
             HOLD.encode(): lambda stream: Service(stream, ends=False, says=says),
         }
-        self.port = Port(services, self.budget, Crowd(1_000_000), bounds or Bounds())
+        self.port = Port(services, self.budget, Crowd(most), bounds or Bounds())
         self.connection = cast("Connection", self.port.protocol())
         self.pipe = Pipe(reads=reads)
         self.pipe.protocol = self.connection
@@ -239,6 +245,15 @@ async def test_streams_that_have_to_be_reset_are_bounded(name: str) -> None:
     rig.close()
 
 
+async def test_blocks_of_very_many_fields_are_bounded() -> None:
+    """A block of 1,300 fields costs hundreds of plain exchanges: a dozen of them, and the connection is closed."""
+    rig = Rig()
+    bomb = block(KEEP) + b"\x00\x01a\x01b" * 1_300
+    await rig.feed(*(frame(HEADERS, END_HEADERS, number, bomb) for number in range(1, 60, 2)))
+    assert rig.goaway == CALM
+    rig.close()
+
+
 async def test_rapid_resets_are_bounded() -> None:
     """As many as streams may be open at once (all clients of an Envoy may leave together), then it is closed."""
     rig = Rig(Bounds(max_streams=2_000))
@@ -258,6 +273,19 @@ async def test_a_peer_with_work_may_ping_and_reset() -> None:
         asked = opened(number, HOLD) + frame(DATA, 0, number, message(b"x"))
         await rig.feed(asked + ping * 4 + frame(RST_STREAM, 0, number, reset))
     assert rig.goaway is None
+    rig.close()
+
+
+@pytest.mark.parametrize("why", ["refused", "no such service"])
+async def test_a_peer_whose_requests_are_not_served_stays(why: str) -> None:
+    """What crosses the end of such streams is no attack: data, their end, and a reset of each."""
+    rig = Rig(most=0 if why == "refused" else 1_000_000)
+    path = block(HOLD if why == "refused" else KEEP)
+    for number in range(1, 10_000, 2):
+        late = frame(DATA, 0, number, b"x" * 1_000) * 3 + frame(RST_STREAM, 0, number, b"\0\0\0\x08")
+        await rig.feed(frame(HEADERS, END_HEADERS, number, path) + late)
+    assert rig.goaway is None
+    assert not rig.connection.streams
     rig.close()
 
 

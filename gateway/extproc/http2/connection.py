@@ -24,7 +24,11 @@ SELF_DEPENDENT = 0x100
 
 SETTINGS_BYTES = 64
 WAITING_STREAMS = 16
-"""What costs as much as a frame of its own: so many bytes of settings, so many streams that a larger window wakes."""
+FIELDS = 16
+"""What costs as much as a frame of its own: so many bytes of settings, so many streams that a larger window wakes, so
+many fields of a header block that has more than `MANY_FIELDS`.
+"""
+MANY_FIELDS = 128
 
 LEAVING_S = 1.0
 """How long streams may still come after the other side was asked for no more: they were under way."""
@@ -281,6 +285,8 @@ class Connection(asyncio.Protocol):
 
     def _take_block(self, flags: int, number: int, raw: bytes) -> None:
         block = self._fields.read(raw)
+        if block.count > MANY_FIELDS:
+            self._spend(block.count // FIELDS)
         if number > self._last:
             if number > self._last + 2:
                 self._skipped = self._last, number
@@ -304,9 +310,10 @@ class Connection(asyncio.Protocol):
     def _take_late_block(self, number: int, flags: int) -> None:
         """Take headers of a stream that has ended: trailers under way when this side ended it, or a fault."""
         if number in self._ended_here:
-            self._spend()
             if flags & f.END_STREAM:
                 del self._ended_here[number]
+            else:
+                self._spend()
             return
         first, last = self._skipped
         if first < number < last:
@@ -389,8 +396,10 @@ class Connection(asyncio.Protocol):
             raise Broken(Fault.FRAME_SIZE, "a reset of a wrong length")
         stream = self.streams.get(number)
         if stream is None:
+            if number in self._ended_here:
+                del self._ended_here[number]  # Both sides ended it at the same time.
+                return
             self._check_closed(number)
-            self._ended_here.pop(number, None)
             self._spend()
             return
         if not stream.has_begun and not self._resets.spend():

@@ -26,6 +26,8 @@ class Block:
     """A header block that was read: its fields (of one given twice the last), and why it is malformed, if it is."""
 
     fields: Fields
+    count: int
+    """Of fields as they were sent, repeated ones included."""
     request_fault: str
     """Why it cannot open a stream; empty where it can."""
     trailers_fault: str
@@ -49,7 +51,7 @@ class BlockReader:
             told = [(_raw(name), _raw(value)) for name, value in self._decoder.decode(block, raw=True)]
         except HPACKError as error:
             raise Broken(Fault.COMPRESSION, f"a header block cannot be read: {error}") from None
-        read = Block(dict(told), request_fault(told), trailers_fault(told))
+        read = Block(dict(told), len(told), request_fault(told), trailers_fault(told))
         front_now, most_now = self._table()
         if front_now is not front or most_now != most:
             self._known.clear()  # What an index means has changed.
