@@ -21,6 +21,9 @@ CHARACTERS_PER_NODE = 64
 LONGEST_NUMBER = 100
 """Characters. PyYAML takes quadratic time for `1:1:1...` and for more than 4,300 digits Python raises."""
 
+DEEPEST = 64
+"""Levels. PyYAML's time grows with the square of the depth."""
+
 WITHIN_ITSELF = "stands within what it names"
 TOO_MANY = "aliases repeat too much of this document: write it out, or use fewer"
 
@@ -34,6 +37,7 @@ class BoundedLoader(yaml.SafeLoader):
         self._by_alias = 0
         self._nodes = 0
         """Composed so far, what aliases repeat counted each time."""
+        self._depth = 0
         self._nodes_of: dict[str, int] = {}
         """By anchor, once it is complete."""
 
@@ -43,9 +47,13 @@ class BoundedLoader(yaml.SafeLoader):
             node = super().compose_node(parent, index)
             self._repeat(event)
             return node
+        if self._depth >= DEEPEST:
+            raise yaml.composer.ComposerError(None, None, "nested too deeply", event.start_mark)
         before = self._nodes
         self._nodes += 1 + len(event.value) // CHARACTERS_PER_NODE if isinstance(event, yaml.ScalarEvent) else 1
+        self._depth += 1
         node = super().compose_node(parent, index)
+        self._depth -= 1
         if event.anchor is not None:
             self._nodes_of[event.anchor] = self._nodes - before
         return node
