@@ -42,7 +42,7 @@ class BoundedLoader(yaml.SafeLoader):
         """By anchor, once it is complete."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             node = super().compose_node(parent, index)
             self._repeat(event)
@@ -58,7 +58,7 @@ class BoundedLoader(yaml.SafeLoader):
             self._nodes_of[event.anchor] = self._nodes - before
         return node
 
-    def _repeat(self, event: yaml.AliasEvent) -> None:
+    def _repeat(self, event: Any) -> None:
         if event.anchor not in self._nodes_of:
             raise yaml.composer.ComposerError(None, None, f"*{event.anchor} {WITHIN_ITSELF}", event.start_mark)
         repeated = self._nodes_of[event.anchor]
@@ -88,9 +88,11 @@ class BoundedLoader(yaml.SafeLoader):
         )
         return found
 
-
-for _tag in ("int", "float"):
-    BoundedLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", BoundedLoader.construct_number)
+    yaml_constructors = {  # noqa: RUF012 - PyYAML looks here
+        **yaml.SafeLoader.yaml_constructors,
+        "tag:yaml.org,2002:int": construct_number,
+        "tag:yaml.org,2002:float": construct_number,
+    }
 
 
 def load_yaml(text: str) -> Any:
