@@ -21,6 +21,9 @@ CHARACTERS_PER_NODE = 64
 LONGEST_NUMBER = 100
 """Characters. PyYAML takes quadratic time for `1:1:1...` and for more than 4,300 digits Python raises."""
 
+DEEPEST = 64
+"""Levels. PyYAML's time grows with the square of the depth."""
+
 WITHIN_ITSELF = "stands within what it names"
 TOO_MANY = "aliases repeat too much of this document: write it out, or use fewer"
 
@@ -34,23 +37,28 @@ class BoundedLoader(yaml.SafeLoader):
         self._by_alias = 0
         self._nodes = 0
         """Composed so far, what aliases repeat counted each time."""
+        self._depth = 0
         self._nodes_of: dict[str, int] = {}
         """By anchor, once it is complete."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             node = super().compose_node(parent, index)
             self._repeat(event)
             return node
+        if self._depth >= DEEPEST:
+            raise yaml.composer.ComposerError(None, None, "nested too deeply", event.start_mark)
         before = self._nodes
         self._nodes += 1 + len(event.value) // CHARACTERS_PER_NODE if isinstance(event, yaml.ScalarEvent) else 1
+        self._depth += 1
         node = super().compose_node(parent, index)
+        self._depth -= 1
         if event.anchor is not None:
             self._nodes_of[event.anchor] = self._nodes - before
         return node
 
-    def _repeat(self, event: yaml.AliasEvent) -> None:
+    def _repeat(self, event: Any) -> None:
         if event.anchor not in self._nodes_of:
             raise yaml.composer.ComposerError(None, None, f"*{event.anchor} {WITHIN_ITSELF}", event.start_mark)
         repeated = self._nodes_of[event.anchor]
@@ -80,9 +88,11 @@ class BoundedLoader(yaml.SafeLoader):
         )
         return found
 
-
-for _tag in ("int", "float"):
-    BoundedLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", BoundedLoader.construct_number)
+    yaml_constructors = {  # noqa: RUF012 - PyYAML looks here
+        **yaml.SafeLoader.yaml_constructors,
+        "tag:yaml.org,2002:int": construct_number,
+        "tag:yaml.org,2002:float": construct_number,
+    }
 
 
 def load_yaml(text: str) -> Any:

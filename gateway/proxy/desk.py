@@ -5,6 +5,7 @@ Looks at its head before a body is kept for anybody, and gives every refusal to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from gateway.ladders.ladders import Ladders
@@ -27,6 +28,9 @@ Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
 """Whoever shows a key, or none; and what headers say of it, if somebody sends them who may. Raises `Refused`."""
 
 JSON = b"application/json"
+
+ANTHROPICS = re.compile(rb"/v1/messages(?![^/?])")
+"""Targets of Anthropic's API, whether they are served or not."""
 
 
 class Desk:
@@ -72,6 +76,8 @@ class Desk:
             asked.endpoint = TABLE.get(asked.target)  # Refused before it was routed, it has a dialect all the same.
         if asked.endpoint is not None:
             reply.api, reply.is_anthropic = asked.endpoint.counted_as, asked.endpoint.is_anthropic
+        elif ANTHROPICS.match(asked.target):
+            reply.is_anthropic = True  # A part of that API that is not served here.
         try:
             self._serve(asked, reply)
         except Refused as refusal:

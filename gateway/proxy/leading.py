@@ -54,13 +54,18 @@ class Leading:
         """Finds out what engines hold of a request with this body, where exact warmth is wanted."""
 
     def lead(self, endpoint: Endpoint, api: Api, asked: Asked, reply: Reply) -> None:
-        """Have a pod answer. Raises `Refused` where none is to be asked."""
+        """Have a pod answer. Raises `Refused` where a body cannot be read."""
         tenant, newest = asked.caller.tenant, newest_of(asked)
         reading = read_asked(api, asked, asked.body(), reply.request_id, model=asked.model)
-        if not tenant.may_use(reading.request.model):
-            raise unknown_model(reading.request.model, Reason.MODEL_NOT_ALLOWED)
-        self._stored.check(reading.request, tenant)
-        promise = promised(tenant.tier, asked.headers)
+        try:
+            if not tenant.may_use(reading.request.model):
+                raise unknown_model(reading.request.model, Reason.MODEL_NOT_ALLOWED)
+            self._stored.check(reading.request, tenant)
+            promise = promised(tenant.tier, asked.headers)
+        except Refused as refusal:
+            self.turn_away(api, asked, reply, refusal, model=reading.request.model)
+            reply.refuse(refusal)
+            return
 
         def begin(reply: Reply) -> None:
             self._begin(endpoint, asked, reply, reading, promise)
@@ -72,9 +77,9 @@ class Leading:
         if newest is not None:
             self.latest.take(newest, reply)
 
-    def turn_away(self, api: Api, asked: Asked, reply: Reply, refusal: Refused) -> None:
+    def turn_away(self, api: Api, asked: Asked, reply: Reply, refusal: Refused, model: str = "") -> None:
         """What was asked of the fleet leaves an outcome, and so a receipt, though it was never led."""
-        request, trace = Request(reply.request_id, api, model=""), trace_of(asked.headers)
+        request, trace = Request(reply.request_id, api, model=model), trace_of(asked.headers)
         self._passage.turn_away(request, refusal, caller=asked.caller, trace=trace, shell=reply.shell)
 
     def _begin(self, endpoint: Endpoint, asked: Asked, reply: Reply, reading: Reading, promise: Promise | None) -> None:
@@ -87,7 +92,7 @@ class Leading:
             try:
                 climb, request = self._climb(endpoint, asked, request, carrier)
             except Refused as refusal:
-                self.turn_away(request.api, asked, reply, refusal)
+                self.turn_away(request.api, asked, reply, refusal, request.model)
                 reply.refuse(refusal)
                 return
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from gateway.quotas.told import Fields
+from gateway.quotas.told import Fields, show_period, show_wait
 from routing.refusal import Reason, Refused
 from tenancy.limits.book import Lack
 from tenancy.limits.use import Kind
@@ -21,13 +21,13 @@ REASONS: Mapping[Kind, Reason] = {
 }
 
 WORDS: Mapping[Kind, str] = {
-    Kind.REQUESTS: "requests per minute",
-    Kind.TOKENS: "tokens per minute",
-    Kind.INPUT: "input tokens per minute",
-    Kind.OUTPUT: "output tokens per minute",
-    Kind.UNCACHED: "uncached input tokens per minute",
-    Kind.PARALLEL: "requests at a time",
-    Kind.BUDGET: "of budget",
+    Kind.REQUESTS: "a limit of {limit:g} requests per minute",
+    Kind.TOKENS: "a limit of {limit:g} tokens per minute",
+    Kind.INPUT: "a limit of {limit:g} input tokens per minute",
+    Kind.OUTPUT: "a limit of {limit:g} output tokens per minute",
+    Kind.UNCACHED: "a limit of {limit:g} uncached input tokens per minute",
+    Kind.PARALLEL: "a limit of {limit:g} requests at a time",
+    Kind.BUDGET: "a budget of {limit:g} per {period}, in the currency of the models' prices",
 }
 
 JITTER = 0.1
@@ -42,18 +42,20 @@ class OverLimit(Refused):
     def __init__(self, lacks: Sequence[Lack], fields: Fields, draw: float) -> None:
         worst = max(lacks, key=lambda lack: lack.wait_s)
         is_hopeless = worst.wait_s == inf
+        wait_s = max(LEAST_WAIT_S, worst.wait_s) * (1 + JITTER * draw)
         super().__init__(
             REASONS[worst.kind],
-            _message(worst),
-            retry_after_s=None if is_hopeless else max(LEAST_WAIT_S, worst.wait_s) * (1 + JITTER * draw),
+            _message(worst, wait_s),
+            retry_after_s=None if is_hopeless else wait_s,
             hopeless=is_hopeless,
         )
         self.fields = fields
         self.lack = worst
 
 
-def _message(lack: Lack) -> str:
-    limit = f"`{lack.path}` has a limit of {lack.limit:g} {WORDS[lack.kind]}"
+def _message(lack: Lack, wait_s: float) -> str:
+    """`wait_s`: as the headers have it."""
+    limit = f"`{lack.path}` has {WORDS[lack.kind].format(limit=lack.limit, period=show_period(lack.period_s))}"
     if lack.wait_s == inf:
         return f"{limit}, and this request alone needs {lack.amount:g}: it can never be served."
-    return f"{limit}, and not enough of it is left. Please try again in {lack.wait_s:.1f} s."
+    return f"{limit}, and not enough of it is left. Please try again in {show_wait(wait_s)}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from math import ceil
 from operator import itemgetter
 
 from tenancy.limits.book import Book, Meter
@@ -69,3 +70,18 @@ def show_span(seconds: float) -> str:
 def show_moment(at_s: float) -> str:
     """A moment as Anthropic writes it: RFC 3339, in UTC."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def show_wait(seconds: float) -> str:
+    """A wait in the number that the header `retry-after` has, below a second in that of `retry-after-ms`."""
+    return f"{ceil(seconds)} s" if seconds >= 1.0 else f"{ceil(seconds * 1000)} ms"
+
+
+_UNITS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+def show_period(seconds: float) -> str:
+    """A period as one says it after "per": `day`, `2 weeks`, `90 seconds`."""
+    unit, length = next(((unit, length) for unit, length in _UNITS if seconds % length == 0), _UNITS[-1])
+    count = round(seconds / length)
+    return unit if count == 1 else f"{count} {unit}s"

@@ -34,6 +34,7 @@ USUAL_COMPLETION_TOKENS = 16
 NOTHING_ASKED = (b"", b"null", b"false")
 """What of a field is as good as none of it."""
 HIDDEN = (b"false",)
+TRUE = (b"true",)
 FREE_CHOICE = (b"", b"null", b'"auto"', b'"none"')
 """A call of a tool that an answer must have would not fit into the one token of a prefill leg."""
 
@@ -232,7 +233,7 @@ class CompletionsBody(StreamedBody, kw_only=True):
 
     @property
     def lacks_answer(self) -> bool:
-        return self.max_tokens == 0 and memoryview(self.echo) != b"true"
+        return self.max_tokens == 0 and memoryview(self.echo) not in TRUE
 
     @property
     def output_limit(self) -> int | None:

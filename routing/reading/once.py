@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Raw, Struct, UnsetType
@@ -60,8 +61,8 @@ class OnceDecoder(Generic[T]):
         fields = [(name, kind, defaults[name]) for name, kind in watched.items()]
         known = msgspec.defstruct(body.__name__, fields, bases=(body,), kw_only=True)
         self._seen: list[type[_Watched]] = []
-        self._plain = msgspec.json.Decoder(body).decode
-        self._watching = msgspec.json.Decoder(known, dec_hook=self._take).decode
+        self._plain: Callable[[bytes], T] = msgspec.json.Decoder(body).decode
+        self._watching = cast("Callable[[bytes], T]", msgspec.json.Decoder(known, dec_hook=self._take).decode)
         self._many = [name for name, hint in hints.items() if name not in watched and hint is not Raw]
         """Fields that are lists or texts, which the parser hands over to nobody."""
 
@@ -148,4 +149,4 @@ def _watch(name: str, hint: Any) -> type[_Watched]:
                 words["longest"] = meta.max_length
             elif isinstance(meta, Meta) and meta.ge is not None and meta.le is not None:
                 words |= {"least": meta.ge, "most": meta.le}
-    return _AnyValue(f"Once_{name}", (_Watched,), words)
+    return cast("type[_Watched]", _AnyValue(f"Once_{name}", (_Watched,), words))

@@ -98,6 +98,8 @@ class Lack(Struct, frozen=True):
     """What the request needs of it."""
     wait_s: float
     """Until there will be room for it; infinite where the limit itself is smaller."""
+    period_s: float = 60.0
+    """How long the limit must last, where it is one of a stretch of time."""
 
 
 Needs = Mapping[Kind, float]
@@ -200,7 +202,8 @@ class Book:
             meter.advance(now_s)
             if not meter.has_room(amount):
                 meter.unmet += amount
-                yield Lack(self.path, kind, meter.limit, amount, meter.wait_s(amount, now_s))
+                period_s = self.quota.budget_period_s if kind is Kind.BUDGET else 60.0
+                yield Lack(self.path, kind, meter.limit, amount, meter.wait_s(amount, now_s), period_s)
 
 
 def _memory(kind: Kind, quota: Quota) -> Memory:

@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenancy.loading import NODES_BY_ALIAS, compose_yaml, load_yaml
+from tenancy.loading import DEEPEST, NODES_BY_ALIAS, compose_yaml, load_yaml
 
 
 def bomb(levels: int, times: int = 9) -> str:
@@ -46,6 +46,15 @@ def test_what_holds_itself_is_refused() -> None:
     for text in ("a: &a [*a]", "a: &a {b: [1, {c: *a}]}", "&a {<<: *a}"):
         with pytest.raises(yaml.MarkedYAMLError, match="within what it names"):
             load_yaml(text)
+
+
+def test_depth_is_bounded() -> None:
+    """At the bracket that is too much, whatever comes behind it."""
+    assert load_yaml("[" * DEEPEST + "]" * DEEPEST)
+    with pytest.raises(yaml.MarkedYAMLError, match="nested too deeply") as refused:
+        load_yaml("[" * 100_000)
+    assert refused.value.problem_mark is not None
+    assert refused.value.problem_mark.column == DEEPEST
 
 
 def test_aliases_of_everyday_use_are_read() -> None:

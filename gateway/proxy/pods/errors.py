@@ -90,6 +90,8 @@ def read_stream_error(told: bytes) -> PodError | None:
 def about_model(error: PodError, model: str, path: str) -> PodError:
     """FastAPI's "Not Found" means that the pod serves no such API for its kind of model: say so."""
     if error.status == 404 and error.message == "Not Found":
+        if not model:  # It was asked for by the id of what a pod has stored.
+            return replace(error, message=f"The pod that has it does not serve {path}.")
         return replace(error, message=f"The model `{model}` does not serve {path}.", param="model")
     return error
 

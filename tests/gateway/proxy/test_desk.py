@@ -9,6 +9,7 @@ import pytest
 
 from routing.pods import ModelCard, Pod, Standing
 from routing.request import Api
+from tenancy.tenants import Caller, Tenant
 from tests.gateway.proxy.rig import MODEL, a_chat, a_rig, put_pod, request_bytes
 from tests.gateway.proxy.scripted import until
 from tests.gateway.proxy.wire import STREAM_HEAD, answer_bytes, chat_answer, chunked, error_answer, event
@@ -123,6 +124,42 @@ async def test_a_stored_response_is_fetched_from_the_pod_that_made_it() -> None:
         (404, Api.RESPONSES, None),
     ]
     assert {outcome.request.model for outcome in rig.outcomes[:4]} == {MODEL}
+
+
+async def test_a_stored_response_names_no_model() -> None:
+    """It was asked for by its id: where its pod has no such path, no empty name stands in the message."""
+    async with a_rig() as rig:
+        nothing = answer_bytes({"detail": "Not Found"}, status=404)
+        rig.pod.plays([STREAM_HEAD + chunked([event(COMPLETED, "response.completed")])], [nothing])
+        client = await rig.client()
+        assert (await client.ask("/v1/responses", {**TEXT, "stream": True})).status == 200
+        error = (await client.ask("/v1/responses/resp_1", method="GET")).json()["error"]
+        assert error["message"] == "The pod that has it does not serve /v1/responses/resp_1."
+        assert error["param"] is None
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/batches", "/v1/messages/batches/b_1/results?x=1", "/v1/messages/"])
+async def test_what_is_not_served_of_anthropics_api_is_said_in_its_words(path: str) -> None:
+    """Its clients understand no other; a path that only begins alike is OpenAI's."""
+    async with a_rig() as rig:
+        client = await rig.client()
+        answer = await client.ask(path, {})
+        assert (answer.status, answer.json()["type"]) == (404, "error")
+        assert answer.json()["error"]["type"] == "not_found_error"
+        assert (await client.ask("/v1/messagesX", {})).json()["error"]["code"] == "unknown_url"
+
+
+async def test_a_model_that_may_not_be_used_stands_in_the_log() -> None:
+    """By the name that was asked for; so does one that goes on with another's response."""
+    tenant = Tenant("t", frozenset({"small"}))
+    async with a_rig(identify=lambda *_: Caller(tenant)) as rig:
+        client = await rig.client()
+        answer = await client.ask("/v1/chat/completions", {"model": "secret-model", "messages": []})
+        assert (answer.status, answer.code) == (404, "model_not_found")
+        more = {"model": "small", "input": "x", "previous_response_id": "resp_of_another"}
+        assert (await client.ask("/v1/responses", more)).status == 404
+    assert [outcome.request.model for outcome in rig.outcomes] == ["secret-model", "small"]
+    assert [outcome.status for outcome in rig.outcomes] == [404, 404]
 
 
 async def test_a_stored_response_whose_pod_is_gone_is_told_so() -> None:

@@ -93,6 +93,7 @@ async def test_a_refusal_says_when_to_come_back() -> None:
         wait_s = int(answer.headers["retry-after-ms"]) / 1000
         assert 60 < wait_s < 67
         assert int(answer.headers["retry-after"]) >= wait_s
+        assert answer.json()["error"]["message"].endswith(f"try again in {answer.headers['retry-after']} s.")
         kit.clock.now_s += wait_s
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 200
         assert len(rig.pod.questions) == 2
@@ -115,6 +116,9 @@ async def test_what_can_never_pass_is_not_to_be_retried() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(max_tokens=3))
         assert (answer.status, answer.code) == (429, "insufficient_quota")
         assert answer.headers["x-should-retry"] == "false"
+        said = answer.json()["error"]["message"]
+        assert "`search` has a budget of 3 per day, in the currency of the models' prices" in said
+        assert said.endswith(f"try again in {answer.headers['retry-after']} s.")
 
 
 async def test_a_stream_holds_its_place_until_it_ends() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.quotas.told import fields_of, show_moment, show_span
+from gateway.quotas.told import fields_of, show_moment, show_period, show_span, show_wait
+from gateway.refusals import refusal_headers
+from routing.refusal import Reason, Refused
 from tenancy.limits.book import Books
 from tenancy.limits.reservation import reserve
 from tenancy.limits.use import Use
@@ -20,6 +22,25 @@ NOW_S = 1.8e9
 def test_spans_are_written_as_openai_does(seconds: float, shown: str) -> None:
     """Milliseconds below a second, and no zeros that say nothing."""
     assert show_span(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.0501, "51 ms"), (0.9999, "1000 ms"), (1.0, "1 s"), (60.1, "61 s"), (43_200.0, "43200 s")]
+)
+def test_a_wait_is_told_as_its_headers_have_it(seconds: float, shown: str) -> None:
+    """Rounded up as `retry-after` and `retry-after-ms` are."""
+    headers = refusal_headers(Refused(Reason.RATE_LIMITED_TOKENS, "No.", retry_after_s=seconds))
+    assert show_wait(seconds) == shown
+    assert shown.split(maxsplit=1)[0] == headers["retry-after" if seconds >= 1 else "retry-after-ms"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(86_400.0, "day"), (3_600.0, "hour"), (1_209_600.0, "2 weeks"), (5_400.0, "90 minutes"), (61.0, "61 seconds")],
+)
+def test_a_period_is_told_in_its_largest_unit(seconds: float, shown: str) -> None:
+    """As one says it behind "per"."""
+    assert show_period(seconds) == shown
 
 
 def test_moments_are_written_as_anthropic_does() -> None:
