@@ -33,7 +33,7 @@ class Masks:
     def text(self, said: str) -> str:
         said = said.replace(self._folder, "<folder>")
         said = SET.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", said)
-        said = MOMENT.sub(r"\1<moment>", DATE.sub("<date>", said))
+        said = MOMENT.sub(r"\g<1>0", DATE.sub("<date>", said))
         return ID.sub(lambda found: self._seen.setdefault(found[0], f"<id {len(self._seen)}>"), said)
 
     def value(self, value: Any, *, shortens: bool = True) -> Any:
@@ -126,4 +126,4 @@ def differs(expected: Any, found: Any, names: dict[str, str | None]) -> bool:
     hoped = renamed(expected, names)
     if hoped == found:
         return False
-    return hoped == expected or without_digests(hoped) != without_digests(found)
+    return bool(hoped == expected or without_digests(hoped) != without_digests(found))

@@ -1,7 +1,7 @@
 """Plays the golden run: a whole gateway over simulated pods, by wires in memory and in virtual time.
 
-The gateway is started as `hearth serve` starts it, and is seen from outside only: bytes on its ports, bytes at its pods,
-its admin and metrics pages, its log, its usage records. So what is renamed within it changes nothing here.
+The gateway is started as `hearth serve` starts it, and is seen from outside only: bytes on its ports, bytes at its
+pods, its admin and metrics pages, its log, its usage records. So what is renamed within it changes nothing here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from simulator.transfer.wiring import KvRole, Wiring
+from tests.golden.envoy import Passed, pass_all
 from tests.golden.normal import Masks
 from tests.golden.stillness import stilled
-from tests.golden.traffic import DEEDS, Asked, Deed, all_asked
-from tests.golden.wires import HOST, Wires, wired_aiohttp
+from tests.golden.traffic import DEEDS, ENVOY_DEEDS, Asked, Deed, all_asked, envoy_asked
+from tests.golden.wires import HOST, Wires, pass_time, wired_aiohttp
 
 SEED = 18
 
@@ -245,7 +246,7 @@ class Answer:
 async def ask(asked: Asked) -> Answer:
     """One request on a connection of its own, at its time; the client leaves when it is to leave."""
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(asked.at_s - loop.time())
+    await pass_time(asked.at_s - loop.time())
     answer = Answer(began_s=loop.time())
     parser = HttpResponseParser(answer)
     reader, writer = await asyncio.open_connection(HOST, TRAFFIC)
@@ -328,7 +329,7 @@ class Run:
 
     async def _look(self) -> None:
         """Take down the ledger whenever it has changed."""
-        await asyncio.sleep(0.9)
+        await pass_time(0.9)
         before: Any = None
         while True:
             told = json.loads(await page(ADMIN, "/fleet"))
@@ -341,12 +342,12 @@ class Run:
             if held != before:
                 self.ledger.append({"kind": "ledger", "at": self.loop.time(), "held": held})
                 before = held
-            await asyncio.sleep(LOOK_S)
+            await pass_time(LOOK_S)
 
     async def do(self, deeds: Sequence[Deed]) -> None:
         """One after the other, each at its time."""
         for deed in deeds:
-            await asyncio.sleep(deed.at_s - self.loop.time())
+            await pass_time(deed.at_s - self.loop.time())
             said: Any = None
             match deed.what:
                 case "fault":
@@ -378,6 +379,25 @@ class Run:
             "status": answer.status,
             "headers": masks.value(answer.headers),
             "body": masks.body(answer.body),
+        }
+
+    def of_passed(self, asked: Asked, passed: Passed) -> Record:
+        """What a client asked through Envoy, what the picker said of it, and what the client got."""
+        masks = Masks(str(self.folder))
+        return {
+            "kind": "answer",
+            "name": asked.name,
+            "tenant": asked.key,
+            "path": asked.path,
+            "at": passed.began_s,
+            "ended": passed.ended_s,
+            "end": passed.end,
+            "status": passed.status,
+            "grpc_status": passed.grpc_status,
+            "destination": passed.destination,
+            "said": masks.value(passed.said),
+            "sent": masks.body(passed.sent),
+            "body": masks.body(passed.body),
         }
 
     def of_exchange(self, exchange: Exchange) -> Record:
@@ -449,8 +469,22 @@ async def play(loop: Wires, folder: Path, logs: dict[str, list[bytes]], asked: S
         doing = asyncio.create_task(run.do(DEEDS))
         answers = await asyncio.gather(*map(ask, asked))
         await doing
-        await asyncio.sleep(QUIET_S)
+        await pass_time(QUIET_S)
         records += [run.of_answer(*pair) for pair in zip(asked, answers, strict=True)]
+        records += [record async for record in run.pages()]
+    return [*records, *run.on_wires(), *run.lines()]
+
+
+async def play_envoy(loop: Wires, folder: Path, logs: dict[str, list[bytes]], asked: Sequence[Asked]) -> list[Record]:
+    """The run behind Envoy: a cascade that only chooses where to begin, since answers cannot be held."""
+    run = Run(loop, folder, logs)
+    records: list[Record] = []
+    async with run.gateway(with_envoy=True):
+        doing = asyncio.create_task(run.do(ENVOY_DEEDS))
+        passed = await pass_all(asked, f"{HOST}:{EXTPROC}")
+        await doing
+        await pass_time(QUIET_S)
+        records += [run.of_passed(*pair) for pair in zip(asked, passed, strict=True)]
         records += [record async for record in run.pages()]
     return [*records, *run.on_wires(), *run.lines()]
 
@@ -476,7 +510,8 @@ def tally(records: Sequence[Record]) -> dict[str, int]:
 def play_all() -> list[Record]:
     """The whole golden run, over HTTP and behind Envoy, each in a loop of its own."""
     records: list[Record] = []
-    for shell, plays, asked in (("http", play, all_asked(SEED)),):
+    runs = (("http", play, all_asked(SEED)), ("envoy", play_envoy, envoy_asked(SEED)))
+    for shell, plays, asked in runs:
         with TemporaryDirectory() as folder, a_wired_loop(SEED) as (runner, loop, logs):
             found = runner.run(plays(loop, Path(folder), logs, asked))
         records += [{"shell": shell, **record} for record in found]

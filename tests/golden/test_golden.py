@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ def test_the_recording_is_small() -> None:
 
 def test_only_what_the_map_names_may_differ() -> None:
     """A renamed key or text is no difference, a lost or changed one is; digests count where nothing was renamed."""
-    was = {"kind": "line", "said": {"pod": "a", "sha256": "1", "reason": "busy", "old": 1}}
-    names = {"pod": "engine", "busy": "overloaded", "old": None}
+    was: dict[str, Any] = {"kind": "line", "said": {"pod": "a", "sha256": "1", "reason": "busy", "old": 1}}
+    names: dict[str, str | None] = {"pod": "engine", "busy": "overloaded", "old": None}
     assert renamed(was, names) == {"kind": "line", "said": {"engine": "a", "sha256": "1", "reason": "overloaded"}}
     assert not differs(was, was, {})
     assert not differs(was, {"kind": "line", "said": {"engine": "a", "sha256": "2", "reason": "overloaded"}}, names)

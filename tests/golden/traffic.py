@@ -7,10 +7,37 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-WORDS = (
-    "hearth fire ember stone river bridge winter harvest letter engine signal paper window garden road mountain "
-    "market morning shadow copper silver thread lantern harbour anchor compass timber valley orchard"
-).split()
+WORDS = [
+    "hearth",
+    "fire",
+    "ember",
+    "stone",
+    "river",
+    "bridge",
+    "winter",
+    "harvest",
+    "letter",
+    "engine",
+    "signal",
+    "paper",
+    "window",
+    "garden",
+    "road",
+    "mountain",
+    "market",
+    "morning",
+    "shadow",
+    "copper",
+    "silver",
+    "thread",
+    "lantern",
+    "harbour",
+    "anchor",
+    "compass",
+    "timber",
+    "valley",
+    "orchard",
+]
 
 
 @dataclass(frozen=True)
@@ -210,3 +237,13 @@ DEEDS = (
     Deed(56.0, "policy", said={"one": {"max_parallel_requests": 1}, "bronze": {"rpm": 10}}),
     Deed(56.1, "reload"),
 )
+
+ENVOY_DEEDS = (
+    Deed(4.0, "fault", 0, {"kind": "error"}),
+    Deed(5.0, "fault", 0),
+    Deed(6.0, "policy", said={"gold": {"rpm": 12}}),
+    Deed(6.1, "reload"),
+    Deed(9.0, "drain", 1),
+    Deed(11.0, "undrain", 1),
+)
+"""Behind Envoy."""

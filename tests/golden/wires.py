@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import aiohappyeyeballs
 
@@ -30,6 +30,17 @@ HOST = "127.0.0.1"
 
 Tap = Callable[[int, int, bool, bytes], None]
 """Hears what is written: number of the connection, port of its server, whether the client wrote it, the bytes."""
+
+
+async def pass_time(seconds: float) -> None:
+    """Let virtual time go by."""
+    loop = asyncio.get_running_loop()
+    passed = loop.create_future()
+    timer = loop.call_later(max(0.0, seconds), passed.set_result, None)
+    try:
+        await passed
+    finally:
+        timer.cancel()
 
 
 @dataclass(frozen=True)
@@ -146,21 +157,24 @@ class Wire(asyncio.Transport):
             return
         if peer._is_paused and not peer._is_closing:
             return
-        if self._out:
-            data = bytes(self._out)
-            self._out.clear()
-            if not peer._is_closing:
-                peer._take(data)
+        data = bytes(self._out)
+        self._out.clear()
+        if data and not peer._is_closing:
+            peer._take(data)
         if self._is_writing_paused:
             self._is_writing_paused = False
             self._protocol.resume_writing()
         if self._out:
             self._deliver_soon()
         elif self._is_closing or self._says_eof:
-            if not peer._is_closing:
-                peer._take_eof()
-            if self._is_closing:
-                self._lose(None)
+            self._end()
+
+    def _end(self) -> None:
+        """All has been said."""
+        if not self.peer._is_closing:
+            self.peer._take_eof()
+        if self._is_closing:
+            self._lose(None)
 
     def _take(self, data: bytes) -> None:
         protocol = self._protocol
@@ -210,7 +224,7 @@ class Listener:
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
 
-    async def __aenter__(self) -> Listener:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -228,7 +242,7 @@ class Wires(VirtualLoop):
         self._ports = iter(range(30_000, 40_000))
         self._connections = 0
 
-    async def create_server(  # type: ignore[override]
+    async def create_server(
         self, protocol_factory: Any, host: Any = None, port: int | None = None, *, start_serving: bool = True, **_: Any
     ) -> Any:
         listener = Listener(self, Place(HOST, port or next(self._ports)), protocol_factory)
@@ -238,10 +252,10 @@ class Wires(VirtualLoop):
             await listener.start_serving()
         return listener
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: int | None = None, *, sock: Any = None, **_: Any
     ) -> Any:
-        await asyncio.sleep(DELAY_S)
+        await pass_time(DELAY_S)
         listener = self.reached(sock.port if sock is not None else port)
         self._connections += 1
         key = (self._connections, listener.place.port)
@@ -259,14 +273,14 @@ class Wires(VirtualLoop):
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         return listener
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         """A timer that is due is due a tick later: one that is set again for a moment just past must not stop time."""
         return super().call_at(max(when, self.time() + TICK_S), callback, *args, context=context)
 
-    def run_in_executor(self, executor: object, func: Any, *args: object) -> Any:  # type: ignore[override]
+    def run_in_executor(self, executor: object, func: Any, *args: object) -> Any:
         """Run it now: threads have no place in virtual time."""
         done = self.create_future()
         try:
@@ -275,7 +289,7 @@ class Wires(VirtualLoop):
             done.set_exception(error)
         return done
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:  # type: ignore[override]
         self.signals[sig] = lambda: callback(*args)
 
     def remove_signal_handler(self, sig: int) -> bool:
@@ -289,7 +303,7 @@ def wired_aiohttp(loop: Wires) -> Iterator[None]:
 
     async def start(addr_infos: Any, **_: Any) -> Place:
         host, port = addr_infos[0][4][:2]
-        await asyncio.sleep(DELAY_S)
+        await pass_time(DELAY_S)
         loop.reached(port)
         return Place(host, port)
 
