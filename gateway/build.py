@@ -97,6 +97,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
         lambda: not life.is_stopping and watcher.is_ready(),
         ladders=ladders,
         trusted=settings.trusted_proxies,
+        cors=settings.cors,
         on_refused=lambda refused: counts.tallies.count_early(refused.reason),
         descriptors=raise_limit(descriptors_wanted(settings.limits.max_connections)),
     )

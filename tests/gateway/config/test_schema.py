@@ -65,6 +65,7 @@ def full(folder: Path) -> dict[str, Any]:
         "canaries": [{"name": "new", "revision": "v2"}],
         "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key"},
         "extproc": {"listen": "127.0.0.1:9002", "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key"}},
+        "cors": {"origins": ["https://app.example.com"]},
         "log": {},
         "limits": {},
         "timeouts": {},
