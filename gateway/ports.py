@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
@@ -40,6 +40,70 @@ BODY_S = 10.0
 """From a head to the end of its body."""
 
 
+MOST_BACKLOG_BYTES = 1 << 20
+"""Read and not yet given to the parser: beyond it the connection is cut."""
+
+SLICE_BYTES = 16 << 10
+"""Given to the parser of a small port in one turn of the loop."""
+
+
+class _Slices(asyncio.Protocol):
+    """Gives what comes to a connection's handler in small pieces, a turn of the loop for each.
+
+    The handler closes a bad message one turn later. Until then each further read becomes an error that quotes it, and
+    these stay in memory until the next garbage collection: in one turn megabytes can be read.
+    """
+
+    def __init__(self, handler: asyncio.Protocol) -> None:
+        self._handler = handler
+        self._backlog = b""
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._backlog:  # The handler lets reading go on by itself, too.
+            self._backlog += data
+            if len(self._backlog) > MOST_BACKLOG_BYTES:
+                self._backlog = b""
+                self._transport.abort()
+        else:
+            self._backlog = data
+            self._transport.pause_reading()
+            self._give()
+
+    def eof_received(self) -> bool | None:
+        return self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._backlog = b""
+        self._handler.connection_lost(exc)
+
+    def _give(self) -> None:
+        piece, self._backlog = self._backlog[:SLICE_BYTES], self._backlog[SLICE_BYTES:]
+        if self._transport.is_closing():
+            self._backlog = b""
+            return
+        if piece:
+            self._handler.data_received(piece)
+        if self._backlog:
+            asyncio.get_running_loop().call_soon(self._give)
+        elif not self._transport.is_closing():
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
 class _Site(web.TCPSite):
     """A listener whose connections are bounded in number."""
 
@@ -55,7 +119,7 @@ class _Site(web.TCPSite):
                 if isinstance(oldest.transport, asyncio.Transport):
                     oldest.transport.abort()
                 oldest.force_close()
-            return server()
+            return _Slices(server())
 
         self._server = await asyncio.get_running_loop().create_server(take, self._host, self._port, backlog=BACKLOG)
 

@@ -147,5 +147,5 @@ async def test_a_trailer_without_an_end_is_cut_off_on_small_ports(port: str) -> 
 
         await attack(PIECES)  # What is loaded to report the first bad request stays.
         cost = await target.cost(lambda: attack(4 * PIECES))
-        assert cost.ratio(plain) < 4 * MOST_PLAIN_REQUESTS, (cost, plain)
+        assert cost.ratio(plain) < MOST_PLAIN_REQUESTS, (cost, plain)
         assert cost.peak_bytes < MOST_PEAK_BYTES, cost
