@@ -40,23 +40,19 @@ BODY_S = 10.0
 """From a head to the end of its body."""
 
 
-MOST_BACKLOG_BYTES = 1 << 20
-"""Read and not yet given to the parser: beyond it the connection is cut."""
-
-SLICE_BYTES = 16 << 10
-"""Given to the parser of a small port in one turn of the loop."""
+SLICE_BYTES = 4 << 10
+"""Given to the parser of a small port at a time."""
 
 
 class _Slices(asyncio.Protocol):
-    """Gives what comes to a connection's handler in small pieces, a turn of the loop for each.
+    """Gives what comes on a connection to its handler in small pieces.
 
-    The handler closes a bad message one turn later. Until then each further read becomes an error that quotes it, and
-    these stay in memory until the next garbage collection: in one turn megabytes can be read.
+    Once a message is bad, each further piece is an error that quotes it, and these wait in a queue and then for the
+    garbage collector. The handler stops reading at a number of them, so their size is what bounds the memory.
     """
 
     def __init__(self, handler: asyncio.Protocol) -> None:
         self._handler = handler
-        self._backlog = b""
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -64,15 +60,10 @@ class _Slices(asyncio.Protocol):
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._backlog:  # The handler lets reading go on by itself, too.
-            self._backlog += data
-            if len(self._backlog) > MOST_BACKLOG_BYTES:
-                self._backlog = b""
-                self._transport.abort()
-        else:
-            self._backlog = data
-            self._transport.pause_reading()
-            self._give()
+        for start in range(0, len(data), SLICE_BYTES):
+            if self._transport.is_closing():
+                return
+            self._handler.data_received(data[start : start + SLICE_BYTES])
 
     def eof_received(self) -> bool | None:
         return self._handler.eof_received()
@@ -84,24 +75,7 @@ class _Slices(asyncio.Protocol):
         self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._backlog = b""
         self._handler.connection_lost(exc)
-
-    def _give(self) -> None:
-        piece, self._backlog = self._backlog[:SLICE_BYTES], self._backlog[SLICE_BYTES:]
-        if self._transport.is_closing():
-            self._backlog = b""
-            return
-        if piece:
-            self._handler.data_received(piece)
-        if self._backlog:
-            asyncio.get_running_loop().call_soon(self._give)
-        elif not self._transport.is_closing():
-            asyncio.get_running_loop().call_soon(self._read_on)
-
-    def _read_on(self) -> None:
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
 
 
 class _Site(web.TCPSite):
