@@ -7,7 +7,7 @@ import random
 import time
 
 from gateway.config.values import Settings
-from gateway.descriptors import descriptors_wanted, raise_limit
+from gateway.descriptors import descriptors_allowed
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source
 from gateway.discovery.sources import Means, asked_sources
@@ -99,8 +99,9 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
         lambda: not life.is_stopping and watcher.is_ready(),
         ladders=ladders,
         trusted=settings.trusted_proxies,
+        cors=settings.cors,
         on_refused=lambda refused: counts.tallies.count_early(refused.reason),
-        descriptors=raise_limit(descriptors_wanted(settings.limits.max_connections)),
+        descriptors=descriptors_allowed(),
     )
     parts = (tls, router, receipts, probes, static, pod_file, watcher, passage, room, quotas, ladders)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, others, errors)

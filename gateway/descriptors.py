@@ -7,7 +7,7 @@ unreachable. So clients and pods get shares, and the rest is kept for ports, log
 from __future__ import annotations
 
 import resource
-from contextlib import suppress
+import sys
 from dataclasses import dataclass
 
 LEAST_KEPT = 96
@@ -41,13 +41,7 @@ def descriptors_wanted(max_connections: int) -> int:
     return 2 * max_connections + MOST_OVERFLOW + MOST_KEPT
 
 
-def raise_limit(wanted: int) -> int:
-    """Raise this process's soft limit as far as it is wanted and the hard limit lets it. Returns the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted if soft == resource.RLIM_INFINITY else soft
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        return allowed
-    return soft
+def descriptors_allowed() -> int:
+    """How many this process may have; `hearth serve` has raised the soft limit as far as the hard one allows."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

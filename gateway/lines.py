@@ -135,7 +135,11 @@ class LineWriter:
             return
         self._failing = failing
         words = "log lines cannot be written" if failing else "log lines are written again"
-        told = {"level": "error" if failing else "info", "message": words, "target": str(self._target)}
+        told: dict[str, object] = {
+            "level": "error" if failing else "info",
+            "message": words,
+            "target": str(self._target),
+        }
         told |= {"error": failing} if failing else {"dropped_lines": self.dropped_lines}
         with suppress(OSError):
             os.write(STDERR, json.dumps(told).encode() + b"\n")

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
@@ -40,6 +40,44 @@ BODY_S = 10.0
 """From a head to the end of its body."""
 
 
+SLICE_BYTES = 4 << 10
+"""Given to the parser of a small port at a time."""
+
+
+class _Slices(asyncio.Protocol):
+    """Gives what comes on a connection to its handler in small pieces.
+
+    Once a message is bad, each further piece is an error that quotes it, and these wait in a queue and then for the
+    garbage collector. The handler stops reading at a number of them, so their size is what bounds the memory.
+    """
+
+    def __init__(self, handler: asyncio.Protocol) -> None:
+        self._handler = handler
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), SLICE_BYTES):
+            if self._transport.is_closing():
+                return
+            self._handler.data_received(data[start : start + SLICE_BYTES])
+
+    def eof_received(self) -> bool | None:
+        return self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._handler.connection_lost(exc)
+
+
 class _Site(web.TCPSite):
     """A listener whose connections are bounded in number."""
 
@@ -55,7 +93,7 @@ class _Site(web.TCPSite):
                 if isinstance(oldest.transport, asyncio.Transport):
                     oldest.transport.abort()
                 oldest.force_close()
-            return server()
+            return _Slices(server())
 
         self._server = await asyncio.get_running_loop().create_server(take, self._host, self._port, backlog=BACKLOG)
 

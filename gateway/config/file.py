@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.config.cors import cors
 from gateway.config.discovery import discovered
 from gateway.config.exact import kv_events
 from gateway.config.extproc_words import extproc
@@ -55,6 +56,7 @@ def read_settings(source: str, variables: Mapping[str, str], locate: Locate = as
         models=models(root),
         routing=_routing(root),
         tls=_tls(root.table("tls")),
+        cors=cors(root),
         log_level=_log_level(root.table("log")),
         usage_log=root.get("usage_log", place, None),
         route_log=root.get("route_log", place, None),

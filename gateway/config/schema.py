@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from gateway.config.cors import cors_schema
 from gateway.config.discovery_schema import discovery_schema
 from gateway.config.exact import LoadTimes
 from gateway.config.extproc_words import extproc_schema
@@ -54,6 +55,7 @@ def config_schema() -> Schema:
                     table({"cert": TEXT.schema, "key": TEXT.schema}, required=("cert", "key")),
                     "PEM files of the listener.",
                 ),
+                "cors": described(cors_schema(), "Web pages that may ask from a browser; absent: none."),
                 "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
                 "route_log": described(TEXT.schema, "One JSON line per request to play again with another routing."),
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "What is logged."),

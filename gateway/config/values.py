@@ -16,6 +16,7 @@ from gateway.config.secret import Secret
 from gateway.discovery.places import ELSEWHERE, Places
 from gateway.discovery.source import Found
 from gateway.limits import Limits, Timeouts
+from gateway.proxy.client.cors import Cors
 from routing.canary import CanaryTerms
 from routing.candidates import Scorer
 from routing.lateness import Bounds
@@ -66,6 +67,8 @@ class Settings:
     extproc: ExtProc | None = None
     """Envoy may send us requests to place."""
     tls: TlsFiles | None = None
+    cors: Cors | None = None
+    """Web pages of other origins may ask."""
     log_level: str = "info"
     usage_log: Path | None = None
     route_log: Path | None = None

@@ -12,6 +12,7 @@ from gateway.ladders.ladders import Ladders
 from gateway.limits import Timeouts
 from gateway.proxy.carrying.making import Carriers
 from gateway.proxy.client.asked import Asked
+from gateway.proxy.client.cors import Cors
 from gateway.proxy.client.reply import Reply
 from gateway.proxy.client.spoken import decided_model, key_shown, trace_of
 from gateway.proxy.endpoints import TABLE, Endpoint, Local, find_endpoint
@@ -28,6 +29,7 @@ Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
 """Whoever shows a key, or none; and what headers say of it, if somebody sends them who may. Raises `Refused`."""
 
 JSON = b"application/json"
+PLAIN = "text/plain"
 
 ANTHROPICS = re.compile(rb"/v1/messages(?![^/?])")
 """Targets of Anthropic's API, whether they are served or not."""
@@ -47,7 +49,9 @@ class Desk:
         *,
         readiness: Callable[[], bool],
         on_refused: Callable[[Refused], None],
+        cors: Cors | None = None,
     ) -> None:
+        self._cors = cors
         self._identify = identify
         self._on_refused = on_refused
         self.carriers = carriers
@@ -63,6 +67,9 @@ class Desk:
         """
         asked.endpoint = endpoint = find_endpoint(asked.target)
         if asked.method not in endpoint.methods:
+            if self._is_preflight(asked):
+                asked.endpoint = Endpoint(endpoint.path, ("OPTIONS",), local=Local.PREFLIGHT, name=endpoint.allow)
+                return
             raise Refused(Reason.WRONG_METHOD, f"{endpoint.path} takes {endpoint.allow}.")
         if endpoint.needs_key:
             asked.caller = self._identify(key_shown(asked.headers), asked.headers if is_trusted else None)
@@ -78,6 +85,8 @@ class Desk:
             reply.api, reply.is_anthropic = asked.endpoint.counted_as, asked.endpoint.is_anthropic
         elif ANTHROPICS.match(asked.target):
             reply.is_anthropic = True  # A part of that API that is not served here.
+        if self._cors is not None:
+            reply.fields += self._cors.fields(asked.headers)
         try:
             self._serve(asked, reply)
         except Refused as refusal:
@@ -97,8 +106,14 @@ class Desk:
             self.leading.lead(endpoint, endpoint.api, asked, reply)
         elif endpoint.local is Local.STORED_RESPONSE:
             self._fetch(endpoint, asked, reply)
+        elif endpoint.local is Local.PREFLIGHT and self._cors is not None:
+            reply.answer(200, b"", content_type=PLAIN, fields=self._cors.preflight(asked.headers, endpoint.name))
         else:
             self._pages.answer(endpoint, asked.caller.tenant, reply)
+
+    def _is_preflight(self, asked: Asked) -> bool:
+        """Whether a browser asks on behalf of a page that may go on."""
+        return asked.method == "OPTIONS" and self._cors is not None and self._cors.allows(asked.headers)
 
     def _fetch(self, endpoint: Endpoint, asked: Asked, reply: Reply) -> None:
         errand = self._stored.errand(reply.request_id, endpoint.name, asked.caller.tenant)

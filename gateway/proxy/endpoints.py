@@ -18,6 +18,8 @@ class Local(Enum):
     MODELS = "models"
     MODEL = "model"
     STORED_RESPONSE = "stored response"
+    PREFLIGHT = "preflight"
+    """What a browser asks before it lets a page ask; `name` is what the path allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Endpoint:
 
     @property
     def needs_key(self) -> bool:
-        return self.local is not Local.HEALTH and self.local is not Local.READY
+        return self.local not in (Local.HEALTH, Local.READY, Local.PREFLIGHT)
 
     @property
     def counted_as(self) -> Api | None:

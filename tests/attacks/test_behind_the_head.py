@@ -132,3 +132,20 @@ ANSWER = (
     b'{"role":"assistant","content":"Hi."},"finish_reason":"stop"}],'
     b'"usage":{"prompt_tokens":10,"completion_tokens":2,"total_tokens":12}}'
 )
+
+
+@pytest.mark.parametrize("port", ["metrics", "admin"])
+async def test_a_trailer_without_an_end_is_cut_off_on_small_ports(port: str) -> None:
+    """Four times the bytes cost no more: the ports for operators read no further than they must."""
+    async with a_target() as target:
+        plain = await target.plain()
+        head = b"POST /pods/drain HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
+
+        async def attack(pieces: int) -> None:
+            begun = head + ENDLESS["a trailer's value"]
+            await target.send(begun, *([PIECE] * pieces), port=target.port_of(port))
+
+        await attack(PIECES)  # What is loaded to report the first bad request stays.
+        cost = await target.cost(lambda: attack(4 * PIECES))
+        assert cost.ratio(plain) < MOST_PLAIN_REQUESTS, (cost, plain)
+        assert cost.peak_bytes < MOST_PEAK_BYTES, cost

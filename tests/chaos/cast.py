@@ -89,7 +89,7 @@ def a_gateway(name: str, folder: Path, ports: Iterator[int], wires: Sequence[Wir
 
 
 def write_policy(folder: Path) -> None:
-    shown = {**{tenant: key_of(tenant) for tenant in Tenant}, crowd.CROWD: crowd.KEY}
+    shown: dict[str, str] = {**{tenant: key_of(tenant) for tenant in Tenant}, crowd.CROWD: crowd.KEY}
     keys = "".join(f"    {tenant}: [{sha256(key.encode()).hexdigest()}]\n" for tenant, key in shown.items())
     (folder / "policy.yaml").write_text(f"auth:\n  keys:\n{keys}{POLICY}", encoding="utf-8")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -34,14 +35,14 @@ class Broken:
     def __init__(self) -> None:
         self.__dict__["raised"] = 0
 
-    def _raise(self) -> None:
+    def _raise(self) -> Any:
         self.__dict__["raised"] += 1
         raise Planted
 
     def __getattr__(self, name: str) -> object:
         return self._raise()
 
-    def __call__(self, *_: object, **__: object) -> object:
+    def __call__(self, *_: object, **__: object) -> Any:
         return self._raise()
 
 
@@ -189,12 +190,12 @@ def test_a_line_that_cannot_be_written_loses_no_other() -> None:
         def put(self, lines: bytes, _: int) -> None:
             self.written += lines
 
+    numbers = itertools.count(1)
+
     def encode(outcome: object) -> bytes:
-        nonlocal encoded
-        encoded += 1
-        if encoded == 2:
+        if (number := next(numbers)) == 2:
             raise Planted
-        return b"%d " % encoded
+        return b"%d " % number
 
     async def play() -> tuple[bytes, Counter[str]]:
         counts, writer = caught_in(asyncio.get_running_loop()), Writer()
@@ -206,7 +207,6 @@ def test_a_line_that_cannot_be_written_loses_no_other() -> None:
         await asyncio.sleep(1.0)
         return writer.written, counts
 
-    encoded = 0
     assert run_virtually(play()) == (b"1 3 4 ", Counter(log=1))
 
 

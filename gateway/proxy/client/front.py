@@ -18,6 +18,7 @@ from gateway.proxy.carrying.carrier import PodKeys
 from gateway.proxy.carrying.making import Carriers
 from gateway.proxy.client.asked import KEPT_HEADERS, Asked, Budget
 from gateway.proxy.client.connection import ClientConnection
+from gateway.proxy.client.cors import KEPT_FOR_CORS, Cors
 from gateway.proxy.client.handshake import Handshake
 from gateway.proxy.client.reply import Reply
 from gateway.proxy.client.spoken import Trusted
@@ -52,9 +53,11 @@ class Front:
         trusted: Iterable[IPv4Network | IPv6Network] = (),
         on_refused: Callable[[Refused], None] = lambda _: None,
         descriptors: int | None = None,
+        cors: Cors | None = None,
     ) -> None:
         """`ladders`: names that stand for several models, by default none; `trusted`: where those stand who may speak
-        for others; `descriptors`: how many files the process may have open, by default as many as are needed.
+        for others; `descriptors`: how many files the process may have open, by default as many as are needed; `cors`:
+        which web pages may ask, by default none.
         """
         self._shares = share_out(descriptors or descriptors_wanted(limits.max_connections), limits.max_connections)
         self._handshakes: set[Handshake] = set()
@@ -71,7 +74,7 @@ class Front:
         self.timeouts = timeouts
         self.budget = Budget(limits.max_bodies_bytes, largest=limits.max_body_bytes)
         self.pool = Pool(timeouts, knows=lambda url: router.fleet.pod(url) is not None, max_open=self._shares.pods)
-        self.kept_headers: set[bytes] = set(KEPT_HEADERS) | set(RUNG_HEADERS)
+        self.kept_headers: set[bytes] = set(KEPT_HEADERS) | set(RUNG_HEADERS) | set(KEPT_FOR_CORS if cors else ())
         self.is_draining = False
         self.desk = Desk(
             passage,
@@ -82,6 +85,7 @@ class Front:
             timeouts,
             readiness=self._is_ready,
             on_refused=on_refused,
+            cors=cors,
         )
 
     def look_with(self, look_at: LookAt) -> None:

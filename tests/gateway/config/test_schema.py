@@ -68,6 +68,7 @@ def full(folder: Path) -> dict[str, Any]:
             "listen": "127.0.0.1:9002",
             "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key", "client_ca": f"{folder}/cert"},
         },
+        "cors": {"origins": ["https://app.example.com"]},
         "log": {},
         "limits": {},
         "timeouts": {},

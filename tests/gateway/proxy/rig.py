@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.limits import Limits, Timeouts
+from gateway.proxy.client.cors import Cors
 from gateway.proxy.client.front import Front, Identify
 from gateway.proxy.client.spoken import Networks
 from gateway.quotas.quotas import Quotas
@@ -229,6 +230,7 @@ async def a_rig(
     readiness: Callable[[], bool] = lambda: True,
     make_room: Callable[[Router], Room] | None = None,
     make_quotas: Callable[[Router], Quotas] | None = None,
+    cors: Cors | None = None,
 ) -> AsyncIterator[Rig]:
     """A front over scripted pods. After the test nothing may be left over, and nothing of ours may have failed."""
     loop = asyncio.get_running_loop()
@@ -253,6 +255,7 @@ async def a_rig(
         readiness,
         trusted=trusted,
         on_refused=refusals.append,
+        cors=cors,
     )
     server = await loop.create_server(front.protocol, "127.0.0.1", 0)
     rig = Rig(front, router, scripted, server, outcomes, ends, refusals, faults, passage)

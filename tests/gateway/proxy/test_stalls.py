@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from gateway.spine.carrier import LegEnd
 from gateway.spine.patience import Patience
 from routing.lateness import Bounds
 from routing.retries import RetryTerms
 from tests.gateway.proxy.rig import CHAT_PATH, a_chat, a_rig, request_bytes
-from tests.gateway.proxy.scripted import until
+from tests.gateway.proxy.scripted import ScriptedPod, until
 from tests.gateway.proxy.wire import STREAM_HEAD, chat_event, chat_stream, chunk, chunked
 
 IMPATIENT = Bounds(times=1.0, least_s=1.0, least_alone_s=1.5, first_s=0.01)
@@ -106,7 +108,7 @@ async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
         quiet = [await rig.client(), await rig.client()]
         for number, client in enumerate(quiet):
             await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
-            await until(lambda number=number: sum(len(pod.questions) for pod in rig.pods) == number + 1)
+            await until(partial(_have_been_asked, rig.pods, number + 1))
         assert [len(pod.questions) for pod in rig.pods] == [1, 1]
         looks, ticker = 0, rig.front.pool._patrol._ticker
         walk = ticker._tick
@@ -153,3 +155,7 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
         answer = await client.answer()
         assert answer.is_whole
         assert rig.ends == [(rig.pod.url, LegEnd.ANSWERED)]
+
+
+def _have_been_asked(pods: Sequence[ScriptedPod], questions: int) -> bool:
+    return sum(len(pod.questions) for pod in pods) == questions
