@@ -71,11 +71,13 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     probes = probe_session()  # Nothing is refused from here on: it would have to be closed.
     issuer = Issuer(probes, say=say, clock=clock)
     keyring = Keyring(None, issuer, time.time)
-    watcher = Watcher(router, sources, Prober(probes, pod_keys), say=say, clock=clock, draw=draw, models=prices)
+    warns = host.number <= 1  # One worker of a host reports what all of them see.
+    prober = Prober(probes, pod_keys)
+    watcher = Watcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, warns=warns)
     waits = settings.timeouts
     room = Room(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
     quotas = make_quotas(router, prices, room, clock=clock, draw=draw)
-    ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock, say=say, warns=host.number <= 1)
+    ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock, say=say, warns=warns)
     canaries = make_canaries(settings.canaries, router, say, clock)
     passage = Passage(
         router,
@@ -106,7 +108,9 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     parts = (tls, router, receipts, probes, static, pod_file, watcher, passage, room, quotas, ladders)
     gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, others, errors)
     errors.after = room.reconcile
-    gateway.background += [issuer.run, canaries.run, UnpairedWatch(router, say, clock).run]
+    gateway.background += [issuer.run, canaries.run]
+    if warns:
+        gateway.background.append(UnpairedWatch(router, say, clock).run)
     front.pool.bear(settings.stalls)
     watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
     counts.show(gateway)

@@ -19,7 +19,7 @@ MOST_OVERFLOW = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class DescriptorShares:
     """Connections that a process may have at one time."""
 
     clients: int
@@ -28,12 +28,12 @@ class Shares:
     pods: int
 
 
-def share_out(descriptors: int, max_connections: int) -> Shares:
+def share_out(descriptors: int, max_connections: int) -> DescriptorShares:
     """Divide descriptors: clients get half of what is not kept, but no more than `max_connections`, pods the rest."""
     free = max(3, descriptors - min(MOST_KEPT, max(LEAST_KEPT, descriptors // 4)))
     overflow = max(1, min(MOST_OVERFLOW, free // 16))
     clients = min(max_connections, max(1, (free - overflow) // 2))
-    return Shares(clients, overflow, max(1, free - overflow - clients))
+    return DescriptorShares(clients, overflow, max(1, free - overflow - clients))
 
 
 def descriptors_wanted(max_connections: int) -> int:

@@ -22,7 +22,7 @@ LEAST_KEPT = 0.02
 """Share kept that is assumed where calibration found less, but not nothing."""
 
 
-class Keeping:
+class FreezeWatch:
     """One rung at work."""
 
     __slots__ = ("_asked", "enough", "in_vain", "is_frozen")

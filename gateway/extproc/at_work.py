@@ -13,7 +13,7 @@ from typing import Any
 from gateway.config.extproc import ExtProc
 from gateway.config.listening import Address
 from gateway.config.values import Settings
-from gateway.extproc.callers import Callers
+from gateway.extproc.callers import CallerCheck
 from gateway.extproc.carrier import Means
 from gateway.extproc.exchange import Exchange
 from gateway.extproc.exposition import Exposition
@@ -93,7 +93,7 @@ class EnvoyShell:
             frame_s=settings.timeouts.body_s,
         )
         common = front.budget, self.office.crowd, bounds
-        self.callers = Callers(loop.time, say)
+        self.callers = CallerCheck(loop.time, say)
         guard = None if words.token is None else self.callers.with_token(words.token, health.services())
         self.port = Port(services, *common, guard=guard, on_parted=self._checkers.forget)
         self.health_port = Port(health.services(), *common, on_parted=self._checkers.forget)

@@ -25,7 +25,7 @@ OF_CERTIFICATES = frozenset(("CERTIFICATE_VERIFY_FAILED", "PEER_DID_NOT_RETURN_A
 """As OpenSSL names a handshake that failed for want of a good certificate of the client."""
 
 
-class Callers:
+class CallerCheck:
     """One per gateway process."""
 
     def __init__(self, clock: Callable[[], float], say: Say) -> None:
@@ -35,7 +35,7 @@ class Callers:
         self.rejected = {TOKEN: 0, CERTIFICATE: 0}
 
     def __repr__(self) -> str:
-        return f"<Callers, rejected: {self.rejected}>"
+        return f"<CallerCheck, rejected: {self.rejected}>"
 
     def with_token(self, token: Secret, open_paths: Collection[bytes]) -> Guard:
         """Return a guard that serves requests with this token, and those for `open_paths` without."""
@@ -55,7 +55,7 @@ class Callers:
         """Count handshakes that fail for want of a certificate: no connection of ours ever hears of them."""
         reject = self._reject
 
-        class Watched(ssl.SSLObject):
+        class WatchedTls(ssl.SSLObject):
             def do_handshake(self) -> None:
                 try:
                     super().do_handshake()
@@ -64,7 +64,7 @@ class Callers:
                         reject(CERTIFICATE)
                     raise
 
-        tls.sslobject_class = Watched
+        tls.sslobject_class = WatchedTls
 
     def _reject(self, by: str) -> None:
         self.rejected[by] += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.extproc.callers import Callers
+from gateway.extproc.callers import CallerCheck
 from gateway.extproc.office import Office
 from gateway.extproc.port import Port
 
@@ -15,7 +15,7 @@ from gateway.extproc.port import Port
 class Exposition(Collector):
     """Gauges read when somebody asks."""
 
-    def __init__(self, port: Port, office: Office, callers: Callers) -> None:
+    def __init__(self, port: Port, office: Office, callers: CallerCheck) -> None:
         self._port = port
         self._office = office
         self._callers = callers

@@ -73,7 +73,10 @@ class Watcher:
         draw: Callable[[], float],
         models: Mapping[str, ModelEntry] | None = None,
         rhythm: Rhythm | None = None,
+        warns: bool = True,
     ) -> None:
+        """`warns`: report pods that were never well and sources that find nothing; one worker of a host does."""
+        self._warns = warns
         self._router = router
         self.census = Census(sources)
         self._prober = prober
@@ -198,7 +201,7 @@ class Watcher:
             await asyncio.sleep(self._rhythm.list_s)
 
     def _take_found(self, source: Source, found: tuple[Found, ...]) -> None:
-        if source.name != Static.name and (fix := self._empty.fix_for(source.name, is_empty=not found)):
+        if self._warns and source.name != Static.name and (fix := self._empty.fix_for(source.name, is_empty=not found)):
             self._say("warning", "source finds no pods", source=source.name, fix=fix)
         is_news = self.census.take(source, found, self._clock())
         self._router.fleet.is_whole = self.census.is_whole()
@@ -276,7 +279,7 @@ class Watcher:
         opened = pod.breaker.opened
         pod.take_health(health, self._clock())
         self._say_if_opened(pod, opened)
-        if pod.is_news_that_dead(self._clock(), self._rhythm.dead_s):
+        if self._warns and pod.is_news_that_dead(self._clock(), self._rhythm.dead_s):
             self._say("warning", "pod has never been well", pod=pod.url, health=health, fix=FIXES[health])
         if health is Health.WELL:
             await self._ask(pod)

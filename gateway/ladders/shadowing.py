@@ -16,7 +16,7 @@ from msgspec import Struct
 from cascade.ladder import Ladder
 from cascade.ladder_file import LadderFile
 from cascade.staying.budget import ShadowBudget
-from cascade.staying.keeping import TRIAL, Keeping
+from cascade.staying.keeping import TRIAL, FreezeWatch
 from cascade.staying.staying import Staying
 from gateway.ladders.asked import question_in
 from gateway.ladders.climb import Climb, Ending
@@ -51,7 +51,7 @@ class Kept:
     staying: Staying
     budget: ShadowBudget
     tokens: ShadowBudget
-    keeping: tuple[Keeping, ...]
+    keeping: tuple[FreezeWatch, ...]
     """By rung but the top."""
 
 
@@ -211,7 +211,7 @@ class Shadowing:
         kept.tokens.end(reserved[1], took.prompt_tokens + took.completion_tokens)
 
 
-def _keeping(file: LadderFile) -> tuple[Keeping, ...]:
+def _keeping(file: LadderFile) -> tuple[FreezeWatch, ...]:
     """Of each rung but the top. How the kept share divides among them is not in the file."""
     steps = len(file.models) - 1
-    return tuple(Keeping(file.evidence.kept / steps) for _ in range(steps))
+    return tuple(FreezeWatch(file.evidence.kept / steps) for _ in range(steps))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from gateway.guard import restarted
 from routing.router import Router
 from routing.unpaired import Unpaired, unpaired
 
@@ -26,13 +27,11 @@ class UnpairedWatch:
         self._since_s: dict[str, float] = {}
         self._reported: dict[str, Unpaired] = {}
 
+    @restarted("unpaired pods")
     async def run(self) -> None:
         """Look every second, until cancelled."""
         while True:
-            try:
-                self.look()
-            except Exception as error:  # noqa: BLE001 - one odd pod must not end the looking
-                self._say("error", "looking for unpaired prefill pods failed", error=repr(error))
+            self.look()
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:

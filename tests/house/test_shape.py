@@ -21,7 +21,7 @@ MAX_CIRCLE = 26
 
 MAX_REPEATED_CLASS_NAMES = 79
 
-MAX_TRACE = {True: (105, 420, 780), False: (88, 300, 590)}
+MAX_TRACE = {True: (107, 440, 870), False: (90, 300, 600)}
 """With and without a policy: files, switches and calls of one streamed chat (`make trace-request`)."""
 
 FEATURES = (

@@ -13,7 +13,7 @@ from gateway.closing import has_unread
 from gateway.extproc.http2 import frames as f
 from gateway.extproc.http2.allowance import Allowance
 from gateway.extproc.http2.frames import Broken, Fault
-from gateway.extproc.http2.hearing import Block, BlockReader, Fields
+from gateway.extproc.http2.hearing import HeaderBlock, BlockReader, Fields
 from gateway.extproc.http2.host import Host
 from gateway.extproc.http2.stream import Stream
 
@@ -303,7 +303,7 @@ class Connection(asyncio.Protocol):
         else:
             self.fail(stream, Fault.PROTOCOL)
 
-    def _are_trailers(self, number: int, block: Block) -> bool:
+    def _are_trailers(self, number: int, block: HeaderBlock) -> bool:
         """Whether a stream may end with this block."""
         return not block.trailers_fault and (not self._declared or self._is_as_declared(number, 0, ends=True))
 
@@ -320,7 +320,7 @@ class Connection(asyncio.Protocol):
             raise Broken(Fault.PROTOCOL, "a stream with a lower number than one that was begun before")
         raise Broken(Fault.STREAM_CLOSED, "headers of a stream that has ended")
 
-    def _begin(self, number: int, block: Block, flags: int) -> None:
+    def _begin(self, number: int, block: HeaderBlock, flags: int) -> None:
         host, ends = self._host, bool(flags & f.END_STREAM)
         is_full = len(self.streams) >= host.bounds.max_streams or not host.has_room()
         if self.is_stuck:

@@ -22,7 +22,7 @@ Fields = Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class HeaderBlock:
     """A header block that was read: its fields (of one given twice the last), and why it is malformed, if it is."""
 
     fields: Fields
@@ -39,9 +39,9 @@ class BlockReader:
 
     def __init__(self, max_bytes: int) -> None:
         self._decoder = Decoder(max_header_list_size=max_bytes)
-        self._known: dict[bytes, Block] = {}
+        self._known: dict[bytes, HeaderBlock] = {}
 
-    def read(self, block: bytes) -> Block:
+    def read(self, block: bytes) -> HeaderBlock:
         """Read a block. Raises `Broken` where it cannot be decoded."""
         found = self._known.get(block)
         if found is not None:
@@ -51,7 +51,7 @@ class BlockReader:
             told = [(_raw(name), _raw(value)) for name, value in self._decoder.decode(block, raw=True)]
         except HPACKError as error:
             raise Broken(Fault.COMPRESSION, f"a header block cannot be read: {error}") from None
-        read = Block(dict(told), len(told), request_fault(told), trailers_fault(told))
+        read = HeaderBlock(dict(told), len(told), request_fault(told), trailers_fault(told))
         front_now, most_now = self._table()
         if front_now is not front or most_now != most:
             self._known.clear()  # What an index means has changed.

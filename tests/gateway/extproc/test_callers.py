@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config.listening import MutualTlsFiles, TlsFiles
 from gateway.config.secret import Secret
-from gateway.extproc.callers import Callers
+from gateway.extproc.callers import CallerCheck
 from gateway.tls import check_certificate, listener_tls, renew
 from tenancy.document import Invalid
 from tests.gateway.extproc.echoing import ECHO, echoing
@@ -37,8 +37,8 @@ class Log:
     def say(self, level: str, message: str, **more: object) -> None:
         self.lines.append((level, message, *(f"{name}={value}" for name, value in more.items())))
 
-    def callers(self) -> Callers:
-        return Callers(lambda: self.now_s, self.say)
+    def callers(self) -> CallerCheck:
+        return CallerCheck(lambda: self.now_s, self.say)
 
 
 @pytest.mark.parametrize(
