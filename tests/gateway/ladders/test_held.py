@@ -100,6 +100,24 @@ def test_reasoning_is_not_counted_as_answer() -> None:
     staged(run)
 
 
+@pytest.mark.parametrize("read_bytes", [1, 7, 700, 1 << 20])
+def test_a_released_stream_is_kept_as_its_client_got_it(read_bytes: int) -> None:
+    """However it is cut into reads, log-probabilities behind the window are in neither; usage that was withheld is."""
+    sure, plain = chat_pair([" a"] * 40)
+    judge = FixedJudge(Verdict.KEEP, HoldBack(1, HELD_LONG), Trim(Api.CHAT))
+
+    def run() -> None:
+        scene = Scene(judge=judge)
+        head = [STREAM_HEAD, chunk(sure[0]), chunk(sure[1])]
+        rest = b"".join(map(chunk, sure[2:])) + LAST_CHUNK
+        scene.feed([*head, *(rest[at : at + read_bytes] for at in range(0, len(rest), read_bytes))])
+        assert scene.heard.body == b"".join(plain)
+        assert scene.relay.kept.joined() == b"".join([*sure[:2], *plain[2:-1], *sure[-2:]])
+        assert scene.leg.usage is not None
+
+    staged(run)
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_a_whole_answer_is_judged_whole(verdict: Verdict) -> None:
     """The client gets it with its new length and without what it did not ask for, or nothing of it."""
