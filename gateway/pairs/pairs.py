@@ -69,7 +69,7 @@ class Pairs:
         try:
             order = _order(connector, meeting)
             if connector.terms.flow is Flow.CONCURRENT:
-                side.handover = _handover(connector, meeting, connector.hand(meeting, None))
+                side.handover = _handover(meeting, connector.hand(meeting, None))
                 return await self._at_once(placement, side, carrier, order, by_s)
         except UnfitError as unfit:
             self._forget(side)
@@ -88,7 +88,7 @@ class Pairs:
         side.done(told.usage, self._clock())
         meeting = replace(meeting, cached_tokens=side.cached_tokens)
         try:
-            side.handover = _handover(connector, meeting, connector.hand(meeting, told.params))
+            side.handover = _handover(meeting, connector.hand(meeting, told.params))
         except UnfitError as unfit:
             return _unfit(side, unfit)
         return await self._decode(placement, side, carrier, by_s)
@@ -158,11 +158,11 @@ class Pairs:
 
 def _order(connector: Connector, meeting: Meeting) -> Order:
     terms = connector.terms
-    return Order(connector.request_id(meeting), _encoded(connector.ask(meeting)), terms.ends_by_length)
+    return Order(meeting.request_id, _encoded(connector.ask(meeting)), terms.ends_by_length)
 
 
-def _handover(connector: Connector, meeting: Meeting, params: Params | None) -> Handover:
-    return Handover(connector.request_id(meeting), _encoded(params))
+def _handover(meeting: Meeting, params: Params | None) -> Handover:
+    return Handover(meeting.request_id, _encoded(params))
 
 
 def _encoded(params: Params | None) -> bytes:
