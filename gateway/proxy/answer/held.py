@@ -31,7 +31,7 @@ EVENT_ENDS = (b"\n\n", b"\n\r\n")
 class HeldStream(EventStream):
     """Events of a stream that is held back until it is judged."""
 
-    __slots__ = ("_is_to_look", "_judge", "_partial", "_since_s", "_timer", "_trim", "_window")
+    __slots__ = ("_judge", "_partial", "_since_s", "_timer", "_trim", "_window")
 
     def __init__(self, relay: Relaying, head: PodHead, scanner: Scanner, judge: Judge) -> None:
         super().__init__(relay, head, scanner)
@@ -42,7 +42,6 @@ class HeldStream(EventStream):
         self._window: Window | None = Window(relay.api, judge)
         self._timer: asyncio.TimerHandle | None = None
         self._since_s = 0.0
-        self._is_to_look = False
         relay.ended.add_done_callback(self._stop)
 
     def flow(self, line: Parsing) -> Flow | None:
@@ -72,13 +71,6 @@ class HeldStream(EventStream):
             self._since_s = self._relay.now_s()
             if not self._judge.hold_back.whole:
                 self._timer = self._relay.call_later(EARLY * self._judge.hold_back.max_added_s, self._time_is_up)
-                self._is_to_look = self._judge.hold_back.hedges
-        if verdict is None and self._is_to_look and self._is_half_way(window):
-            self._is_to_look = False
-            window.look()
-
-    def _is_half_way(self, window: Window) -> bool:
-        return window.is_half_full or 2 * (self._relay.now_s() - self._since_s) >= self._judge.hold_back.max_added_s
 
     def end(self) -> None:
         if self._partial:

@@ -141,21 +141,3 @@ def test_a_whole_answer_is_judged_whole(verdict: Verdict) -> None:
             assert scene.leg.usage is not None
 
     staged(run)
-
-
-@pytest.mark.parametrize(("hedges", "looks"), [(True, 1), (False, 0)])
-def test_a_judge_is_shown_half_of_the_window_once(*, hedges: bool, looks: int) -> None:
-    """By tokens, before it has to judge, and only where somebody would begin the next rung."""
-    sure, _ = chat_pair([" a"] * 12)
-    judge = FixedJudge(Verdict.KEEP, HoldBack(8, HELD_LONG, hedges=hedges))
-
-    def run() -> None:
-        scene = Scene(judge=judge)
-        scene.feed([STREAM_HEAD, *map(chunk, sure[:4])])
-        assert judge.looks == 0
-        scene.feed([chunk(sure[4])])
-        assert judge.looks == looks
-        scene.feed([*map(chunk, sure[5:]), LAST_CHUNK])
-        assert (judge.looks, judge.asked) == (looks, [Moment.WINDOW])
-
-    staged(run)
