@@ -111,9 +111,6 @@ class EnvoyCarrier:
     def judged_by(self, judge: object) -> None:
         """A judge has to hold an answer back, and here it passes: such ladders are refused when settings are read."""
 
-    def beside(self) -> None:
-        """Envoy takes one pod of us."""
-
     async def prefill(self, placement: object, order: object, by_s: float) -> None:
         """The sidecar beside the decode engine sees to it: it is told the prefill engine in a header."""
 

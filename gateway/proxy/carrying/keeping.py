@@ -24,10 +24,6 @@ class Keeping:
         self.is_off = is_off
         self.body = b""
 
-    def another(self) -> Keeping:
-        """For a second attempt beside this one."""
-        return Keeping(self._budget, self._limits, is_off=self.is_off)
-
     def keep(self, body: bytes) -> None:
         """Keep a body, where there is room."""
         if body and not self.is_off and len(body) <= self._limits.kept_body_bytes and self._budget.take(len(body)):
