@@ -15,7 +15,6 @@ from gateway.extproc.modes import Sight
 from gateway.proxy.answer.relay import Placed, Relay
 from gateway.proxy.answer.watch import Watch
 from gateway.proxy.carrying.carrier import DOWNGRADED_HEADER, RUNG_HEADER, WITH_PRIORITY, PodKeys, TakesPriority
-from gateway.proxy.client.asked import Asked
 from gateway.proxy.client.reply import Reply
 from gateway.quotas.tab import Tab
 from gateway.spine.carrier import Leg, LegEnd
@@ -66,7 +65,6 @@ class EnvoyCarrier:
     def __init__(
         self,
         envoy: Envoy,
-        asked: Asked,
         reply: Reply,
         means: Means,
         *,
@@ -76,7 +74,6 @@ class EnvoyCarrier:
         body_needed_no_more: Callable[[], None],
     ) -> None:
         self._envoy = envoy
-        self._asked = asked
         self._reply = reply
         self._means = means
         self._path = path

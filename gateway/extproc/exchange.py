@@ -215,7 +215,6 @@ class Exchange:
         assert reply is not None  # noqa: S101
         return EnvoyCarrier(
             self,
-            asked,
             reply,
             office.means,
             path=endpoint.path,

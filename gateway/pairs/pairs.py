@@ -109,7 +109,7 @@ class Pairs:
                 self._forget(side)
                 return _failed(side, told)
             side.done(told.usage, self._clock())
-            return await self._in_time(placement, side, decoding, by_s)
+            return await self._in_time(placement, side, decoding)
         finally:
             await _end(prefilling)
             await _end(decoding)
@@ -117,11 +117,11 @@ class Pairs:
     async def _decode(self, placement: Placement, side: PrefillSide, carrier: Carrier, by_s: float) -> Leg:
         decoding = _begin(carrier.carry(placement, by_s))
         try:
-            return await self._in_time(placement, side, decoding, by_s)
+            return await self._in_time(placement, side, decoding)
         finally:
             await _end(decoding)
 
-    async def _in_time(self, placement: Placement, side: PrefillSide, decoding: asyncio.Task[Leg], by_s: float) -> Leg:
+    async def _in_time(self, placement: Placement, side: PrefillSide, decoding: asyncio.Task[Leg]) -> Leg:
         """The decode leg's end, or the end of our patience with the KV that it waits for."""
         await asyncio.wait({decoding}, timeout=_stalled_s(placement, side))
         if decoding.done() or placement.first_token_s is not None:
