@@ -32,9 +32,10 @@ NO_POD_LOOK_S = 0.25
 class Seat:
     """One who waits."""
 
-    __slots__ = ("avoid", "future")
+    __slots__ = ("avoid", "future", "waiter")
 
-    def __init__(self, avoid: frozenset[str], future: asyncio.Future[Placement]) -> None:
+    def __init__(self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement]) -> None:
+        self.waiter = waiter
         self.avoid = avoid
         self.future = future
 
@@ -139,7 +140,7 @@ class Room:
 
     async def _wait(self, queue: Queue, waiter: Waiter, avoid: frozenset[str]) -> Placement:
         loop = asyncio.get_running_loop()
-        seat = self._seats[waiter.number] = Seat(avoid, loop.create_future())
+        seat = self._seats[waiter.number] = Seat(waiter, avoid, loop.create_future())
         queue.put(waiter, self._clock())
         self.stir()
         if self._timer is None:
