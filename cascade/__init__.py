@@ -1,7 +1,7 @@
 """Ladders of models: what an answer's first tokens say of it, what climbing is worth, and promises about quality.
 
     ladder.py        the rungs of a ladder, what they cost and can do, how much of an answer is held back
-    verdict.py       keep, escalate, or grey: one rung's answer judged by the ladder file
+    verdict.py       keep or escalate: one rung's answer judged by the ladder file
     starting.py      the lowest rung that can take a request, and whether its prompt says to start higher
     ladder_file.py   what calibration found: thresholds, maps, the promise and its evidence (written and read as JSON)
     signals/         from log-probabilities and whole answers to a few numbers, higher = surer

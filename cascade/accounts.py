@@ -6,21 +6,8 @@ themselves nobody knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-
-from cascade.ladder import Ladder
-
-
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """One rung that was asked."""
-
-    rung: int
-    cold_tokens: float
-    warm_tokens: float
-    output_tokens: float
-    gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,40 +35,8 @@ class Sums:
         return self.always_top - self.cost - self.shadows
 
     @property
-    def saved_to_first(self) -> float:
-        """Against always asking the first; less than 0 where quality cost something."""
-        return self.always_first - self.cost - self.shadows
-
-    @property
     def climbing_share(self) -> float:
         return self.climbed / self.requests if self.requests else 0.0
-
-
-def sums_of(ladder: Ladder, legs: Sequence[Leg]) -> Sums:
-    """Of one request: the legs in their order, the last one's answer is the client's. Nothing was asked: nothing."""
-    if not legs:
-        return Sums()
-    prices = [price_of(ladder, leg) for leg in legs]
-    answer = legs[-1]
-    return Sums(
-        requests=1,
-        climbed=int(len(legs) > 1),
-        cost=sum(prices),
-        wasted=sum(prices[:-1]),
-        always_top=price_of(ladder, answer, len(ladder.rungs) - 1),
-        always_first=price_of(ladder, answer, 0),
-    )
-
-
-def price_of(ladder: Ladder, leg: Leg, rung: int | None = None) -> float:
-    """What a leg costs, or its tokens would on another rung."""
-    price = ladder.rungs[leg.rung if rung is None else rung].price
-    return price.of(
-        cold_tokens=leg.cold_tokens,
-        warm_tokens=leg.warm_tokens,
-        output_tokens=leg.output_tokens,
-        gpu_s=leg.gpu_s,
-    )
 
 
 Key = tuple[str, str, str]

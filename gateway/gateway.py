@@ -28,7 +28,6 @@ from gateway.spine.passage import Passage
 from gateway.spine.room import Room
 from gateway.warmth.asking import Asking
 from gateway.warmth.client import WarmthClient
-from gateway.warmth.sharing import Sharing
 from routing.router import Router
 from tenancy.admission import Admission
 from tenancy.policy import Policy
@@ -86,8 +85,6 @@ class Gateway:
     """What runs until it is cancelled, while the gateway does."""
     warmth: WarmthClient | None = None
     """The warmth process of the host, where there is one."""
-    sharing: Sharing | None = None
-    """What is told to other gateways and heard from them, where there may be others."""
     asking: Asking | None = None
     """Exact warmth, where it is wanted."""
     envoy: EnvoyShell | None = None

@@ -144,7 +144,7 @@ class RequestLine(msgspec.Struct):
     unresumed: str | None = None
     """Why nobody did."""
     wasted_tokens: int = 0
-    """Of prompt and answer, that were computed again for that, or beside another attempt."""
+    """Of prompt and answer, that were computed again for that."""
 
 
 class UsageLine(msgspec.Struct):

@@ -57,8 +57,6 @@ class Orphan:
 class Count:
     """What was seen of one engine's events, in blocks."""
 
-    stored: int = 0
-    removed: int = 0
     orphaned: int = 0
     given_up: int = 0
     """Waited in vain, came beyond the bound, or could not be read."""
@@ -79,7 +77,6 @@ class Followed:
         """Where blocks stand that were told without their tokens, by name."""
         self.link_tokens = 0
         self.groups: dict[int, Group] = {}
-        self.generation = 0
         self.count = Count()
 
     def __len__(self) -> int:
@@ -104,10 +101,8 @@ class Followed:
         """Follow one event."""
         match event:
             case BlockStored():
-                self.count.stored += len(event.block_hashes)
                 self._store(event)
             case BlockRemoved():
-                self.count.removed += len(event.block_hashes)
                 for name in event.block_hashes:
                     self._remove(event, name)
             case AllBlocksCleared():
@@ -115,7 +110,6 @@ class Followed:
 
     def clear(self) -> None:
         """Hold nothing any more; what is promised or due stays so. Takes no longer for a large cache."""
-        self.generation += 1
         fresh = [self._masks.new_shelf() for _ in self.groups]
         for group, shelf in zip(self.groups.values(), fresh, strict=True):
             self._masks.hand_over(group.first, shelf)

@@ -37,8 +37,6 @@ class Attempt(Struct, frozen=True, gc=False):
     predicted_transfer_s: float | None = None
     transfer_s: float | None = None
     """From that answer to the first token."""
-    hedge: bool = False
-    """Asked beside another, whose first token was late."""
     fallback: Fallback | None = None
     """Why it was no pair where it should have been one, or what its pair came to nothing by."""
     was_failing: bool = False

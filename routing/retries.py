@@ -1,4 +1,4 @@
-"""How many second attempts there may be: one account for retries, resumed streams and hedges together.
+"""How many second attempts there may be: one account for retries and resumed streams together.
 
 Every request pays a share of an attempt in; every second attempt takes one out. So however much fails, engines are not
 asked for much more than clients ask for, and retries never become the overload that they are to help over. Knows no
@@ -19,8 +19,6 @@ from enum import StrEnum
 class Try(StrEnum):
     """What a second attempt is for; the more is lost without it, the later it is refused."""
 
-    HEDGE = "hedge"
-    """The first is late, and still under way."""
     AGAIN = "again"
     """A pod that lives has failed, or says not now."""
     MOVE = "move"
@@ -41,22 +39,12 @@ class RetryTerms:
     """Second attempts for each request, in the long run."""
     saved: int = 100
     """As many may come at once, after a time without any."""
-    hedge: bool = False
-    """Whether a first token that is late is asked for once more, beside the first attempt."""
-    hedge_after: float = 3.0
-    """Late: after so many times what was predicted ..."""
-    hedge_least_s: float = 0.5
-    """... and this on top."""
 
     def may_ask_again(self, failed: int, asked: int) -> bool:
         """Whether a request may be sent to one more pod. `failed`: those it has failed at that failed nobody else
         before; `asked`: all that have seen it, of which there is an end as well.
         """
         return failed < self.attempts and asked < self.attempts**2
-
-    def late_s(self, predicted_s: float) -> float:
-        """From the choice of an engine until its first token is late."""
-        return self.hedge_after * predicted_s + self.hedge_least_s
 
 
 class Budget:
@@ -95,8 +83,6 @@ class Budget:
     def _least(self, what: Try) -> float:
         """What must be left after it."""
         match what:
-            case Try.HEDGE:
-                return self._most / 2
             case Try.AGAIN:
                 return 0.0
             case Try.MOVE:

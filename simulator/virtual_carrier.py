@@ -128,9 +128,6 @@ class VirtualCarrier:
     def judged_by(self, judge: object) -> None:
         """It has no text to be judged by."""
 
-    def beside(self) -> None:
-        """It has one sequence, on one engine."""
-
     def refuse(self, refusal: Refused) -> None:
         """The client is told no."""
         self.refusal = refusal

@@ -40,8 +40,6 @@ class Tenant:
     """Whose KV blocks it may share, as the engines' `cache_salt`; None for everybody's."""
     coalesces: bool = False
     """Requests that are alike at one time share one answer, where it would be the same for all."""
-    hedges: bool = True
-    """A second engine may be asked beside one whose first token is late, where the gateway does so."""
     resumes: bool = True
     """A stream whose pod is lost is gone on with by another."""
     min_rung: str | None = None

@@ -16,18 +16,17 @@ from cascade.ladder_json import write_ladder_file
 WINDOW, BOUND_MS = 16, 150.0
 NEVER_LATE_MS = 60_000
 
-KEEPS, NEVER, DOUBTED = 0.0, 0.9, 2.0
-"""Thresholds of a margin; the pod's is 0.57. How far above one counts as in doubt."""
+KEEPS, NEVER = 0.0, 0.9
+"""Thresholds of a margin; the pod's is 0.57."""
 
-PLAIN, RELEASED, AT_ONCE, GIVEN_UP, HEDGED = "small", "auto", "open", "strict", "hedged"
+PLAIN, RELEASED, AT_ONCE, GIVEN_UP = "small", "auto", "open", "strict"
 
-LADDERS: dict[str, tuple[float, float, dict[str, object]]] = {
-    RELEASED: (KEEPS, 0.0, {"tokens": WINDOW, "max_added_ttft_ms": BOUND_MS}),
-    AT_ONCE: (KEEPS, 0.0, {"tokens": 1, "max_added_ttft_ms": BOUND_MS}),
-    GIVEN_UP: (NEVER, 0.0, {"tokens": 4, "max_added_ttft_ms": NEVER_LATE_MS}),
-    HEDGED: (NEVER, DOUBTED, {"tokens": 4, "max_added_ttft_ms": NEVER_LATE_MS, "hedge": True}),
+LADDERS: dict[str, tuple[float, dict[str, object]]] = {
+    RELEASED: (KEEPS, {"tokens": WINDOW, "max_added_ttft_ms": BOUND_MS}),
+    AT_ONCE: (KEEPS, {"tokens": 1, "max_added_ttft_ms": BOUND_MS}),
+    GIVEN_UP: (NEVER, {"tokens": 4, "max_added_ttft_ms": NEVER_LATE_MS}),
 }
-"""By name: threshold, width of the doubt, how answers are held. `open` releases with the first token: a judge that
+"""By name: threshold, how answers are held. `open` releases with the first token: a judge that
 takes no time."""
 
 
@@ -46,9 +45,9 @@ def settings(folder: Path, pods: list[str], extra: dict[str, object] | None = No
 
 
 def _ladder(folder: Path, name: str) -> dict[str, object]:
-    threshold, grey, hold_back = LADDERS[name]
+    threshold, hold_back = LADDERS[name]
     promise, evidence = Promise(0.01, 0.95), Evidence(1000, "sha256:0", kept=float(threshold == KEEPS))
-    cuts = (Cut(0, ANY_BUCKET, threshold, grey),)
+    cuts = (Cut(0, ANY_BUCKET, threshold),)
     file = LadderFile(("small", "big"), "margin", Stage.WINDOW, promise, evidence, cuts, is_promised=True)
     (folder / f"{name}.json").write_bytes(write_ladder_file(file))
     calibration = str(folder / f"{name}.json")

@@ -14,7 +14,7 @@ from cascade.calibration.walk import Step, chosen, cost_of_top, walk
 from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
 
 GREY = 0.1
-"""Of a rung's answers, the share just above the threshold that counts as grey while the window fills."""
+"""Of a rung's answers, the share just above the threshold that spans one step by which drift raises it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from math import log1p
 
 LOOKED_AT = 8_192
@@ -29,12 +29,9 @@ EXTRACTING = frozenset({"extract", "classify", "label", "json", "fields", "entit
 class Features:
     """Counts over the last text of a prompt, and what else is asked of the model."""
 
-    characters: int = 0
-    """Of all texts together."""
     turns: int = 1
     words: int = 0
     numbers: int = 0
-    lines: int = 0
     fences: int = 0
     code_marks: int = 0
     maths_marks: int = 0
@@ -44,18 +41,9 @@ class Features:
     writing: int = 0
     changing: int = 0
     extracting: int = 0
-    foreign: int = 0
-    """Letters beyond ASCII."""
     tools: int = 0
     images: int = 0
     is_json_asked: bool = False
-
-    def scaled(self) -> tuple[float, ...]:
-        """As numbers of like size, for a linear rule: log(1 + count)."""
-        return tuple(log1p(float(count)) for count in astuple(self))
-
-
-FEATURES = tuple(field.name for field in fields(Features))
 
 
 def features_of(texts: Sequence[str], *, tools: int = 0, images: int = 0, is_json_asked: bool = False) -> Features:
@@ -63,11 +51,9 @@ def features_of(texts: Sequence[str], *, tools: int = 0, images: int = 0, is_jso
     text = texts[-1][-LOOKED_AT:] if texts else ""
     words = [word.lower() for word in WORD.findall(text)]
     return Features(
-        characters=sum(map(len, texts)),
         turns=len(texts),
         words=len(words),
         numbers=len(NUMBER.findall(text)),
-        lines=text.count("\n") + 1 if text else 0,
         fences=text.count("```") // 2,
         code_marks=len(CODE.findall(text)),
         maths_marks=len(MATHS.findall(text)),
@@ -76,7 +62,6 @@ def features_of(texts: Sequence[str], *, tools: int = 0, images: int = 0, is_jso
         writing=sum(word in WRITING for word in words),
         changing=sum(word in CHANGING for word in words),
         extracting=sum(word in EXTRACTING for word in words),
-        foreign=sum(not character.isascii() for character in text),
         tools=tools,
         images=images,
         is_json_asked=is_json_asked,

@@ -142,7 +142,6 @@ def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:
         streams_reasoning=words.get("reasoning", one_of((HOLD, STREAM)), HOLD) == STREAM,
         whole=words.get("whole_streams", flag, default=False),
         at_time=AtTime(words.get("at_time", one_of(tuple(AtTime)), AtTime.JUDGE.value)),
-        hedges=words.get("hedge", flag, default=False),
     )
     words.close()
     return window, hold_back

@@ -33,7 +33,6 @@ def ladder_schema() -> dict[str, Schema]:
             "reasoning": described({"enum": [HOLD, STREAM]}, "Whether reasoning is held too, or judged by itself."),
             "whole_streams": described(FLAG.schema, "Streams are held to their end, and judged as whole answers."),
             "at_time": described({"enum": [word.value for word in AtTime]}, "What becomes of it when time is up."),
-            "hedge": described(FLAG.schema, "Whether the next rung is begun early while an answer is in doubt: no."),
         }
     )
     shadow = table(

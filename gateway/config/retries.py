@@ -8,7 +8,7 @@ from dataclasses import replace
 from routing.lateness import Bounds
 from routing.retries import RetryTerms
 from tenancy.document import Table, not_negative, read_fields, whole
-from tenancy.reading.kinds import ABOVE_ZERO, AMOUNT, COUNT, FLAG, FRACTION, Kind
+from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FRACTION, Kind
 from tenancy.reading.words import Word
 from tenancy.schema import Schema, described, table
 
@@ -22,9 +22,6 @@ RETRIES: Mapping[str, Word] = {
     "cuts": Word("cuts", NONE_OR_MORE, "How often one stream is gone on with elsewhere; 0: never."),
     "share": Word("share", FRACTION, "Second attempts for each request, in the long run."),
     "saved": Word("saved", NONE_OR_MORE, "Second attempts that may come at once after a time without."),
-    "hedge": Word("hedge", FLAG, "Ask a second engine where a first token is late."),
-    "hedge_after": Word("hedge_after", ABOVE_ZERO, "Late: so many times what was predicted ..."),
-    "hedge_least_s": Word("hedge_least_s", AMOUNT, "... and so many seconds on top."),
 }
 """Fields of `RetryTerms`."""
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from routing.canary import CanaryTerms
@@ -13,16 +13,7 @@ from routing.roles import RoleTerms
 from tenancy.document import Table, flag, number, text, whole
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """Roles that follow the traffic."""
-
-    terms: RoleTerms
-    switch: bool = False
-    """Whether engines are told, by SGLang's `/pd_role_switch`."""
-
-
-def roles(root: Table) -> Roles | None:
+def roles(root: Table) -> RoleTerms | None:
     """`roles: true`, or a mapping of what is to be otherwise; absent or false: engines keep their roles."""
     if not root.get("roles", lambda value: isinstance(value, dict) or flag(value), default=False):
         return None
@@ -30,7 +21,7 @@ def roles(root: Table) -> Roles | None:
     if not root.get("roles", lambda value: value is True, default=False):
         table = root.table("roles")
     if table is None:
-        return Roles(RoleTerms())
+        return RoleTerms()
     usual = RoleTerms()
     found = {
         field.name: table.get(
@@ -38,10 +29,9 @@ def roles(root: Table) -> Roles | None:
         )
         for field in fields(usual)
     }
-    switch = table.get("switch", flag, default=False)
     table.close()
     try:
-        return Roles(RoleTerms(**found), switch)
+        return RoleTerms(**found)
     except ValueError as wrong:
         root.fault("roles", str(wrong))
         return None

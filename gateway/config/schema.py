@@ -115,9 +115,7 @@ def _routing() -> Schema:
 
 
 def _roles() -> Schema:
-    usual = _of_fields(RoleTerms(), above_zero=False)
-    told = described(FLAG.schema, "Engines are told, by /pd_role_switch.")
-    return {**usual, "properties": {**usual["properties"], "switch": told}}
+    return _of_fields(RoleTerms(), above_zero=False)
 
 
 def _canary() -> Schema:

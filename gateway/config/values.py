@@ -11,7 +11,6 @@ from gateway.config.exact import KvEvents
 from gateway.config.extproc import ExtProc
 from gateway.config.listening import Address, TlsFiles
 from gateway.config.models import ModelEntry
-from gateway.config.rollout import Roles
 from gateway.config.secret import Secret
 from gateway.discovery.places import ELSEWHERE, Places
 from gateway.discovery.source import Found
@@ -21,6 +20,7 @@ from routing.canary import CanaryTerms
 from routing.candidates import Scorer
 from routing.lateness import Bounds
 from routing.retries import RetryTerms
+from routing.roles import RoleTerms
 from scorers.registry import routings
 
 
@@ -59,7 +59,7 @@ class Settings:
     retries: RetryTerms = field(default_factory=RetryTerms)
     stalls: Bounds = field(default_factory=Bounds)
     """When an engine has been silent for too long."""
-    roles: Roles | None = None
+    roles: RoleTerms | None = None
     """Where roles follow the traffic."""
     canaries: tuple[CanaryTerms, ...] = ()
     kv_events: KvEvents | None = None

@@ -25,7 +25,6 @@ from gateway.proxy.carrying.carrier import (
     as_it_is,
     cap_of,
 )
-from gateway.proxy.client.asked import Asked
 from gateway.proxy.client.reply import Reply
 from gateway.quotas.tab import Tab
 from gateway.spine.carrier import Leg, LegEnd
@@ -76,7 +75,7 @@ class EnvoyCarrier:
     def __init__(
         self,
         envoy: Envoy,
-        asked: Asked,
+        target: bytes,
         reply: Reply,
         means: Means,
         *,
@@ -85,8 +84,9 @@ class EnvoyCarrier:
         usage_added: bool,
         body_needed_no_more: Callable[[], None],
     ) -> None:
+        """`target` is the request's path as Envoy has it; `path` is what the pod is to be asked at."""
         self._envoy = envoy
-        self._asked = asked
+        self._target = target
         self._reply = reply
         self._means = means
         self._path = path
@@ -125,9 +125,6 @@ class EnvoyCarrier:
 
     def judged_by(self, judge: object) -> None:
         """A judge has to hold an answer back, and here it passes: such ladders are refused when settings are read."""
-
-    def beside(self) -> None:
-        """Envoy takes one pod of us."""
 
     async def prefill(self, placement: object, order: object, by_s: float) -> None:
         """The sidecar beside the decode engine sees to it: it is told the prefill engine in a header."""
@@ -176,7 +173,7 @@ class EnvoyCarrier:
     def _pick(self, placement: Placed) -> Pick:
         engine, request, body, means = placement.engine, placement.request, self._body, self._means
         fields = [(names.REQUEST_ID, self._reply.request_id)]
-        if self._asked.target != self._path.encode("ascii"):
+        if self._target != self._path.encode("ascii"):
             fields.append((names.PATH, self._path))  # Without its query, as our own proxy asks pods.
         key = means.key_of(engine.pod)
         if key is not None:

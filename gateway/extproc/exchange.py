@@ -218,7 +218,7 @@ class Exchange:
         assert reply is not None  # noqa: S101
         return EnvoyCarrier(
             self,
-            asked,
+            asked.target,
             reply,
             office.means,
             path=endpoint.path,

@@ -56,7 +56,6 @@ class LadderBody(Struct):
     response_format: Format | None = None
     text: Text | Any = None
     reasoning_effort: str | None = None
-    n: int | None = None
     hearth: Wishes = field(default_factory=Wishes)
 
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from gateway.ladders.ahead import Ahead
-from gateway.ladders.climbed import ESCALATED, FAILED, GIVEN_UP, Climbed, Step
-from gateway.ladders.judging import Hedge
+from gateway.ladders.climbed import ESCALATED, FAILED, Climbed, Step
 from gateway.ladders.plan import Plan
 from gateway.ladders.rung_judge import RungJudge, Standard
 from gateway.ladders.shell import Shell
-from gateway.ladders.taken import Taken, end_of, foretold, usage_of
+from gateway.ladders.taken import Taken, end_of, usage_of
 from gateway.spine.carrier import Leg
 from routing.placement import Placement
 from routing.request import Request
@@ -59,18 +57,12 @@ class Climb:
         self.plan = plan
         self.at = plan.start
         self.judge: RungJudge | None = None
-        self.hedge: Hedge | None = None
-        """Who begins the next rung early, where that may be."""
         self._shell = shell
         self._settled = settled
         self._taken = Taken(plan)
         self._is_final = False
         """Nobody above can answer: whoever does is not judged."""
         self._lost: set[int] = set()
-        self._begun_at: int | None = None
-        """The rung that was begun early, and perhaps given up."""
-        self._hedged_at: int | None = None
-        """The rung whose answer under way was begun so."""
         self._shadow: Callable[[Ending], None] | None = None
         self.reserved: tuple[float, float] | None = None
         """Money and tokens set aside for its shadow."""
@@ -90,40 +82,24 @@ class Climb:
 
     def ask(self) -> Request:
         """The request to the rung that it stands on; `judge` is whoever is to judge the answer."""
-        request, self.judge = self._ask(self.at, self._shell, hedge=self._hedge)
+        plan, at, model = self.plan, self.at, self.model
+        if not self._is_judged(at):
+            request, self.judge = self._shell.ask(model, None)[0], None
+            return request
+        request, trim = self._shell.ask(model, plan.top)
+        is_limited = request.max_tokens is not None
+        standard = Standard(plan.ladder, plan.file, at, plan.asked, plan.draw, is_limited=is_limited)
+        self.judge = RungJudge(standard, plan.hold_back, trim, may_climb=plan.share.may_escalate)
         return request
-
-    def ahead(self) -> Ahead | None:
-        """The request to the next rung, while this one's answer is in doubt; None where there can be none."""
-        above = self._above(self.at)
-        beside = self._shell.beside() if above else None
-        if beside is None:
-            return None
-        shell, carrier = beside
-        self._begun_at = at = self._choose(above, shell)
-        request, judge = self._ask(at, shell)
-        return Ahead(at, request, judge, shell, carrier)
-
-    def adopt(self, ahead: Ahead) -> None:
-        """What was begun early is this rung's attempt, and its shell asks from here on."""
-        self.judge, self._shell, self._hedged_at = ahead.judge, ahead.shell, ahead.at
-
-    def gave_up(self, ahead: Ahead, placement: Placement | None) -> None:
-        """What was begun early is not needed. Its prompt counts as computed: nobody says how much of it was."""
-        if placement is None:
-            return
-        usage = foretold(placement, ahead.carrier.events)
-        self._taken.add(ahead.at, GIVEN_UP, usage, hedged=True)
 
     def ended(self, leg: Leg | None, placement: Placement | None) -> None:
         """An attempt on this rung has ended; `leg` is None where the client has gone."""
         if placement is None:
             return
-        judge, hedged = self.judge, self._hedged_at == self.at
+        judge = self.judge
         ended = end_of(leg, judge)
         held_s = leg.held_s if leg else 0.0
-        self._taken.add(self.at, ended, usage_of(leg, placement), judge, held_s=held_s, hedged=hedged)
-        self._hedged_at = None
+        self._taken.add(self.at, ended, usage_of(leg, placement), judge, held_s=held_s)
         if judge is not None and judge.verdict is not None and ended != FAILED:
             self.plan.share.take(is_escalated=ended == ESCALATED)
 
@@ -132,7 +108,7 @@ class Climb:
         above = self._above(self.at)
         if not above or not self.plan.terms.climbs:
             return False
-        self.at = self._next(above)
+        self.at = self._choose(above, self._shell)
         return True
 
     def fall_back(self) -> bool:
@@ -141,7 +117,7 @@ class Climb:
         left = [at for at in self.plan.rungs if at not in self._lost]
         above = [at for at in left if at > self.at]
         if above and (self.plan.terms.climbs or not self._taken.steps):
-            self.at = self._next(above)
+            self.at = self._choose(above, self._shell)
             return True
         if not left:
             return False
@@ -171,33 +147,8 @@ class Climb:
         if self._shadow is not None:
             self._shadow(ending)
 
-    def _next(self, above: Sequence[int]) -> int:
-        begun = self._begun_at
-        return begun if begun is not None and begun in above else self._choose(above, self._shell)
-
     def _above(self, at: int) -> list[int]:
         return [rung for rung in self.plan.rungs if rung > at and rung not in self._lost]
 
-    def _ask(
-        self, at: int, shell: Shell, *, hedge: Callable[[], Hedge | None] | None = None
-    ) -> tuple[Request, RungJudge | None]:
-        plan, model = self.plan, self.plan.model(at)
-        if not self._is_judged(at):
-            return shell.ask(model, None)[0], None
-        request, trim = shell.ask(model, plan.top)
-        is_limited = request.max_tokens is not None
-        standard = Standard(plan.ladder, plan.file, at, plan.asked, plan.draw, is_limited=is_limited)
-        judge = RungJudge(standard, plan.hold_back, trim, may_climb=plan.share.may_escalate, hedge=hedge or _nobody)
-        return request, judge
-
-    def _hedge(self) -> Hedge | None:
-        """Asked for when it is wanted: the judge of the first rung is there before whoever begins the next one."""
-        return self.hedge
-
     def _is_judged(self, at: int) -> bool:
         return not self._is_final and bool(self._above(at)) and self.plan.judges
-
-
-def _nobody() -> Hedge | None:
-    """No rung is begun early for an answer that is itself early, or the last."""
-    return None

@@ -15,8 +15,6 @@ UNJUDGED = "unjudged"
 """Nobody was to judge it: the highest rung that may answer, or one that answers for want of another."""
 FAILED = "failed"
 """It gave no answer."""
-GIVEN_UP = "given_up"
-"""Begun early, and not needed: the answer below was kept."""
 
 KEPT_FOR_SHARE = "share"
 """Why an answer was kept that was not good enough: its tenant may have no more answers thrown away."""
@@ -36,8 +34,6 @@ class Step(Struct, frozen=True):
     cost: float = 0.0
     """By the prices of the rungs; what was thrown away by what was counted here."""
     held_s: float = 0.0
-    hedged: bool = False
-    """It was begun while the answer below was still in doubt."""
 
 
 class Climbed(Struct, frozen=True):

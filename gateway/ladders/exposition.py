@@ -40,8 +40,6 @@ class CascadeTallies:
         self.escalated: Counter[Key] = Counter()
         """By ladder and tenant."""
         self.asked: Counter[Key] = Counter()
-        self.hedged: Counter[Key] = Counter()
-        """By ladder, rung and how it ended."""
         self.held_s: dict[str, Histogram] = {}
         self._tenants: set[str] = set()
 
@@ -56,8 +54,6 @@ class CascadeTallies:
             _add(self.cost, (ladder, step.model, tenant), step.cost)
             if step.ended in (KEPT, ESCALATED):
                 self.judged[ladder, step.model, step.ended, step.why] += 1
-            if step.hedged:
-                self.hedged[ladder, step.model, step.ended] += 1
             if step is not answered:
                 _add(self.wasted_cost, (ladder, step.model), step.cost)
                 self.wasted_tokens[ladder, step.model] += step.output_tokens
@@ -96,7 +92,6 @@ class CascadeExposition(Collector):
             ("escalated_requests", "Of them, those whose first answer was thrown away.", ("ladder", "tenant"),
              tallies.escalated),
             ("judged", "Answers that were judged.", ("ladder", "rung", "verdict", "why"), tallies.judged),
-            ("hedged", "Rungs that were begun early.", ("ladder", "rung", "ended"), tallies.hedged),
             ("cost", "Money, what was thrown away included.", ("ladder", "rung", "tenant"), tallies.cost),
             ("wasted_cost", "Money for what no client got.", ("ladder", "rung"), tallies.wasted_cost),
             ("wasted_tokens", "Output that no client got.", ("ladder", "rung"), tallies.wasted_tokens),

@@ -60,8 +60,6 @@ class HoldBack:
     whole: bool = False
     """Streams are held to their end too, and judged as whole answers."""
     at_time: AtTime = AtTime.JUDGE
-    hedges: bool = False
-    """Half way through the window the judge is shown what there is: in doubt, the next rung may be begun early."""
 
 
 HELD_BYTES = 4 << 20
@@ -79,22 +77,6 @@ class Judge(Protocol):
         """What the client did not ask for."""
         ...
 
-    def look(self, evidence: Evidence) -> None:
-        """Half of the window has come: nothing is decided. Called at most once, and before `weigh`."""
-        ...
-
     def weigh(self, evidence: Evidence, moment: Moment) -> Verdict:
         """What becomes of it. Called once, and again never."""
-        ...
-
-
-class Hedge(Protocol):
-    """Whoever begins the next rung early."""
-
-    def begin(self) -> None:
-        """The answer is in doubt."""
-        ...
-
-    def give_up(self) -> None:
-        """It was kept after all: nothing else is needed."""
         ...

@@ -17,7 +17,7 @@ from cascade.verdict import judge
 from gateway.ladders.asked import Asked
 from gateway.ladders.climbed import KEPT_FOR_SHARE
 from gateway.ladders.evidence import Evidence, Token
-from gateway.ladders.judging import AtTime, Hedge, HoldBack, Moment, Verdict
+from gateway.ladders.judging import AtTime, HoldBack, Moment, Verdict
 from gateway.ladders.trimming import Trim
 
 
@@ -41,7 +41,7 @@ class Standard:
 
 
 class RungJudge:
-    """Of one answer. `may_climb` says whether one more may be thrown away; `hedge` who would begin the next rung."""
+    """Of one answer. `may_climb` says whether one more may be thrown away."""
 
     def __init__(
         self,
@@ -50,13 +50,11 @@ class RungJudge:
         trim: Trim | None,
         *,
         may_climb: Callable[[], bool],
-        hedge: Callable[[], Hedge | None],
     ) -> None:
         self.hold_back = hold_back
         self.trim = trim
         self._standard = standard
         self._may_climb = may_climb
-        self._hedge = hedge
         self.verdict: Verdict | None = None
         self.moment: Moment | None = None
         self.signal: float | None = None
@@ -65,14 +63,6 @@ class RungJudge:
         self.kept_for: str | None = None
         """Why it was kept all the same, where it was not good enough."""
 
-    def look(self, evidence: Evidence) -> None:
-        file, standard, hedge = self._standard.file, self._standard, self._hedge()
-        if file is None or hedge is None or not self._may_climb():
-            return
-        found = judge(file, standard.at, standard.bucket, self._signal(evidence), is_final=False)
-        if found is Found.GREY:
-            hedge.begin()
-
     def weigh(self, evidence: Evidence, moment: Moment) -> Verdict:
         self.moment = moment
         self.tokens = evidence.tokens + evidence.reasoning_tokens
@@ -80,8 +70,6 @@ class RungJudge:
         if verdict is Verdict.ESCALATE and not self._may_climb():
             verdict, self.kept_for = Verdict.KEEP, KEPT_FOR_SHARE
         self.verdict = verdict
-        if verdict is Verdict.KEEP and (hedge := self._hedge()) is not None:
-            hedge.give_up()
         return verdict
 
     def _judged(self, evidence: Evidence, moment: Moment) -> Verdict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.ladders.trimming import Trim
-from gateway.spine.carrier import Beside
 from routing.request import Request
 
 
@@ -14,8 +13,4 @@ class Shell(Protocol):
 
     def ask(self, model: str, top: int | None) -> tuple[Request, Trim | None]:
         """The request to a model. `top`: with so many log-probabilities for each token, which the `Trim` takes out."""
-        ...
-
-    def beside(self) -> tuple[Shell, Beside] | None:
-        """The same for a second carrier that stands beside the first; None where there can be none."""
         ...

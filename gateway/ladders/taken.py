@@ -27,7 +27,6 @@ class Taken:
         judge: RungJudge | None = None,
         *,
         held_s: float = 0.0,
-        hedged: bool = False,
     ) -> None:
         """A rung, counted from the cheapest, has been asked, and has ended so."""
         step = Step(
@@ -40,7 +39,6 @@ class Taken:
             output_tokens=usage.completion_tokens,
             cost=self._plan.cost(at, usage),
             held_s=held_s,
-            hedged=hedged,
         )
         self.steps.append(step)
         self.rungs.append(at)

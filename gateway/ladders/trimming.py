@@ -1,7 +1,7 @@
 """Log-probabilities that a judge asked for and a client did not: added to what a pod is asked, taken out of its answer.
 
 What is left is what the pod would have sent had nobody asked: the same fields, with the same nothing in them. Whole
-events and bodies only; the short way for chunks that flow is `gateway/proxy/answer/lean.py`. Knows no HTTP.
+events and bodies only. Knows no HTTP.
 """
 
 from __future__ import annotations

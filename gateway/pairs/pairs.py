@@ -69,7 +69,7 @@ class Pairs:
         try:
             order = _order(connector, meeting)
             if connector.terms.flow is Flow.CONCURRENT:
-                side.handover = _handover(connector, meeting, connector.hand(meeting, None))
+                side.handover = _handover(meeting, connector.hand(meeting, None))
                 return await self._at_once(placement, side, carrier, order, by_s)
         except UnfitError as unfit:
             self._forget(side)
@@ -88,7 +88,7 @@ class Pairs:
         side.done(told.usage, self._clock())
         meeting = replace(meeting, cached_tokens=side.cached_tokens)
         try:
-            side.handover = _handover(connector, meeting, connector.hand(meeting, told.params))
+            side.handover = _handover(meeting, connector.hand(meeting, told.params))
         except UnfitError as unfit:
             return _unfit(side, unfit)
         return await self._decode(placement, side, carrier, by_s)
@@ -109,7 +109,7 @@ class Pairs:
                 self._forget(side)
                 return _failed(side, told)
             side.done(told.usage, self._clock())
-            return await self._in_time(placement, side, decoding, by_s)
+            return await self._in_time(placement, side, decoding)
         finally:
             await _end(prefilling)
             await _end(decoding)
@@ -117,11 +117,11 @@ class Pairs:
     async def _decode(self, placement: Placement, side: PrefillSide, carrier: Carrier, by_s: float) -> Leg:
         decoding = _begin(carrier.carry(placement, by_s))
         try:
-            return await self._in_time(placement, side, decoding, by_s)
+            return await self._in_time(placement, side, decoding)
         finally:
             await _end(decoding)
 
-    async def _in_time(self, placement: Placement, side: PrefillSide, decoding: asyncio.Task[Leg], by_s: float) -> Leg:
+    async def _in_time(self, placement: Placement, side: PrefillSide, decoding: asyncio.Task[Leg]) -> Leg:
         """The decode leg's end, or the end of our patience with the KV that it waits for."""
         await asyncio.wait({decoding}, timeout=_stalled_s(placement, side))
         if decoding.done() or placement.first_token_s is not None:
@@ -158,11 +158,11 @@ class Pairs:
 
 def _order(connector: Connector, meeting: Meeting) -> Order:
     terms = connector.terms
-    return Order(connector.request_id(meeting), _encoded(connector.ask(meeting)), terms.ends_by_length)
+    return Order(meeting.request_id, _encoded(connector.ask(meeting)), terms.ends_by_length)
 
 
-def _handover(connector: Connector, meeting: Meeting, params: Params | None) -> Handover:
-    return Handover(connector.request_id(meeting), _encoded(params))
+def _handover(meeting: Meeting, params: Params | None) -> Handover:
+    return Handover(meeting.request_id, _encoded(params))
 
 
 def _encoded(params: Params | None) -> bytes:

@@ -41,8 +41,6 @@ class RoleKeeper:
 
     def __init__(self, router: Router, terms: RoleTerms | None = None) -> None:
         self.terms = terms or RoleTerms()
-        self.pressures: dict[str, tuple[float, float]] = {}
-        """By pool, how hard pressed those who prefill and those who decode were at the last look."""
         self.changes = 0
         self._router = router
         self._pools: dict[Hashable, _Pool] = {}

@@ -11,7 +11,7 @@ from gateway.canary.watch import CanaryWatch
 from gateway.config.redis_place import parse_redis_url
 from gateway.gateway import Gateway
 from gateway.host import Host
-from gateway.roles.at_work import RolesAtWork, RoleSwitch, Shared
+from gateway.roles.at_work import RolesAtWork, Shared
 from gateway.roles.keeper import RoleKeeper
 from gateway.roles.on_host import RolesOnHost
 from routing.canary import CanaryTerms, Rollout
@@ -30,8 +30,8 @@ def make_canaries(
 
 def keep_roles(gateway: Gateway, host: Host) -> None:
     """Let roles follow the traffic, where that is wanted."""
-    words, clock = gateway.settings.roles, asyncio.get_running_loop().time
-    if words is None:
+    terms, clock = gateway.settings.roles, asyncio.get_running_loop().time
+    if terms is None:
         return
     shared: Shared | None = None
     if host.folder is not None:
@@ -42,7 +42,6 @@ def keep_roles(gateway: Gateway, host: Host) -> None:
         place = parse_redis_url(gateway.settings.redis.value)
         shared = in_redis = SharedRoles(place, secrets.token_hex(8), clock)
         gateway.background.append(in_redis.run)
-    switch = RoleSwitch(gateway.probes, gateway.pod_keys, gateway.say).tell if words.switch else None
-    at_work = RolesAtWork(gateway.router, RoleKeeper(gateway.router, words.terms), shared, gateway.say, clock, switch)
+    at_work = RolesAtWork(gateway.router, RoleKeeper(gateway.router, terms), shared, gateway.say, clock)
     gateway.background.append(at_work.run)
     gateway.registry.register(at_work)

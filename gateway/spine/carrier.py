@@ -5,7 +5,6 @@ The HTTP proxy, ext-proc and the simulator each bring a carrier; the spine knows
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
 from typing import Protocol
 
@@ -151,30 +150,4 @@ class Carrier(Protocol):
 
     def refuse(self, refusal: Refused) -> None:
         """Tell the client no: as a whole answer, or inside a stream that has begun."""
-        ...
-
-    def beside(self) -> Beside | None:
-        """A second carrier for the same client, told of no judge; None in a shell that can ask only one pod."""
-        ...
-
-
-class Beside(Carrier, Protocol):
-    """Carries what is asked while another answer may still become the client's. Nothing of it is the client's yet."""
-
-    @property
-    def begun(self) -> asyncio.Future[None]:
-        """Done when there is something that the client could be given: a first token, a whole answer, an error."""
-        ...
-
-    @property
-    def events(self) -> int:
-        """Of a stream, that wait to be given to the client."""
-        ...
-
-    def take_over(self) -> bool:
-        """The client gets this answer, from its beginning; the other's pod is told to stop in the same tick.
-
-        Returns False where the client has been told something already, or has gone. Who calls it cancels the task
-        that carries the other. From here on it is a carrier as any.
-        """
         ...

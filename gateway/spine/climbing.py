@@ -1,6 +1,6 @@
 """Leads a request up its ladder: one rung after the other, until one answers well enough or there is no other.
 
-Which rung is next its `Climb` says, and a judge whether an answer is kept; what may be begun early is `early.py`.
+Which rung is next its `Climb` says, and a judge whether an answer is kept.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from gateway.ladders.climb import Climb
 from gateway.spine.carrier import Carrier, Leg, LegEnd
 from gateway.spine.carrying import REASON_OF_END, Carrying, refusal_for
-from gateway.spine.early import Early
 from gateway.spine.journey import Journey
 from gateway.spine.placing import Placing
 from routing.refusal import Reason, Refused
@@ -39,28 +38,29 @@ class Climbing:
         """Until a rung has answered. Raises `Refused` where none can."""
         climb = journey.climb
         assert climb is not None  # noqa: S101 - what calls this has looked
-        async with Early(self._placing, self._carrying, journey, climb, look) as early:
-            while True:
-                try:
-                    await self._ask_rung(journey, early.carrier or carrier, climb, early)
-                except Refused as refusal:
-                    # What one rung cannot do another may, unless the client has seen some of its answer.
-                    if refusal.reason not in ANOTHER_RUNG or _has_begun(journey) or not climb.fall_back():
-                        raise
-                else:
-                    if journey.leg is None or journey.leg.end is LegEnd.ANSWERED:
-                        return
-                    if not climb.rise():
-                        climb.fall_back()
-                await self._step(journey, climb, look, early)
+        while True:
+            try:
+                await self._ask_rung(journey, carrier, climb)
+            except Refused as refusal:
+                # What one rung cannot do another may, unless the client has seen some of its answer.
+                if refusal.reason not in ANOTHER_RUNG or _has_begun(journey) or not climb.fall_back():
+                    raise
+            else:
+                if journey.leg is None or journey.leg.end is LegEnd.ANSWERED:
+                    return
+                if not climb.rise():
+                    climb.fall_back()
+            await self._step(journey, climb, look)
 
-    async def _ask_rung(self, journey: Journey, carrier: Carrier, climb: Climb, early: Early) -> None:
+    async def _ask_rung(self, journey: Journey, carrier: Carrier, climb: Climb) -> None:
         """Until it has answered, well enough or not. Raises `Refused` where it cannot."""
         while True:
-            carried = early.seen_through() or await self._carried(journey, carrier, climb)
+            placement = await self._placing.place(journey)
+            # What a judge has let through goes on unjudged, whoever goes on with it.
+            carrier.judged_by(None if journey.cuts else climb.judge)
             leg: Leg | None = None
             try:
-                leg = await carried
+                leg = await self._carrying.carry(journey, placement, carrier)
             finally:
                 climb.ended(leg, journey.last)
             if leg.end is LegEnd.ANSWERED or leg.end is LegEnd.UNCONVINCING:
@@ -68,19 +68,11 @@ class Climbing:
             if not self._carrying.may_try_again(journey, leg):
                 raise refusal_for(leg)
 
-    async def _carried(self, journey: Journey, carrier: Carrier, climb: Climb) -> Awaitable[Leg]:
-        placement = await self._placing.place(journey)
-        # What a judge has let through goes on unjudged, whoever goes on with it.
-        carrier.judged_by(None if journey.cuts else climb.judge)
-        return self._carrying.carry(journey, placement, carrier)
-
-    async def _step(self, journey: Journey, climb: Climb, look: Look | None, early: Early) -> None:
+    async def _step(self, journey: Journey, climb: Climb, look: Look | None) -> None:
         """Ask for the rung that it stands on now."""
         if journey.request.sight is not None:
             journey.request.sight.watch.over()
         journey.step()
-        if early.takes_over():
-            return
         journey.request = climb.ask()
         if look is not None:
             journey.request = await look(journey.request)

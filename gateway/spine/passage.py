@@ -16,7 +16,6 @@ from gateway.quotas.tab import Tab
 from gateway.spine.carrier import Carrier, Leg, LegEnd
 from gateway.spine.carrying import REASON_OF_END, Carrying, Health, refusal_for
 from gateway.spine.climbing import Climbing
-from gateway.spine.hedging import Hedging
 from gateway.spine.journey import Journey, Smaller
 from gateway.spine.outcome import HTTP, Shell, Witness
 from gateway.spine.patience import Patience
@@ -61,7 +60,6 @@ class Passage:
         pairs = pairs or Pairs(router.fleet, clock=clock)
         self.budget = Budget(patience.retries, among=patience.among)
         self._carrying = Carrying(room, health=health, clock=clock, patience=patience, pairs=pairs, budget=self.budget)
-        self._hedging = Hedging(self._placing, self._carrying, room, self.budget, patience.retries)
         self._climbing = Climbing(self._placing, self._carrying)
         self._reserve = reserve
         self._witnesses = tuple(witnesses)
@@ -190,10 +188,7 @@ class Passage:
     async def _try_pods(self, journey: Journey, carrier: Carrier, _: Look | None = None) -> None:
         while True:
             placement = await self._placing.place(journey)
-            if self._hedging.may_hedge(journey, placement):
-                leg, carrier = await self._hedging.carry(journey, placement, carrier)
-            else:
-                leg = await self._carrying.carry(journey, placement, carrier)
+            leg = await self._carrying.carry(journey, placement, carrier)
             if leg.end is LegEnd.ANSWERED:
                 return
             if not self._carrying.may_try_again(journey, leg):

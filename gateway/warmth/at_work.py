@@ -21,7 +21,7 @@ def join_host(gateway: Gateway, host: Host) -> None:
     if host.warmth is None:
         return
     draw = random.Random().random  # noqa: S311 - spreads reconnects, keeps no secret
-    client = WarmthClient(host.warmth, Hello(secrets.randbits(63), host.number), say=gateway.say, draw=draw)
+    client = WarmthClient(host.warmth, Hello(secrets.randbits(63)), say=gateway.say, draw=draw)
     gateway.warmth = client
     gateway.background.append(client.run)
     _share(gateway, client)
@@ -31,7 +31,7 @@ def join_host(gateway: Gateway, host: Host) -> None:
 
 def _share(gateway: Gateway, client: WarmthClient) -> None:
     """Tell other gateways what we place, and hear what they do."""
-    sharing = gateway.sharing = Sharing(
+    sharing = Sharing(
         gateway.router,
         client,
         say=gateway.say,

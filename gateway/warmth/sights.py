@@ -64,7 +64,6 @@ class Sights:
         self.index = ExactIndex(most_blocks=words.most_blocks)
         self.followers = Followers(words, self.index, say)
         self.tokenizing = Tokenizing(_entries(settings), cache_bytes=words.tokenizer_cache_mb << 20, say=say)
-        self.given = 0
         self.unseen: dict[str, int] = {}
         """Questions that found no answer, by why."""
         self._say = say
@@ -176,7 +175,6 @@ class Sights:
             and feed.trust.is_exact
             and (tokens := feed.trust.held(held.tokens))
         )
-        self.given += 1
         if self.followers.has_turned:
             # Whoever is told what engines hold must know by then whose word it is: who is not named holds nothing.
             self._tell()

@@ -63,7 +63,6 @@ class Subscriber:
         self._sockets = sockets
         self._socket: zmq.Socket[bytes] | None = None
         self._replaying: asyncio.Task[None] | None = None
-        self._wanted: int | None = None
 
     @restarted("kv events")
     async def run(self) -> None:

@@ -42,7 +42,6 @@ class ChatTemplate:
         """Raises `CannotRenderError`, and `ModuleNotFoundError` where jinja2 is not installed."""
         from jinja2 import TemplateError, meta  # noqa: PLC0415 - an extra
 
-        self._source = source
         self._special_tokens = dict(special_tokens)
         environment = _environment(now)
         try:

@@ -93,7 +93,6 @@ class Tokenizing:
     ) -> None:
         self.counts: dict[str, int] = {}
         """Prompts that were not made tokens of, by why."""
-        self.made = 0
         self._entries = dict(entries)
         self._cache_bytes = cache_bytes
         self._say = say

@@ -28,7 +28,6 @@ class Hello(Struct, frozen=True, array_like=True, tag=1):
     """A worker's first word. `origin` stands in all of its news; a worker that starts again has another."""
 
     origin: int
-    worker: int = 0
 
 
 class Batch(Struct, frozen=True, array_like=True, tag=2):

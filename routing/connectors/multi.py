@@ -43,9 +43,6 @@ class Multi:
     def hand(self, meeting: Meeting, answered: object) -> Params | None:
         return self.child.hand(meeting, answered)
 
-    def request_id(self, meeting: Meeting) -> str:
-        return self.child.request_id(meeting)
-
 
 def children_of(name: str) -> tuple[str, ...]:
     """The names in the brackets behind `MultiConnector`; none where it is another's name, or they are not told."""

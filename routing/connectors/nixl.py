@@ -53,4 +53,4 @@ class NixlPull(Plain):
 class NixlPush(NixlPull):
     """The engines match their halves by request id: with two different ones the decode engine waits for ever."""
 
-    terms: ClassVar[Terms] = Terms(names=("NixlPushConnector",), lease_s=LEASE_S, both_roles=True, same_request_id=True)
+    terms: ClassVar[Terms] = Terms(names=("NixlPushConnector",), lease_s=LEASE_S, both_roles=True)

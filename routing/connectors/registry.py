@@ -8,10 +8,8 @@ from routing.connectors.example import EXAMPLE
 from routing.connectors.lmcache import LMCACHE_POOL, LmCachePd
 from routing.connectors.mooncake import Mooncake
 from routing.connectors.mooncake_store import MOONCAKE_STORE
-from routing.connectors.moriio import MoriIo
 from routing.connectors.multi import Multi, children_of
 from routing.connectors.nixl import NixlPull, NixlPush
-from routing.connectors.offloading import Offloading
 from routing.connectors.shape import Connector
 from routing.facts import PodFacts
 
@@ -22,8 +20,6 @@ CONNECTORS: tuple[Connector, ...] = (
     MOONCAKE_STORE,
     LMCACHE_POOL,
     LmCachePd(),
-    Offloading(),
-    MoriIo(),
     EXAMPLE,
 )
 

@@ -44,8 +44,6 @@ class Terms(Struct, frozen=True):
     """How long the prefill engine keeps blocks for the decode leg; 0 where it does not say, or keeps none."""
     is_pooled: bool = False
     """KV goes through a store that any peer may read, as often as it likes."""
-    same_request_id: bool = False
-    """The engines find each other's half by `X-Request-Id`."""
     both_roles: bool = False
     """An engine may prefill for one request and decode another's, so its role may change as it runs."""
     asks_engine_id: bool = False
@@ -67,7 +65,7 @@ class Meeting(Struct, frozen=True):
     """One request's hand-over: who meets, and under which names. Both are ours and made for this one attempt."""
 
     request_id: str
-    """What the engines see in `X-Request-Id`."""
+    """What both engines see in `X-Request-Id`."""
     key: str
     """32 hexadecimal digits that nobody can guess: another's transfer is not to be had by a made-up name."""
     prefill: Side
@@ -108,13 +106,9 @@ class Connector(Protocol):
         """
         ...
 
-    def request_id(self, meeting: Meeting) -> str:
-        """What both engines are to see in `X-Request-Id`."""
-        ...
-
 
 class Plain:
-    """What most connectors have in common: roles as the engine was started with, and ids as the gateway makes them."""
+    """What most connectors have in common: roles as the engine was started with."""
 
     __slots__ = ()
 
@@ -126,9 +120,6 @@ class Plain:
 
     def may_decode(self, facts: PodFacts) -> bool:
         return facts.kv_role != "kv_producer"
-
-    def request_id(self, meeting: Meeting) -> str:
-        return meeting.request_id
 
 
 def checked(answered: object, kind: type[S]) -> S:

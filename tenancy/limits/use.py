@@ -27,10 +27,6 @@ class Kind(StrEnum):
     __hash__ = str.__hash__
 
     @property
-    def counts_tokens(self) -> bool:
-        return self in TOKEN_KINDS
-
-    @property
     def counts_output(self) -> bool:
         """Whether it fills while an answer is generated."""
         return self in OUTPUT_KINDS

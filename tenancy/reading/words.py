@@ -84,7 +84,6 @@ TENANT: Mapping[str, Word] = {
     "coalesce": Word(
         "coalesces", FLAG, "Requests that are alike at one time share one answer, where it would be the same for all."
     ),
-    "hedge": Word("hedges", FLAG, "A second engine may be asked beside one whose first token is late."),
     "resume": Word("resumes", FLAG, "A stream whose pod is lost goes on at another pod; false: it ends with an error."),
     "min_rung": Word("min_rung", TEXT, "The lowest rung that may answer, on ladders that have it."),
     "max_rung": Word("max_rung", TEXT, "The highest rung that may answer, on ladders that have it."),

@@ -10,7 +10,7 @@ from cascade.verdict import Verdict, judge
 
 FILE = LadderFile(
     *(("small", "large"), "margin", Stage.WINDOW, Promise(0.01, 0.95), Evidence(1_000, "sha256:00")),
-    cuts=(Cut(0, ANY_BUCKET, 0.5, grey=0.1),),
+    cuts=(Cut(0, ANY_BUCKET, 0.5),),
     is_promised=True,
 )
 EMPTY = LadderFile(("small", "large"), "margin", Stage.WINDOW, FILE.promise, FILE.evidence)
@@ -22,12 +22,6 @@ EMPTY = LadderFile(("small", "large"), "margin", Stage.WINDOW, FILE.promise, FIL
 def test_a_full_window_is_decided(signal: float | None, verdict: str) -> None:
     """From the threshold on an answer is kept; what is not known never is."""
     assert judge(FILE, 0, "chat", signal) is Verdict(verdict)
-
-
-@pytest.mark.parametrize(("signal", "verdict"), [(0.6, "keep"), (0.55, "grey"), (0.2, "grey"), (None, "grey")])
-def test_a_filling_window_is_never_decided(signal: float | None, verdict: str) -> None:
-    """It only says whether a hedge is worth while."""
-    assert judge(FILE, 0, "chat", signal, is_final=False) is Verdict(verdict)
 
 
 def test_lots_decide_at_the_edge() -> None:
@@ -43,5 +37,4 @@ def test_lots_decide_at_the_edge() -> None:
 def test_without_a_promise_nothing_is_kept() -> None:
     """Nor at a rung that was not calibrated."""
     assert judge(EMPTY, 0, "chat", 1.0) is Verdict.ESCALATE
-    assert judge(EMPTY, 0, "chat", 1.0, is_final=False) is Verdict.GREY
     assert judge(FILE, 1, "chat", 1.0) is Verdict.ESCALATE

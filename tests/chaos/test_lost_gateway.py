@@ -1,6 +1,7 @@
-"""A gateway is killed in the moment in which it asks a second pod: its client comes again, and nothing stays charged.
+"""A gateway is killed while a pod is at work for it, before the first token or behind a cut: nothing stays charged.
 
-Nothing here waits for the clock. Pods fall silent inside a stream, so each moment stands until the next thing is done.
+The client comes again, and gets the same answer. Nothing here waits for the clock. Pods fall silent, so each moment
+stands until the next thing is done.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ PATIENCE_S = 120.0
 
 SETTINGS = """\
 stalls: {first_s: 280, least_s: 280, least_alone_s: 280}
-retries: {hedge: true, hedge_after: 1.0, hedge_least_s: 0.1}
 """
 """Silence alone moves nobody here."""
 
@@ -51,12 +51,12 @@ async def test_killed_while_it_resumes(tmp_path: Path) -> None:
         assert not await await_rest(cast)
 
 
-async def test_killed_while_it_hedges(tmp_path: Path) -> None:
-    """Two pods are at work for one request, and neither has said a token."""
+async def test_killed_before_the_first_token(tmp_path: Path) -> None:
+    """A pod is at work for the request, and has sent no token."""
     async with on_stage(tmp_path, pods=2, gateways=2, settings=SETTINGS) as cast:
         await _befall(cast, {"kind": "hang"})
         async with asking(cast) as (heard, listening):
-            await _at_work(cast, 2)
+            await _at_work(cast, 1)
             killed = await _kill_who_carries(cast, listening)
             assert not heard.pieces
         await _befall(cast, {"kind": "none"})

@@ -55,10 +55,9 @@ def _metrics(
     def by_name(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
         return {f"{each['name']}{json.dumps(each['labels'], sort_keys=True)}": each["value"] for each in samples}
 
-    was, is_now = (
-        by_name([each for each in renamed(list(before), names) if each.get("name") is not None]),
-        by_name(after),
-    )
+    remaining = [each for each in renamed(list(before), names) if each.get("name") is not None]
+    was = by_name([each for each in remaining if None not in each["labels"].values()])
+    is_now = by_name(after)
     for name in sorted({*was, *is_now}):
         if was.get(name) != is_now.get(name):
             yield f"{' '.join(kind)} {name}: {was.get(name)} was recorded, {is_now.get(name)} is found"

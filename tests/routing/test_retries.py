@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from routing.retries import Budget, RetryTerms, Try
 
-ORDER = (Try.HEDGE, Try.AGAIN, Try.MOVE, Try.CUT)
+ORDER = (Try.AGAIN, Try.MOVE, Try.CUT)
 """Refused first to last."""
 
 
@@ -29,13 +29,6 @@ def test_no_more_is_saved_than_may_come_at_once() -> None:
         budget.begin()
         budget.end()
     assert [budget.take(Try.AGAIN) for _ in range(4)] == [True, True, True, False]
-
-
-def test_hedges_leave_half_to_those_who_have_nothing() -> None:
-    """An attempt that is late may still come to something."""
-    budget = Budget(RetryTerms(saved=4))
-    assert [budget.take(Try.HEDGE) for _ in range(3)] == [True, True, False]
-    assert budget.take(Try.AGAIN)
 
 
 def test_all_requests_of_an_engine_that_is_gone_may_move() -> None:
@@ -76,11 +69,6 @@ def test_the_budget_holds(events: list[Try | str], saved: int, share: float) -> 
             budget.end()
         most_under_way = max(most_under_way, budget.under_way)
         assert sum(budget.taken.values()) <= saved + begun * share + 2 * most_under_way + 1e-6
-
-
-def test_a_first_token_is_late_by_its_own_prediction() -> None:
-    """Three times as long as was foretold, and half a second."""
-    assert RetryTerms().late_s(2.0) == pytest.approx(6.5)
 
 
 @pytest.mark.parametrize(("failed", "asked", "may"), [(2, 2, True), (3, 3, False), (2, 8, True), (2, 9, False)])

@@ -27,16 +27,14 @@ KEEPS, ESCALATES = 0.0, 2.0
 FAST = Profile(step_base_s=0.002)
 
 
-def ladder_file(
-    threshold: float, *, signal: str = "margin", stage: Stage = Stage.WINDOW, grey: float = 0.0
-) -> LadderFile:
+def ladder_file(threshold: float, *, signal: str = "margin", stage: Stage = Stage.WINDOW) -> LadderFile:
     return LadderFile(
         models=("small", "big"),
         signal=signal,
         stage=stage,
         promise=Promise(0.01, 0.95),
         evidence=Evidence(1000, "sha256:0", kept=0.6),
-        cuts=(Cut(0, ANY_BUCKET, threshold, grey),),
+        cuts=(Cut(0, ANY_BUCKET, threshold),),
         is_promised=True,
     )
 

@@ -242,9 +242,38 @@ async def test_a_rung_that_is_down_is_passed_over(tmp_path: Path) -> None:
     """What was thrown away is asked for again where nothing above can be had."""
     async with some_rungs(tmp_path, NEVER) as rungs:
         await rungs.big.stop()
-        status, _, head = await rungs.post(CHAT, asking(stream=True))
+        status, body, head = await rungs.post(CHAT, asking(stream=True))
         assert (status, head["x-hearth-rung"]) == (200, "small")
+        assert models_of(body) == {"small"}
+        assert (await settled(rungs, head["x-hearth-receipt"]))["model"] == "small"
         await empty(rungs)
+
+
+@pytest.mark.parametrize(("threshold", "rung"), [(NEVER, "big"), (KEEPS, "small")])
+async def test_a_cut_stream_goes_on_with_its_rung(tmp_path: Path, threshold: float, rung: str) -> None:
+    """Whichever rung answers, first or last: the same model sends the same text as without the cut."""
+    async with some_rungs(tmp_path, threshold) as rungs:
+        _, whole, _ = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
+        pod = rungs.big if rung == "big" else rungs.small
+        pod.set_fault(Fault(FaultKind.ABORT, after_chunks=16, requests=1))
+        status, body, head = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
+        assert (status, head["x-hearth-rung"], models_of(body)) == (200, rung, {rung})
+        assert said(body) == said(whole)
+        receipt = await settled(rungs, head["x-hearth-receipt"])
+        assert receipt["resumed"] == 1
+        await empty(rungs)
+
+
+def events_of(body: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in body.split(b"\n\n") if line.startswith(b"data: {")]
+
+
+def models_of(body: bytes) -> set[str]:
+    return {event["model"] for event in events_of(body)}
+
+
+def said(body: bytes) -> str:
+    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events_of(body))
 
 
 async def test_what_failed_one_rung_is_not_held_against_the_next(tmp_path: Path) -> None:

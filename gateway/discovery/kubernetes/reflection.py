@@ -80,7 +80,6 @@ class Reflection(Generic[T]):
         self.held: dict[str, T] = {}
         self.is_whole = False
         self.trouble = ""
-        self.lists = 0
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Follow as a task of the group."""
@@ -126,7 +125,6 @@ class Reflection(Generic[T]):
             query["continue"] = page.metadata.continue_
         self.held, self.is_whole = fresh, True
         self._version = page.metadata.resource_version
-        self.lists += 1
         self._note_word()
 
     async def _watch(self, version: str) -> bool:

@@ -13,7 +13,7 @@ from gateway.closing import has_unread
 from gateway.extproc.http2 import frames as f
 from gateway.extproc.http2.allowance import Allowance
 from gateway.extproc.http2.frames import Broken, Fault
-from gateway.extproc.http2.hearing import HeaderBlock, BlockReader, Fields
+from gateway.extproc.http2.hearing import BlockReader, Fields, HeaderBlock
 from gateway.extproc.http2.host import Host
 from gateway.extproc.http2.stream import Stream
 

@@ -108,14 +108,11 @@ class EventStream:
         if not self._scanner.is_flowing or not self._reply.is_chunked:
             return None
         if self._flow is None:
-            self._flow = self.make_flow(line)
+            relay = self._relay
+            self._flow = Flow(line, relay.kept, self._reply.write_chunk, relay.passed, self._scanner.concerns)
         else:
             self._flow.count()  # Others may have passed meanwhile.
         return self._flow
-
-    def make_flow(self, line: Parsing) -> Flow:
-        relay = self._relay
-        return Flow(line, relay.kept, self._reply.write_chunk, relay.passed, self._scanner.concerns)
 
     def take(self, payload: bytes) -> None:
         if self._relay.ended.done():  # It was cut short in the middle of a read.

@@ -16,7 +16,7 @@ from gateway.ladders.judging import HELD_BYTES, Judge, Moment, Verdict
 from gateway.ladders.trimming import Trim
 from gateway.proxy.answer.bodies import EventStream, PodHead, Relaying, WholeBody
 from gateway.proxy.answer.flow import Flow, Parsing
-from gateway.proxy.answer.lean import LeanFlow
+from gateway.proxy.answer.scanner import HELD_BYTES as EVENT_BYTES
 from gateway.proxy.answer.scanner import Scanner
 from gateway.proxy.answer.window import Window
 from routing.learning import Usage
@@ -25,35 +25,42 @@ from routing.reading import read_usage
 EARLY = 0.9
 """Of a window's time: a loop with much to do comes to its timers late, and never early."""
 
+EVENT_ENDS = (b"\n\n", b"\n\r\n")
+
 
 class HeldStream(EventStream):
     """Events of a stream that is held back until it is judged."""
 
-    __slots__ = ("_is_to_look", "_judge", "_since_s", "_timer", "_trim", "_window")
+    __slots__ = ("_judge", "_partial", "_since_s", "_timer", "_trim", "_window")
 
     def __init__(self, relay: Relaying, head: PodHead, scanner: Scanner, judge: Judge) -> None:
         super().__init__(relay, head, scanner)
         self._judge = judge
         self._trim: Trim | None = judge.trim
+        self._partial = b""
+        """With a trim: the beginning of an event whose end has not been received."""
         self._window: Window | None = Window(relay.api, judge)
         self._timer: asyncio.TimerHandle | None = None
         self._since_s = 0.0
-        self._is_to_look = False
         relay.ended.add_done_callback(self._stop)
 
-    def make_flow(self, line: Parsing) -> Flow:
-        if self._trim is None:
-            return super().make_flow(line)
-        relay = self._relay
-        return LeanFlow(line, relay.kept, self._reply.write_chunk, relay.passed, self._scanner.concerns, self._trim)
-
     def flow(self, line: Parsing) -> Flow | None:
-        return None if self._window is not None else super().flow(line)
+        """Return None for every stream that is trimmed: each of its events is written anew."""
+        return None if self._window is not None or self._trim is not None else super().flow(line)
+
+    def take(self, payload: bytes) -> None:
+        """Pass whole events to the scanner where they are trimmed, so that the trimmed bytes are the ones kept."""
+        if self._trim is None:
+            super().take(payload)
+            return
+        events, self._partial = _whole_events(self._partial + payload)
+        if events:
+            super().take(events if self._window is not None else self._trim.events(events))
 
     def passes(self, events: bytes) -> None:
         window = self._window
         if window is None:
-            super().passes(self._trim.events(events) if self._trim is not None else events)
+            super().passes(events)
             return
         # The engine has begun to answer, whatever becomes of it: the ledger and the costs are to know.
         self._relay.placement.first_token(self._relay.now_s())
@@ -64,15 +71,10 @@ class HeldStream(EventStream):
             self._since_s = self._relay.now_s()
             if not self._judge.hold_back.whole:
                 self._timer = self._relay.call_later(EARLY * self._judge.hold_back.max_added_s, self._time_is_up)
-                self._is_to_look = self._judge.hold_back.hedges
-        if verdict is None and self._is_to_look and self._is_half_way(window):
-            self._is_to_look = False
-            window.look()
-
-    def _is_half_way(self, window: Window) -> bool:
-        return window.is_half_full or 2 * (self._relay.now_s() - self._since_s) >= self._judge.hold_back.max_added_s
 
     def end(self) -> None:
+        if self._partial:
+            super().take(self._partial)
         if self._window is not None and self._scanner.is_complete and self._scanner.error is None:
             left = self._scanner.finish()
             verdict = self._window.take(left) if left else None
@@ -96,12 +98,19 @@ class HeldStream(EventStream):
         if self._since_s:
             self._relay.held_s = self._relay.now_s() - self._since_s
         if held := window.held():
-            self.passes(held)
+            self.passes(held if self._trim is None else self._trim.events(held))
 
     def _stop(self, _: object = None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _whole_events(text: bytes) -> tuple[bytes, bytes]:
+    """Split text behind its last whole event. Text is returned as a whole where the rest is too long to hold."""
+    ends = [at + len(end) for end in EVENT_ENDS if (at := text.rfind(end)) >= 0]
+    end = max(ends, default=0)
+    return (text[:end], text[end:]) if len(text) - end <= EVENT_BYTES else (text, b"")
 
 
 class HeldBody(WholeBody):

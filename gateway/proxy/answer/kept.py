@@ -63,11 +63,6 @@ class Kept:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0] if self._pieces else b""
 
-    def end_long_run(self) -> None:
-        """The same where it has become long: then what is kept of the answer is looked at anew."""
-        if len(self.texts) > LONGEST_RUN_BYTES:
-            self.end_run()
-
     def end_run(self) -> None:
         """Texts to come belong to another event than those there are."""
         run = b"".join((self._before, self.texts, self._after))

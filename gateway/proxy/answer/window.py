@@ -46,14 +46,6 @@ class Window:
             return self.judge(Moment.WINDOW)
         return None
 
-    @property
-    def is_half_full(self) -> bool:
-        return 2 * self._counted >= self._hold_back.tokens
-
-    def look(self) -> None:
-        """Show what there is, without a verdict."""
-        self._judge.look(self._evidence)
-
     def judge(self, moment: Moment) -> Verdict:
         """Have it judged now, by what has come."""
         return self._judge.weigh(self._evidence, moment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -12,7 +11,6 @@ from gateway.ladders.judging import Judge
 from gateway.ladders.trimming import Trim
 from gateway.proxy.answer.relay import Placed, Relay
 from gateway.proxy.answer.watch import Watch
-from gateway.proxy.carrying.beside import BesideReply
 from gateway.proxy.carrying.keeping import Keeping
 from gateway.proxy.carrying.prefill_leg import ask_prefill
 from gateway.proxy.carrying.recalling import ask_recall, unprepared
@@ -90,7 +88,6 @@ class HttpCarrier:
         self._trim: Trim | None = None
         self._body_needed_no_more = body_needed_no_more
         self._attempts = 0
-        self._besides = 0
         self._watch: Watch | None = None
         self._capped: Capped = as_it_is
         self._judge: Judge | None = None
@@ -209,25 +206,6 @@ class HttpCarrier:
     def refuse(self, refusal: Refused) -> None:
         self._reply.refuse(refusal)
 
-    def beside(self) -> HttpBeside:
-        self._besides += 1
-        reply = BesideReply(self._asked, self._reply)
-        beside = HttpBeside(
-            self._asked,
-            reply,
-            path=self._path,
-            body=self._body,
-            usage_added=self._usage_added,
-            pool=self._pool,
-            key_of=self._key_of,
-            takes_priority=self._takes_priority,
-            keeping=self._keeping.another(),
-            body_needed_no_more=_nothing,
-        )
-        beside._capped = self._capped  # noqa: SLF001 - it is of the same kind
-        beside.stands_beside(reply, f"{self._engine_id}-{self._besides}b", self._let_go, self._watch)
-        return beside
-
     async def _ask(self, placement: Placed, first_byte_by_s: float, *, fresh: bool) -> Relay:
         url = placement.engine.pod
         line = (None if fresh else self._pool.lease_idle(url)) or await self._pool.connect(url)
@@ -264,9 +242,6 @@ class HttpCarrier:
         relay = self._relay
         if relay is not None and relay.is_stream:
             self._keeping.keep(self._body)
-        self._let_go()
-
-    def _let_go(self) -> None:
         self._body = b""
         self._body_needed_no_more()
 
@@ -355,44 +330,3 @@ def question_head(
         if value and len(value) <= LONGEST_TRACE:
             head += f"{name.decode()}: {value.decode('latin-1')}\r\n"
     return f"{head}\r\n".encode("latin-1")
-
-
-class HttpBeside(HttpCarrier):
-    """A second one for the same client: what its pods answer waits until it takes over from the first."""
-
-    def stands_beside(
-        self, reply: BesideReply, engine_id: str, body_needed_no_more: Callable[[], None], watch: Watch | None
-    ) -> None:
-        """Whose place it may take. `engine_id`: what its pods are told, that no other attempt was told."""
-        self._waiting = reply
-        self._name = engine_id
-        self._watch_of_first = watch
-        self._drop_body = body_needed_no_more
-
-    @property
-    def begun(self) -> asyncio.Future[None]:
-        return self._waiting.begun_beside
-
-    @property
-    def events(self) -> int:
-        return self._waiting.events
-
-    def take_over(self) -> bool:
-        watch = self._watch_of_first
-        if watch is not None:
-            watch.relay = self._relay
-        if not self._waiting.take_over():
-            return False
-        self._watch = watch
-        self._body_needed_no_more = self._drop_body
-        if self._waiting.begun:
-            self._drop_body()
-        return True
-
-    @property
-    def _engine_id(self) -> str:
-        return self._name if self._attempts == 1 else f"{self._name}-{self._attempts}"
-
-
-def _nothing() -> None:
-    """The first one still needs the body."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gateway.proxy.carrying.errand import Errand
 from gateway.proxy.endpoints import Endpoint
-from gateway.spine.carrier import Beside, Carrier, Leg
+from gateway.spine.carrier import Carrier, Leg
 from routing.placement import Placement
 
 
@@ -28,14 +28,6 @@ class Carries(Carrier, Protocol):
     async def carry(self, placement: Placement | Errand, first_byte_by_s: float) -> Leg:
         """The same for what is placed nowhere: an errand to one engine."""
         ...
-
-    def beside(self) -> CarriesBeside | None: ...
-
-
-class CarriesBeside(Carries, Beside, Protocol):
-    """The same, beside another."""
-
-    def beside(self) -> CarriesBeside | None: ...
 
 
 MakeCarrier = Callable[[Endpoint, bytes, bool], Carries]

@@ -25,10 +25,6 @@ class Keeping:
         self.is_off = is_off
         self.body = b""
 
-    def another(self) -> Keeping:
-        """For a second attempt beside this one."""
-        return Keeping(self._budget, self._limits, is_off=self.is_off, tenant=self._tenant)
-
     def keep(self, body: bytes) -> None:
         """Keep a body, where there is room."""
         if body and not self.is_off and len(body) <= self._limits.kept_body_bytes and self._take(body):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from gateway.ladders.trimming import Trim, with_logprobs
 from gateway.proxy.carrying.carries import Carries
-from gateway.spine.carrier import Beside
 from routing.reading import Reading
 from routing.request import Request
 
@@ -27,7 +26,3 @@ class Rungs:
             body, trim = with_logprobs(request.api, body, top)
         self._carrier.ask_rung(body, model, usage_added=reading.usage_added)
         return request, trim
-
-    def beside(self) -> tuple[Rungs, Beside] | None:
-        beside = self._carrier.beside()
-        return None if beside is None else (Rungs(beside, self._read), beside)

@@ -2,29 +2,28 @@
 
 from dataclasses import astuple
 
-from cascade.tasks.features import FEATURES, LOOKED_AT, Features, difficulty, features_of
+from cascade.tasks.features import LOOKED_AT, Features, difficulty, features_of
 
 
 def test_counts() -> None:
     """What stands in a small problem."""
     seen = features_of(["Hello", "How many apples are 3 + 4.5?\nWrite JSON: `x == 1;`"], tools=2)
-    assert (seen.turns, seen.numbers, seen.lines, seen.tools) == (2, 3, 2, 2)
+    assert (seen.turns, seen.numbers, seen.tools) == (2, 3, 2)
     assert seen.asking >= 3
     assert seen.extracting == 1
     assert seen.writing == 1
 
 
 def test_only_the_last_text_is_read() -> None:
-    """Earlier turns count by their length only."""
+    """Of earlier turns only the number counts."""
     assert features_of(["1 2 3 4", "Hi"]).numbers == 0
-    assert features_of(["1 2 3 4", "Hi"]).characters == 9
+    assert features_of(["1 2 3 4", "Hi"]).turns == 2
 
 
 def test_a_long_prompt_costs_no_more_than_its_end() -> None:
     """A megabyte is looked at like a page."""
     seen = features_of(["7 " * 1_000_000])
     assert seen.numbers <= LOOKED_AT // 2
-    assert seen.characters == 2_000_000
 
 
 def test_nothing_is_no_fault() -> None:
@@ -36,7 +35,6 @@ def test_features_hold_numbers_only() -> None:
     """No text is kept."""
     seen = features_of(["secret"])
     assert all(isinstance(value, int) for value in astuple(seen))
-    assert len(seen.scaled()) == len(FEATURES)
 
 
 def test_more_of_a_problem_is_harder() -> None:

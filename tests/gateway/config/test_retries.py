@@ -8,18 +8,17 @@ from routing.retries import RetryTerms
 
 
 def test_nothing_said_is_the_usual() -> None:
-    """Three attempts, a fifth more in the long run, and no hedges."""
+    """Three attempts, a fifth more in the long run."""
     settings, root = read_settings("{}", {})
     assert (settings.retries, settings.stalls) == (RetryTerms(), Bounds())
     assert not root.faults
-    assert not settings.retries.hedge
 
 
 def test_what_is_said_stands_beside_the_usual() -> None:
     """Each word by itself."""
-    source = "retries: {attempts: 2, cuts: 0, share: 0.1, hedge: true}\nstalls: {least_s: 5}\ntimeouts: {resume_s: 7}"
+    source = "retries: {attempts: 2, cuts: 0, share: 0.1}\nstalls: {least_s: 5}\ntimeouts: {resume_s: 7}"
     settings, root = read_settings(source, {})
-    assert settings.retries == RetryTerms(attempts=2, cuts=0, share=0.1, hedge=True)
+    assert settings.retries == RetryTerms(attempts=2, cuts=0, share=0.1)
     assert settings.stalls == Bounds(least_s=5.0)
     assert settings.timeouts.resume_s == 7.0
     assert not root.faults
@@ -27,12 +26,12 @@ def test_what_is_said_stands_beside_the_usual() -> None:
 
 def test_what_is_wrong_is_said_where_it_stands() -> None:
     """All of it at once."""
-    source = "retries: {attempts: 0, share: 2, saved: -1, cuts: 1.5, hegde: true}\nstalls: {times: 0}"
+    source = "retries: {attempts: 0, share: 2, saved: -1, cuts: 1.5, hedge: true}\nstalls: {times: 0}"
     _, root = read_settings(source, {})
     assert sorted(fault.path for fault in root.faults) == [
         "retries.attempts",
         "retries.cuts",
-        "retries.hegde",
+        "retries.hedge",
         "retries.saved",
         "retries.share",
         "stalls.times",

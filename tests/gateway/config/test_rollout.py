@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gateway.config.file import read_settings
-from gateway.config.rollout import Roles
 from gateway.config.sources import check_file, gather
 from routing.canary import CanaryTerms
 from routing.roles import RoleTerms
@@ -18,9 +17,9 @@ def test_roles_are_off_unless_asked_for() -> None:
     """True is all defaults; a mapping says what is otherwise."""
     assert read_settings("", {})[0].roles is None
     assert read_settings("roles: false", {})[0].roles is None
-    assert read_settings("roles: true", {})[0].roles == Roles(RoleTerms())
-    found = read_settings("roles: {ttft_s: 3, least_decode: 2, switch: true}", {})[0].roles
-    assert found == Roles(RoleTerms(ttft_s=3.0, least_decode=2), switch=True)
+    assert read_settings("roles: true", {})[0].roles == RoleTerms()
+    found = read_settings("roles: {ttft_s: 3, least_decode: 2}", {})[0].roles
+    assert found == RoleTerms(ttft_s=3.0, least_decode=2)
 
 
 def test_canaries_stand_in_their_order() -> None:
@@ -60,6 +59,7 @@ def test_a_canary_of_split_pods_is_rejected(tmp_path: Path) -> None:
     ("words", "fault"),
     [
         ("roles: 3", "roles: must be true or false, not a number"),
+        ("roles: {switch: true}", "roles.switch: unknown key"),
         ("roles: {ttft: 3}", "roles.ttft: unknown key (did you mean `ttft_s`?)"),
         ("roles: {gain: 2}", "roles: min_stay_s: must be >= 0; gain, moved_per_minute: must be between 0 and 1"),
         ("canaries: [{name: a}]", "canaries[0]: pool: name the pool or the revision on trial"),

@@ -120,7 +120,7 @@ def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.
         {"discovery": {"kubernetes": {"inference_pools": ["a"], "port": 0}}},
         {"discovery": {"dns": {"port": 8000}}},
         {"discovery": {"redis": {"keep_s": 0}}},
-        {"retries": {"attempts": 2, "share": 0.1, "saved": 0, "cuts": 0, "hedge": True}, "stalls": {"least_s": 5}},
+        {"retries": {"attempts": 2, "share": 0.1, "saved": 0, "cuts": 0}, "stalls": {"least_s": 5}},
         {"retries": {"share": 1.5}},
         {"retries": {"cuts": -1}},
         {"retries": {"saved": 1.5}},

@@ -25,10 +25,6 @@ class FixedJudge:
     trim: Trim | None = None
     asked: list[Moment] = field(default_factory=list)
     evidence: Evidence | None = None
-    looks: int = 0
-
-    def look(self, evidence: Evidence) -> None:
-        self.looks += 1
 
     def weigh(self, evidence: Evidence, moment: Moment) -> Verdict:
         self.asked.append(moment)

@@ -11,9 +11,7 @@ from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, 
 from gateway.ladders.judging import HoldBack
 from gateway.ladders.ladders import Ladders
 from gateway.ladders.served import Served
-from gateway.ladders.shell import Shell
 from gateway.ladders.trimming import Trim
-from gateway.spine.carrier import Beside
 from routing.blocks import cut_prompt
 from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
@@ -31,9 +29,6 @@ class Asks:
 
     def ask(self, model: str, top: int | None) -> tuple[Request, Trim | None]:
         return Request("r", Api.CHAT, model, PROMPT, stream=True), None
-
-    def beside(self) -> tuple[Shell, Beside] | None:
-        return None
 
 
 def a_router() -> Router:

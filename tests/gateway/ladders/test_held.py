@@ -100,6 +100,24 @@ def test_reasoning_is_not_counted_as_answer() -> None:
     staged(run)
 
 
+@pytest.mark.parametrize("read_bytes", [1, 7, 700, 1 << 20])
+def test_a_released_stream_is_kept_as_its_client_got_it(read_bytes: int) -> None:
+    """However it is cut into reads, log-probabilities behind the window are in neither; usage that was withheld is."""
+    sure, plain = chat_pair([" a"] * 40)
+    judge = FixedJudge(Verdict.KEEP, HoldBack(1, HELD_LONG), Trim(Api.CHAT))
+
+    def run() -> None:
+        scene = Scene(judge=judge)
+        head = [STREAM_HEAD, chunk(sure[0]), chunk(sure[1])]
+        rest = b"".join(map(chunk, sure[2:])) + LAST_CHUNK
+        scene.feed([*head, *(rest[at : at + read_bytes] for at in range(0, len(rest), read_bytes))])
+        assert scene.heard.body == b"".join(plain)
+        assert scene.relay.kept.joined() == b"".join([*sure[:2], *plain[2:-1], *sure[-2:]])
+        assert scene.leg.usage is not None
+
+    staged(run)
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_a_whole_answer_is_judged_whole(verdict: Verdict) -> None:
     """The client gets it with its new length and without what it did not ask for, or nothing of it."""
@@ -121,23 +139,5 @@ def test_a_whole_answer_is_judged_whole(verdict: Verdict) -> None:
             assert scene.heard.is_whole
             assert scene.client.written.endswith(answer_bytes(answer).partition(b"\r\n\r\n")[2])
             assert scene.leg.usage is not None
-
-    staged(run)
-
-
-@pytest.mark.parametrize(("hedges", "looks"), [(True, 1), (False, 0)])
-def test_a_judge_is_shown_half_of_the_window_once(*, hedges: bool, looks: int) -> None:
-    """By tokens, before it has to judge, and only where somebody would begin the next rung."""
-    sure, _ = chat_pair([" a"] * 12)
-    judge = FixedJudge(Verdict.KEEP, HoldBack(8, HELD_LONG, hedges=hedges))
-
-    def run() -> None:
-        scene = Scene(judge=judge)
-        scene.feed([STREAM_HEAD, *map(chunk, sure[:4])])
-        assert judge.looks == 0
-        scene.feed([chunk(sure[4])])
-        assert judge.looks == looks
-        scene.feed([*map(chunk, sure[5:]), LAST_CHUNK])
-        assert (judge.looks, judge.asked) == (looks, [Moment.WINDOW])
 
     staged(run)

@@ -110,8 +110,6 @@ class PairCarrier:
 
     def judged_by(self, judge: Judge | None) -> None: ...
 
-    def beside(self) -> None: ...
-
     def refuse(self, refusal: Refused) -> None:
         self.refusals.append(refusal)
 

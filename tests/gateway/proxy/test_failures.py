@@ -368,3 +368,18 @@ async def test_a_pod_that_said_what_nobody_can_make_out_is_to_blame_for_its_cut(
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
     assert rig.outcomes[0].unresumed == "prompt"
+
+
+async def test_retries_end_where_the_budget_does() -> None:
+    """However many pods there are; who has not been reached costs nothing, and one that is gone may be left."""
+    broke = Patience(retries=RetryTerms(saved=0, share=0.0))
+    async with a_rig(pods=3, patience=broke) as rig:
+        rig.pods[0].plays([error_answer("Busy.", 503)])
+        rig.pods[1].plays([STREAM_HEAD + LAST_CHUNK], GOOD_STREAM)
+        rig.pods[2].plays(GOOD_STREAM)
+        assert (await rig.ask(CHAT_PATH, a_chat(stream=True))).status == 503
+        assert (await rig.ask(CHAT_PATH, a_chat(stream=True))).status == 200
+        rig.pods[0].close_listener()
+        for writer in tuple(rig.pods[0].writers):
+            writer.transport.abort()
+        assert (await rig.ask(CHAT_PATH, a_chat(stream=True))).status == 200

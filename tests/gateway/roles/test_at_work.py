@@ -1,4 +1,4 @@
-"""Roles at work: one of two gateways decides and the other follows, by way of a real Redis; engines are told."""
+"""Roles at work: one of two gateways decides and the other follows, by way of a real Redis."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
 
 from gateway.config.redis_place import parse_redis_url
 from gateway.roles import shared as shared_module
-from gateway.roles.at_work import SWITCH_PATH, RolesAtWork, RoleSwitch
+from gateway.roles.at_work import RolesAtWork
 from gateway.roles.keeper import RoleKeeper
 from gateway.roles.shared import KEY, SharedRoles
 from routing.facts import Role
-from routing.pods import Engine
-from routing.roles import Change
 from routing.router import Router
 from tests.gateway.roles.test_keeper import TERMS, roles_of, router_of
 from tests.gateway.warmth.exchange import until
@@ -109,32 +104,3 @@ async def test_roles_are_shown_and_kept_to() -> None:
     assert shown(router, "http://0") == 1.0
     assert shown(router, "http://1") == 0.0
     assert router.keeps_roles
-
-
-async def test_an_engine_is_told() -> None:
-    """By its own path, with the pods' key; one that refuses is logged."""
-    told: list[tuple[str | None, Any]] = []
-    said: list[str] = []
-
-    async def switch(request: web.Request) -> web.Response:
-        told.append((request.headers.get("Authorization"), await request.json()))
-        return web.Response(status=200 if len(told) == 1 else 500)
-
-    app = web.Application()
-    app.router.add_post(SWITCH_PATH, switch)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        async with aiohttp.ClientSession() as client:
-            switcher = RoleSwitch(client, lambda _: "key", lambda _, words, **__: said.append(words))
-            engine = Engine(0, f"http://127.0.0.1:{runner.addresses[0][1]}")
-            switcher.tell(engine, Change(engine.name, Role.PREFILL, 1.0, 0.2))
-            await until(lambda: not switcher._calls)
-            switcher.tell(engine, Change(engine.name, Role.DECODE, 0.2, 1.0))
-            await until(lambda: not switcher._calls)
-    finally:
-        await runner.cleanup()
-    assert told == [("Bearer key", {"role": "prefill"}), ("Bearer key", {"role": "decode"})]
-    assert said == ["engine did not switch its role"]

@@ -55,9 +55,9 @@ async def test_a_stopped_decider_is_followed_by_another_and_does_not_fight(tmp_p
     assert not one.decides
 
 
-async def test_who_is_stopped_in_the_middle_of_a_decision_tells_nobody(tmp_path: Path, time: Time) -> None:
-    """It was its to decide when it began, and no longer when it had decided: no engine hears of it, and it follows."""
-    router, told = router_of(3), list[str]()
+async def test_a_decision_that_outlived_its_lease_is_not_announced(tmp_path: Path, time: Time) -> None:
+    """The worker had the lease when it began to decide, not when it had decided: it logs nothing, and follows."""
+    router, announced = router_of(3), list[str]()
 
     class Stopped(RoleKeeper):
         def look(self, now_s: float) -> list[Change]:
@@ -66,24 +66,22 @@ async def test_who_is_stopped_in_the_middle_of_a_decision_tells_nobody(tmp_path:
             return [Change("http://1", Role.PREFILL, 2.0, 0.5)]
 
     one, two = RolesOnHost(tmp_path, "one", time), RolesOnHost(tmp_path, "two", time)
-    at_work = RolesAtWork(
-        router, Stopped(router, TERMS), one, lambda *_, **__: None, time, lambda engine, _: told.append(engine.name)
-    )
+    at_work = RolesAtWork(router, Stopped(router, TERMS), one, lambda _, words, **__: announced.append(words), time)
     await one.exchange({})
     time.now_s += LEASE_S
     await two.exchange({"http://1": "decode"})
     time.now_s -= LEASE_S
     assert one.decides
     await at_work.look()
-    assert told == []
+    assert announced == []
     engine = router.fleet.engine("http://1")
     assert engine is not None
     assert engine.role is Role.DECODE
 
 
-async def test_whoever_decides_tells_engines(tmp_path: Path, time: Time) -> None:
-    """Once it is everybody's word."""
-    router, told = router_of(3), list[str]()
+async def test_a_decision_that_holds_is_announced(tmp_path: Path, time: Time) -> None:
+    """Once, with the engine that it is about."""
+    router, announced = router_of(3), list[tuple[str, object]]()
 
     class Moved(RoleKeeper):
         def look(self, now_s: float) -> list[Change]:
@@ -92,10 +90,14 @@ async def test_whoever_decides_tells_engines(tmp_path: Path, time: Time) -> None
     shared = RolesOnHost(tmp_path, "one", time)
     await shared.exchange({})
     at_work = RolesAtWork(
-        router, Moved(router, TERMS), shared, lambda *_, **__: None, time, lambda engine, _: told.append(engine.name)
+        router,
+        Moved(router, TERMS),
+        shared,
+        lambda _, words, **fields: announced.append((words, fields["engine"])),
+        time,
     )
     await at_work.look()
-    assert told == ["http://1"]
+    assert announced == [("role changed", "http://1")]
 
 
 @pytest.mark.parametrize("said", [b"{", b"[]", b'{"who": "x", "until_s": 1e300, "roles": {}}'])

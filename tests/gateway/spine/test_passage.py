@@ -78,9 +78,6 @@ class PlayedCarrier:
     def judged_by(self, judge: Judge | None) -> None:
         self.judge = judge
 
-    def beside(self) -> None:
-        """It is asked of one pod at a time."""
-
     def refuse(self, refusal: Refused) -> None:
         self.refusals.append(refusal)
 

@@ -94,7 +94,7 @@ class Host:
         """Start a worker."""
         origin = Random(str(self.where) + str(len(self.workers))).getrandbits(63)
         router, said = router_of(pods), Said()
-        client = WarmthClient(self.where, Hello(origin, len(self.workers) + 1), say=said, draw=lambda: 0.0)
+        client = WarmthClient(self.where, Hello(origin), say=said, draw=lambda: 0.0)
         known = asyncio.Event()
         if fleet_known:
             known.set()

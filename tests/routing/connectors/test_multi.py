@@ -19,7 +19,6 @@ def test_it_speaks_for_its_child_and_asks_for_the_same_children() -> None:
     """Pods with other children beside are no partners."""
     multi = Multi(NixlPull(), ("NixlConnector", "X"))
     assert multi.ask(meeting()) == NixlPull().ask(meeting())
-    assert multi.request_id(meeting()) == "r-1"
     assert multi.group(PodFacts()) != Multi(NixlPull(), ("NixlConnector", "Y")).group(PodFacts())
     assert multi.may_prefill(PodFacts())
     assert multi.may_decode(PodFacts())

@@ -59,4 +59,3 @@ def test_roles_and_parallelism() -> None:
     assert NixlPull().may_decode(both)
     assert NixlPull().group(PodFacts(tp=1)) == NixlPull().group(PodFacts(tp=8))
     assert NixlPull().group(PodFacts(pp=1)) != NixlPull().group(PodFacts(pp=2))
-    assert NixlPush().terms.same_request_id

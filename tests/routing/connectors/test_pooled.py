@@ -12,4 +12,3 @@ def test_nothing_is_told_to_either_leg() -> None:
     assert pooled.ask(meeting()) is None
     assert pooled.hand(meeting(), {"whatever": 1}) is None
     assert pooled.group(PodFacts(tp=2)) != pooled.group(PodFacts(tp=4))
-    assert pooled.request_id(meeting()) == "r-1"

@@ -14,7 +14,7 @@ NIXL = PodFacts(kv_connector="NixlConnector", kv_dtype="auto", tp=1)
     "name",
     [
         *("NixlConnector", "NixlPullConnector", "NixlPushConnector", "MooncakeConnector", "MooncakeStoreConnector"),
-        *("LMCacheConnectorV1", "LMCacheMPConnector", "OffloadingConnector", "MoRIIOConnector", "ExampleConnector"),
+        *("LMCacheConnectorV1", "LMCacheMPConnector", "ExampleConnector"),
     ],
 )
 def test_names_are_vllms(name: str) -> None:
@@ -28,12 +28,20 @@ def test_what_nobody_knows_pairs_with_nobody() -> None:
     """Nor a pod without a connector."""
     assert connector_of(PodFacts()) is None
     assert connector_of(PodFacts(kv_connector="HiSparseConnector")) is None
+    assert connector_of(PodFacts(kv_connector="OffloadingConnector")) is None
     assert connector_of(PodFacts(kv_connector="MultiConnector(NixlConnector,MooncakeConnector)")) is None
 
 
 def test_a_multi_connector_is_the_child_that_speaks() -> None:
     """With stores beside it."""
     connector = connector_of(PodFacts(kv_connector="MultiConnector(MooncakeStoreConnector,NixlConnector)"))
+    assert connector is not None
+    assert "NixlConnector" in connector.terms.names
+
+
+def test_native_offloading_beside_a_connector_does_not_keep_a_pod_from_pairing() -> None:
+    """Its tier stays on the pod's own host; the other child hands KV over."""
+    connector = connector_of(PodFacts(kv_connector="MultiConnector(OffloadingConnector,NixlConnector)"))
     assert connector is not None
     assert "NixlConnector" in connector.terms.names
 

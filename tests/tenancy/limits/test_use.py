@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenancy.limits.use import AMOUNT, NOTHING, Kind, Rates, Use, limits_of
+from tenancy.limits.use import AMOUNT, NOTHING, TOKEN_KINDS, Kind, Rates, Use, limits_of
 from tenancy.quota import UNLIMITED, Quota
 
 
@@ -30,4 +30,4 @@ def test_a_quota_sets_the_limits_that_it_names() -> None:
 def test_kinds_know_what_they_count() -> None:
     """Tokens are told in headers, output is watched while it streams."""
     assert {kind for kind in Kind if kind.counts_output} == {Kind.TOKENS, Kind.OUTPUT, Kind.BUDGET}
-    assert {kind for kind in Kind if kind.counts_tokens} == {Kind.TOKENS, Kind.INPUT, Kind.OUTPUT, Kind.UNCACHED}
+    assert {Kind.TOKENS, Kind.INPUT, Kind.OUTPUT, Kind.UNCACHED} == TOKEN_KINDS
