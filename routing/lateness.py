@@ -289,8 +289,12 @@ class Vigil:
 
     def answered(self, now_s: float) -> None:
         """The engine has answered to the end, perhaps all of it since the last look."""
-        self.heard(now_s, has_begun=True)
-        self.over()
+        pulse = self._pulse
+        if self._looked_s != self._asked_s or len(pulse.of_engine) > 1:
+            self.heard(now_s, has_begun=True)
+        else:  # It waited for less than a look takes: that teaches nothing, but the engine is alive.
+            pulse.given_up_s, pulse.has_spoken = -inf, True
+        pulse.listening.discard(self)
 
     def over(self) -> None:
         """The answer has ended, however it did."""

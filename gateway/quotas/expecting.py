@@ -22,7 +22,7 @@ from routing.request import Request
 from routing.router import Router
 from routing.tokens import TEMPLATE_TOKENS, USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler
 from tenancy.limits.book import Book
-from tenancy.limits.fitting import fitted
+from tenancy.limits.fitting import fits, fitted
 from tenancy.limits.use import FREE, Kind, Rates, Use
 from tenancy.tenants import Caller
 
@@ -100,29 +100,31 @@ class Expecting:
         ruler = Ruler(self._router.counter(request.model), request.prompt)
         counted, margin = self._prompt_tokens(request, caller.tenant.name), self._margin(request, caller.tenant.name)
         cached = int(min(counted, self._warm_tokens(request, ruler))) if counts_warmth else 0
-        least = self.least(request, rates)
+        least_input, least_output = self._least(request)
         expected = Use(
-            input_tokens=max(ceil(counted * margin), least.input_tokens),
-            cached_tokens=cached,
-            output_tokens=max(self._output_tokens(request, caller), least.output_tokens),
-            rates=rates,
+            1,
+            max(ceil(counted * margin), least_input),
+            cached,
+            max(self._output_tokens(request, caller), least_output),
+            rates,
         )
+        least = Use(1, least_input, 0, least_output, rates)
         if not request.stream and request.max_tokens is not None:
             # All that it may take would be refused for good where it is more than a limit: half of the limit will do.
             halves = [(m.kind, m.limit / 2) for m in meters if m.kind is Kind.OUTPUT or m.kind is Kind.TOKENS]
             whole = Use(output_tokens=expected.output_tokens)
-            expected = replace(expected, output_tokens=fitted(whole, least, halves).output_tokens)
+            if not fits(whole, halves):
+                expected = replace(expected, output_tokens=fitted(whole, least, halves).output_tokens)
         return fitted(expected, least, [(meter.kind, meter.limit) for meter in meters])
 
     @staticmethod
-    def least(request: Request, rates: Rates) -> Use:
-        """What a request takes for certain: it alone may make a request too large for a limit."""
-        each = max(1, request.min_tokens if request.max_tokens is None else min(request.min_tokens, request.max_tokens))
-        return Use(
-            input_tokens=int(request.prompt.size / LEAST_BYTES_PER_TOKEN),
-            output_tokens=each * request.sequences if request.api.generates else 0,
-            rates=rates,
-        )
+    def _least(request: Request) -> tuple[int, int]:
+        """Tokens of input and output that a request takes for certain: only they make it too large for a limit."""
+        each = request.min_tokens
+        if request.max_tokens is not None and request.max_tokens < each:
+            each = request.max_tokens
+        output = (each or 1) * request.sequences if request.api.generates else 0
+        return int(request.prompt.size / LEAST_BYTES_PER_TOKEN), output
 
     def rates(self, model: str) -> Rates:
         """What a model's tokens cost; nothing where that is not known."""

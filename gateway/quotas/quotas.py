@@ -16,9 +16,8 @@ from routing.learning import Usage
 from routing.ratio import Ratio
 from routing.request import Request
 from tenancy.limits.book import Book, Books, Lack
-from tenancy.limits.fitting import most_output
 from tenancy.limits.reservation import Reservation, reserve
-from tenancy.limits.use import Kind, Rates, Use
+from tenancy.limits.use import Kind, Rates
 from tenancy.quota import Quota
 from tenancy.tenants import Caller, Tenant, quota_of, renewed
 
@@ -99,16 +98,19 @@ class Quotas:
         """
         if not request.api.generates or (request.stream and not request.holds_back):
             return None
-        held, under_load = reservation.held, self.is_under_load()
-        beyond = most_output(
-            Use(requests=0, rates=held.rates),
-            [
-                (kind, max(0.0, meter.cap - meter.memory.used) if self._is_apart else meter.remaining)
-                for book in reservation.books
-                for kind, meter in book.meters.items()
-                if book.binds(kind, under_load=under_load)
-            ],
-        )
+        wanted = request.max_tokens
+        if wanted is not None and reservation.held.output_tokens >= wanted * request.sequences:
+            return None
+        held, under_load, is_apart = reservation.held, self.is_under_load(), self._is_apart
+        beyond = inf
+        for book in reservation.books:
+            for kind, meter in book.meters.items():
+                if not kind.counts_output or not book.binds(kind, under_load=under_load):
+                    continue
+                left = max(0.0, meter.cap - meter.memory.used) if is_apart else meter.remaining
+                if kind is Kind.BUDGET:
+                    left = left / held.rates.output if held.rates.output else inf
+                beyond = min(beyond, left)
         if beyond == inf:
             return None
         most = max(1, int(held.output_tokens + beyond) // request.sequences)

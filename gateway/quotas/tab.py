@@ -75,8 +75,10 @@ class Tab:
         """Whether its events have to be counted: there may be a limit on output before it has ended."""
         self._per_event = cashier.tokens_per_event(tenant, request.model) if self.is_watched else 1.0
         self._most = maxsize if request.max_tokens is None else request.max_tokens * request.sequences
-        self._asks_at = self._heed_at = 0
-        self._look_up()
+        self._version, self._counts = 0, False
+        self._asks_at = self._heed_at = maxsize
+        if self.is_watched:
+            self._look_up()
 
     def __repr__(self) -> str:
         return f"<Tab of {self.request.id}, {self._events} events, {self._reservation}>"

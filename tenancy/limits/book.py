@@ -55,27 +55,28 @@ class Meter:
             self.cap = min(self.cap, limit, self.memory.used)
         self.limit = limit
 
-    @property
-    def room(self) -> float:
+    def _shared_room(self, lent: Granted) -> float:
         """How much may be used here before anything is owed. What other gateways do not hold may still be lent."""
-        lent = self.lent
-        if lent is None:
-            return self.limit
         return max(min(self.cap, self.limit), self.limit - lent.elsewhere - lent.gone)
 
     def advance(self, now_s: float) -> None:
         """Forget what is no longer used by then, but for debts."""
-        self.memory.advance(now_s, self.room)
+        lent = self.lent
+        self.memory.advance(now_s, self.limit if lent is None else self._shared_room(lent))
 
     def charge(self, amount: float, now_s: float, *, binds: bool = True) -> int:
         """Use so much more; returns when, as `Memory` has it. What is used while a limit does not bind is not owed."""
         self.demand += amount
-        return self.memory.add(amount, now_s, self.room if binds else inf)
+        lent = self.lent
+        room = inf if not binds else self.limit if lent is None else self._shared_room(lent)
+        return self.memory.add(amount, now_s, room)
 
     def frees_in_s(self, amount: float, now_s: float) -> float:
         """Seconds until so much of what is used will be free again, if nothing is added."""
-        # However little others leave at this moment, debts are not paid at no rate at all.
-        return self.memory.frees_in_s(amount, now_s, max(self.room, self.limit / SLOWEST))
+        lent = self.lent
+        # However little other gateways leave at this moment, debts are paid at some rate.
+        room = self.limit if lent is None else max(self._shared_room(lent), self.limit / SLOWEST)
+        return self.memory.frees_in_s(amount, now_s, room)
 
     def has_room(self, amount: float) -> bool:
         return self.memory.used + amount <= self.cap * (1 + ROUNDING)
@@ -117,11 +118,13 @@ class Holder(Protocol):
 class Book:
     """One account."""
 
-    __slots__ = ("_holders", "_lifted", "meters", "path", "quota", "version")
+    __slots__ = ("_holders", "_lifted", "always_binds", "meters", "path", "quota", "version")
 
     def __init__(self, path: str, quota: Quota) -> None:
         self.path = path
         self.quota = quota
+        self.always_binds = not quota.binds_only_under_load
+        """Whether all limits bind, also while no request waits for an engine."""
         self.meters: dict[Kind, Meter] = {}
         self.version = 0
         """Grows with each quota that says anything else."""
@@ -154,6 +157,7 @@ class Book:
             return False
         self._set_limits(quota, now_s)
         self.quota = quota
+        self.always_binds = not quota.binds_only_under_load
         self.version += 1
         return True
 
@@ -191,13 +195,13 @@ class Book:
 
     def binds(self, kind: Kind, *, under_load: bool) -> bool:
         """Whether a limit of this kind binds now. `under_load`: whether requests wait for engines."""
-        return under_load or not self.quota.binds_only_under_load or kind is Kind.PARALLEL or kind is Kind.BUDGET
+        return under_load or self.always_binds or kind is Kind.PARALLEL or kind is Kind.BUDGET
 
     def lacks(self, more: Use, held: Use, now_s: float, *, under_load: bool) -> Iterator[Lack]:
         """The limits that have no room for what `more` takes beyond what is `held` already."""
         for kind, meter in self.meters.items():
             amount = meter.amount(more) - meter.amount(held)
-            if amount <= 0 or not self.binds(kind, under_load=under_load):
+            if amount <= 0 or not (self.always_binds or self.binds(kind, under_load=under_load)):
                 continue
             meter.advance(now_s)
             if not meter.has_room(amount):

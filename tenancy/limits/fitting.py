@@ -11,7 +11,7 @@ from math import inf
 
 from msgspec.structs import replace
 
-from tenancy.limits.use import Kind, Use
+from tenancy.limits.use import AMOUNT, Kind, Use
 
 Limits = Iterable[tuple[Kind, float]]
 
@@ -19,6 +19,8 @@ Limits = Iterable[tuple[Kind, float]]
 def fitted(expected: Use, least: Use, limits: Limits) -> Use:
     """Return what to reserve: `expected`, cut to `limits`, and at least `least`."""
     limits = tuple(limits)
+    if fits(expected, limits):
+        return expected
     most = min([_most_input(kind, limit, expected, least) for kind, limit in limits], default=inf)
     input_tokens = expected.input_tokens
     if input_tokens > most:
@@ -28,6 +30,11 @@ def fitted(expected: Use, least: Use, limits: Limits) -> Use:
     if cut.output_tokens > most:
         cut = replace(cut, output_tokens=max(least.output_tokens, int(most)))
     return cut
+
+
+def fits(use: Use, limits: Limits) -> bool:
+    """Whether no limit is smaller than what `use` takes of it."""
+    return all(AMOUNT[kind](use) <= limit for kind, limit in limits)
 
 
 def most_output(use: Use, limits: Limits) -> float:

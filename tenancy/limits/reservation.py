@@ -104,7 +104,8 @@ class Reservation:
         for grant in self._grants:
             total = grant.meter.amount(used)
             if total != grant.total:
-                grant.put(total, now_s, binds=grant.book.binds(grant.meter.kind, under_load=under_load))
+                book = grant.book
+                grant.put(total, now_s, binds=book.always_binds or book.binds(grant.meter.kind, under_load=under_load))
 
 
 class _Grant:

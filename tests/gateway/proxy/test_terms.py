@@ -111,7 +111,7 @@ class FullRoom:
         self._router, self._model, self._ttft_s = router, most_model, least_ttft_s
 
     async def place(
-        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], *_: float
+        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], *_: float, **__: object
     ) -> Placement:
         if request.model != self._model or promise.ttft_s < self._ttft_s:
             raise Refused(Reason.OVERLOADED, "The promise cannot be kept.", retry_after_s=2.0)
