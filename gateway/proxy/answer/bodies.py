@@ -16,6 +16,7 @@ from msgspec import Struct
 from gateway.proxy.answer.flow import EVENT_END, Flow, Parsing
 from gateway.proxy.answer.kept import Kept
 from gateway.proxy.answer.scanner import ABORTED, Scanner, is_whole_aborted
+from gateway.proxy.carrying.errand import Errand
 from gateway.proxy.client.reply import Reply
 from gateway.proxy.pods.errors import PodError, about_model, error_event, read_error
 from gateway.spine.carrier import LegEnd
@@ -234,5 +235,7 @@ class Refusal:
         else:
             # What no pod of the model can do (501) is asked wrongly, not broken.
             status = 400 if error.status == NOT_BUILT else error.status
-            relay.tell(about_model(replace(error, status=status), relay.placement.request.model, relay.path))
+            placement = relay.placement
+            model = "" if isinstance(placement, Errand) else placement.request.model
+            relay.tell(about_model(replace(error, status=status), model, relay.path))
             relay.answered()

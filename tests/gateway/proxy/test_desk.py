@@ -126,15 +126,15 @@ async def test_a_stored_response_is_fetched_from_the_pod_that_made_it() -> None:
     assert {outcome.request.model for outcome in rig.outcomes[:4]} == {MODEL}
 
 
-async def test_a_stored_response_is_of_its_pods_model() -> None:
-    """It was requested by its id: where its pod has no such path, the message names the model of that pod."""
+async def test_a_stored_response_names_no_model() -> None:
+    """It was requested by its id: where its pod has no such path, the message names no model, which none was sent."""
     async with a_rig() as rig:
         nothing = answer_bytes({"detail": "Not Found"}, status=404)
         rig.pod.plays([STREAM_HEAD + chunked([event(COMPLETED, "response.completed")])], [nothing])
         client = await rig.client()
         assert (await client.ask("/v1/responses", {**TEXT, "stream": True})).status == 200
         error = (await client.ask("/v1/responses/resp_1", method="GET")).json()["error"]
-        assert error["message"] == "The model `tiny` does not serve /v1/responses/resp_1."
+        assert error["message"] == "The pod that has it does not serve /v1/responses/resp_1."
         assert error["param"] is None
 
 
