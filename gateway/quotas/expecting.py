@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from math import ceil
+from math import ceil, inf
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from routing.request import Request
 from routing.router import Router
 from routing.tokens import TEMPLATE_TOKENS, USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler
 from tenancy.limits.book import Book
-from tenancy.limits.fitting import fits, fitted
+from tenancy.limits.fitting import fitted
 from tenancy.limits.use import FREE, Kind, Rates, Use
 from tenancy.tenants import Caller
 
@@ -71,9 +71,6 @@ class Counting:
         self.error = Ratio(MEMORY, seen=1.0)
         """In units of `FIRST_ERROR`."""
 
-    def tokens(self, size: float) -> float:
-        return size / USUAL_BYTES_PER_TOKEN * self.density.value
-
     @property
     def margin(self) -> float:
         return 1.0 + ERRORS * FIRST_ERROR * self.error.value
@@ -94,28 +91,30 @@ class Expecting:
 
     def __call__(self, request: Request, caller: Caller, books: Iterable[Book]) -> Use:
         """What to reserve for a request."""
-        meters = [meter for book in books for meter in book.meters.values()]
-        kinds, rates = {meter.kind for meter in meters}, self.rates(request.model)
-        counts_warmth = Kind.UNCACHED in kinds or (Kind.BUDGET in kinds and rates.cached != rates.input)
-        ruler = Ruler(self._router.counter(request.model), request.prompt)
-        counted, margin = self._prompt_tokens(request, caller.tenant.name), self._margin(request, caller.tenant.name)
-        cached = int(min(counted, self._warm_tokens(request, ruler))) if counts_warmth else 0
+        limits: list[tuple[Kind, float]] = []
+        half, counts_warmth, rates = inf, False, self.rates(request.model)
+        for book in books:
+            for kind, meter in book.meters.items():
+                limits.append((kind, meter.limit))
+                if kind is Kind.OUTPUT or kind is Kind.TOKENS:
+                    half = min(half, meter.limit / 2)
+                elif kind is Kind.UNCACHED or (kind is Kind.BUDGET and rates.cached != rates.input):
+                    counts_warmth = True
+        counting = self._countings.get((caller.tenant.name, request.model), NEW)
+        counted = self._prompt_tokens(request, counting)
+        cached = int(min(counted, self._warm_tokens(request))) if counts_warmth else 0
         least_input, least_output = self._least(request)
         expected = Use(
             1,
-            max(ceil(counted * margin), least_input),
+            max(ceil(counted * counting.margin), least_input),
             cached,
             max(self._output_tokens(request, caller), least_output),
             rates,
         )
-        least = Use(1, least_input, 0, least_output, rates)
-        if not request.stream and request.max_tokens is not None:
+        if not request.stream and request.max_tokens is not None and expected.output_tokens > half:
             # All that it may take would be refused for good where it is more than a limit: half of the limit will do.
-            halves = [(m.kind, m.limit / 2) for m in meters if m.kind is Kind.OUTPUT or m.kind is Kind.TOKENS]
-            whole = Use(output_tokens=expected.output_tokens)
-            if not fits(whole, halves):
-                expected = replace(expected, output_tokens=fitted(whole, least, halves).output_tokens)
-        return fitted(expected, least, [(meter.kind, meter.limit) for meter in meters])
+            expected = replace(expected, output_tokens=max(least_output, int(half)))
+        return fitted(expected, Use(1, least_input, 0, least_output, rates), limits)
 
     @staticmethod
     def _least(request: Request) -> tuple[int, int]:
@@ -155,8 +154,8 @@ class Expecting:
         size = request.prompt.size + request.unseen_bytes
         if not size or not usage.prompt_tokens:
             return
-        counted = self._prompt_tokens(request, tenant)
         counting = self._countings.get((tenant, request.model))
+        counted = self._prompt_tokens(request, counting or NEW)
         if counting is None:
             if len(self._countings) >= REMEMBERED:
                 self._countings.popitem(last=False)
@@ -166,25 +165,21 @@ class Expecting:
         tokens = max(1.0, usage.prompt_tokens - TEMPLATE_TOKENS)
         counting.density.observe(min(tokens / usual, USUAL_BYTES_PER_TOKEN * MOST_TOKENS_PER_BYTE), usual / LONG)
 
-    def _prompt_tokens(self, request: Request, tenant: str | None) -> float:
+    def _prompt_tokens(self, request: Request, counting: Counting) -> float:
         """By what is known of earlier turns of the same prompt, and beyond them by the tenant's own bytes per token."""
         prompt, counter = request.prompt, self._router.counter(request.model)
         if isinstance(counter, ExactCounter):
             return counter.tokens(prompt.size)
-        counting = self._countings.get((tenant, request.model), NEW)
-        leaf = counter.known_leaf(prompt)
-        unseen = counting.tokens(request.unseen_bytes)
+        per_byte = counting.density.value / USUAL_BYTES_PER_TOKEN
+        leaf, unseen = counter.known_leaf(prompt), request.unseen_bytes * per_byte
         if leaf is not None:
-            return unseen + leaf.tokens + counting.tokens(prompt.size - leaf.size)
-        return unseen + (TEMPLATE_TOKENS + counting.tokens(prompt.size) if prompt.size else 0.0)
+            return unseen + leaf.tokens + (prompt.size - leaf.size) * per_byte
+        return unseen + (TEMPLATE_TOKENS + prompt.size * per_byte if prompt.size else 0.0)
 
-    def _margin(self, request: Request, tenant: str | None) -> float:
-        return self._countings.get((tenant, request.model), NEW).margin
-
-    def _warm_tokens(self, request: Request, ruler: Ruler) -> float:
+    def _warm_tokens(self, request: Request) -> float:
         mask = self._router.fleet.roster(request.model).mask
         walked = list(self._router.index.walk(request.prompt, mask))
-        return ruler.tokens(walked[-1][1]) if walked else 0.0
+        return Ruler(self._router.counter(request.model), request.prompt).tokens(walked[-1][1]) if walked else 0.0
 
     def _output_tokens(self, request: Request, caller: Caller) -> int:
         if not request.api.generates:

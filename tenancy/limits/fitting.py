@@ -19,7 +19,10 @@ Limits = Iterable[tuple[Kind, float]]
 def fitted(expected: Use, least: Use, limits: Limits) -> Use:
     """Return what to reserve: `expected`, cut to `limits`, and at least `least`."""
     limits = tuple(limits)
-    if fits(expected, limits):
+    for kind, limit in limits:
+        if AMOUNT[kind](expected) > limit:
+            break
+    else:
         return expected
     most = min([_most_input(kind, limit, expected, least) for kind, limit in limits], default=inf)
     input_tokens = expected.input_tokens
@@ -30,11 +33,6 @@ def fitted(expected: Use, least: Use, limits: Limits) -> Use:
     if cut.output_tokens > most:
         cut = replace(cut, output_tokens=max(least.output_tokens, int(most)))
     return cut
-
-
-def fits(use: Use, limits: Limits) -> bool:
-    """Whether no limit is smaller than what `use` takes of it."""
-    return all(AMOUNT[kind](use) <= limit for kind, limit in limits)
 
 
 def most_output(use: Use, limits: Limits) -> float:
