@@ -249,7 +249,7 @@ async def ask_until_lost(client: aiohttp.ClientSession, url: str, path: str, bod
 async def test_drawn_thoughts_outlive_their_pod(thinkers: tuple[Pod, ...], folder: Path) -> None:
     """Killed in the text of a chat, long behind its thoughts, and in those of a message. The victim is gone then."""
     victim, other = thinkers
-    asked = [(PATH, asking(folder, 400), alike), (MESSAGES, message(100), alike_message)]
+    asked = [(PATH, asking(folder, 800), alike), (MESSAGES, message(100), alike_message)]
     begun = [asyncio.Event() for _ in asked]
     async with in_front([pod.url for pod in thinkers]) as gateway, aiohttp.ClientSession() as client:
         whole = [await post(client, victim.url, path, body) for path, body, _ in asked]

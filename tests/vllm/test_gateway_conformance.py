@@ -78,6 +78,13 @@ class TestAnswers(ThroughTheGateway, AnswersContract):
         assert answer.status == 400
         assert answer.json()["error"]["param"] == "model"
 
+    async def test_the_last_of_equal_fields_counts(self, subject: Subject) -> None:
+        """Parsers differ in which of two counts, so a body with a field twice is rejected, naming it."""
+        spelled = b'{"model": "nobody", "max_tokens": 1, "prompt": "Hello", "max_tokens": 4, "model": "%s"}'
+        answer = await subject.post(COMPLETIONS, spelled % subject.model.encode())
+        assert answer.status == 400
+        assert answer.json()["error"]["param"] == "max_tokens"
+
 
 class TestSurface(ThroughTheGateway, SurfaceContract):
     async def test_version_is_told(self, subject: Subject) -> None:

@@ -27,7 +27,8 @@ PATIENCE_S = 300
 WELL_BEGUN = 8
 """Pieces; many times as many are to come."""
 
-MOST_TOKENS = 500
+MOST_TOKENS = 700
+"""Long enough for all streams to begin before the first ends; what is kept of each stays below its bound."""
 
 STREAMS = {
     "thoughts": (Api.CHAT, Wanted.TEXT, True),
@@ -93,12 +94,15 @@ async def outlive(gateway: Gateway, victim: Pod, other: Pod) -> None:
         assert len(one.pieces) > WELL_BEGUN * 10, name
 
     heard, begun = [Heard() for _ in asked], [asyncio.Event() for _ in asked]
+    await front.openai.models.list()  # What a client does once takes as long as a stream on a busy machine.
+    await front.anthropic.models.list()
     drain(gateway, other)
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as streams:
         for each, one, event in zip(asked, heard, begun, strict=True):
             streams.create_task(hear(front, each, one, event))
         for event in begun:
             await event.wait()
+        victim.pause()  # At once, or the streams would be done before the gateway knows of the other pod.
         drain(gateway, other, undo=True)
         victim.kill()
     for name, one, answer in zip(STREAMS, heard, wanted, strict=True):
