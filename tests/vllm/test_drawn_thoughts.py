@@ -258,6 +258,7 @@ async def test_drawn_thoughts_outlive_their_pod(thinkers: tuple[Pod, ...], folde
             told = []
             for (path, body, _), event in zip(asked, begun, strict=True):
                 told.append(streams.create_task(ask_until_lost(client, gateway.url, path, body, event)))
+            for event in begun:  # Both at once, so that neither has ended before the other has begun.
                 await event.wait()
             victim.pause()  # At once: on a busy machine it would be done before the gateway has heard of the other.
             drain(gateway, other, undo=True)
