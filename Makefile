@@ -194,7 +194,7 @@ check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the progr
 
 extproc-messages: $(READY) ## After a change of messages.proto: compile it anew.
 	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf
-	@PATH="$$PWD/out/protoc/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. gateway/extproc/messages.proto
+	@PATH="$$PWD/out/protoc/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. gateway/ext_proc/messages.proto
 
 clean: ## Remove what was built, environments included.
 	@rm -rf $(VENV) .venv-vllm .venv-envoy .venv-deploy .venv-grpc .venv-rivals build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis

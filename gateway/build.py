@@ -6,8 +6,10 @@ import asyncio
 import random
 import time
 
+from gateway.cascades.cascades import Ladders
+from gateway.cascades.setup import served_ladders
+from gateway.cluster.peer_load import Others
 from gateway.config.values import Settings
-from gateway.descriptors import descriptors_allowed
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source
 from gateway.discovery.sources import Means, asked_sources
@@ -16,26 +18,24 @@ from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.pushed import Pushed
 from gateway.fleet.watcher import Watcher
 from gateway.gateway import Gateway, Life, PodKeys
-from gateway.host import Host
+from gateway.http.listener import Front
 from gateway.identity.issuer import Issuer
 from gateway.identity.keyring import Keyring
-from gateway.ladders.at_work import served_ladders
-from gateway.ladders.ladders import Ladders
-from gateway.metrics.at_work import Counts
-from gateway.metrics.errors import CallbackErrors
-from gateway.others import Others
-from gateway.pairs.at_work import make_pairs
+from gateway.kv_index.setup import join_host
+from gateway.limits.setup import make_quotas
+from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics.setup import Counts
+from gateway.observe.receipts import Receipts
+from gateway.observe.writers import open_logs
+from gateway.pairs.setup import make_pairs
 from gateway.pairs.unpaired_watch import UnpairedWatch
-from gateway.proxy.client.front import Front
-from gateway.quotas.at_work import make_quotas
-from gateway.receipts import Receipts
-from gateway.records import open_logs
+from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.pipeline import Passage
 from gateway.roles.making import keep_roles, make_canaries
-from gateway.spine.passage import Passage
-from gateway.spine.patience import Patience
-from gateway.spine.room import Room
-from gateway.tls import listener_tls
-from gateway.warmth.at_work import join_host
+from gateway.runtime.descriptors import descriptors_allowed
+from gateway.runtime.host import Host
+from gateway.runtime.tls import listener_tls
 from routing.router import Router
 from routing.warmth import WarmIndex
 from tenancy.policy import Policy
@@ -129,7 +129,7 @@ def _serve_envoy(gateway: Gateway, host: Host) -> None:
     words = gateway.settings.extproc
     if words is None:
         return
-    from gateway.extproc.at_work import EnvoyShell  # noqa: PLC0415 - protobuf takes six megabytes
+    from gateway.ext_proc.setup import EnvoyShell  # noqa: PLC0415 - protobuf takes six megabytes
 
     gateway.envoy = EnvoyShell(
         gateway.settings,

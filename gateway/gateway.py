@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from prometheus_client import CollectorRegistry
 
+from gateway.cascades.cascades import Ladders
+from gateway.cluster.host_client import WarmthClient
+from gateway.cluster.peer_load import Others
 from gateway.config.models import ModelEntry
 from gateway.config.values import Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.static import Static
 from gateway.fleet.watcher import Watcher
+from gateway.http.listener import Front
 from gateway.identity.keyring import Keyring
-from gateway.ladders.ladders import Ladders
-from gateway.log import EventLog, OutcomeLog
-from gateway.metrics.errors import CallbackErrors
-from gateway.metrics.exposition import make_registry
-from gateway.others import Others
-from gateway.proxy.client.front import Front
-from gateway.quotas.quotas import Quotas
-from gateway.receipts import Receipts
-from gateway.spine.passage import Passage
-from gateway.spine.room import Room
-from gateway.warmth.asking import Asking
-from gateway.warmth.client import WarmthClient
+from gateway.kv_index.lookup_client import Asking
+from gateway.limits.accounts import Quotas
+from gateway.observe.log import EventLog, OutcomeLog
+from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics.collector import make_registry
+from gateway.observe.receipts import Receipts
+from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.pipeline import Passage
 from routing.router import Router
 from tenancy.admission import Admission
 from tenancy.policy import Policy
 
 if TYPE_CHECKING:
-    from gateway.extproc.at_work import EnvoyShell  # Protobuf takes six megabytes.
+    from gateway.ext_proc.setup import EnvoyShell  # Protobuf takes six megabytes.
 
 
 @dataclass(slots=True)

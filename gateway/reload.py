@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
+from gateway.cascades.setup import served_ladders
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
 from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
-from gateway.ladders.at_work import served_ladders
-from gateway.pairs.at_work import know_sizes
-from gateway.policy_watch import watch_policy
-from gateway.tls import check_certificate, load_certificate
+from gateway.identity.policy_watch import watch_policy
+from gateway.pairs.setup import know_sizes
+from gateway.runtime.tls import check_certificate, load_certificate
 from tenancy.document import Fault, Invalid
 from tenancy.policy import Policy
 

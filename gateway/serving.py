@@ -17,20 +17,20 @@ from typing import Any
 
 from aiohttp import web
 
-from gateway.admin import Admin, admin_app
 from gateway.build import build
-from gateway.closing import close_door
 from gateway.config.secret import Secret
 from gateway.config.show import show_settings
 from gateway.config.values import Settings
 from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
-from gateway.log import Bridge, EventLog
-from gateway.metrics.errors import CallbackErrors
-from gateway.metrics.port import metrics_app
-from gateway.ports import addresses_of, cannot_listen, open_port
+from gateway.observe.admin import Admin, admin_app
+from gateway.observe.log import Bridge, EventLog
+from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics_listener import metrics_app
 from gateway.reload import Reloader
-from gateway.tls import renew
+from gateway.runtime.closing import close_door
+from gateway.runtime.ports import addresses_of, cannot_listen, open_port
+from gateway.runtime.tls import renew
 
 BACKLOG = 4096
 """Connections the kernel keeps for us while the loop is busy; it cuts this to its own somaxconn."""

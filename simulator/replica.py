@@ -11,11 +11,11 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
+from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.outcome import Witness
+from gateway.pipeline.pipeline import Passage
 from gateway.roles.keeper import LOOK_S, RoleKeeper
-from gateway.spine.outcome import Witness
-from gateway.spine.passage import Passage
-from gateway.spine.patience import Patience
-from gateway.spine.room import Room
 from routing.facts import Role
 from routing.ledger import Foreign
 from routing.pods import EngineShape, Pod, Standing

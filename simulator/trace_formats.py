@@ -7,7 +7,7 @@ Knows files and formats, nothing of what is done with a trace. The first line te
   to those of the session's request before, "h": further ids as [first, how many] runs}` a line: our own, full blocks;
   with "local per conversation" in its notes each conversation has a clock and ids of its own;
 - `{"timestamp": us, "input": text, "output": text, "session_id": id}` a line: LMCache, whole prompts;
-- `{"run", "at", ..., "prompt_bytes", "blocks"}` a line: a gateway's own route log (`gateway/recording.py`);
+- `{"run", "at", ..., "prompt_bytes", "blocks"}` a line: a gateway's own route log (`gateway/observe/route_log.py`);
 - `TIMESTAMP,ContextTokens,GeneratedTokens`: Azure, which does not say what was shared.
 """
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from gateway.quotas.tab import Tab
-from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
+from gateway.limits.meter import Tab
+from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from routing.blocks import Prompt
 from routing.learning import Usage
 from routing.placement import Placement

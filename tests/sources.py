@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 
 PURE = ("routing", "scorers", "tenancy", "cascade")
-SHIPPED = (*PURE, "gateway", "simulator")
+SHIPPED = (*PURE, "gateway", "agent", "simulator")
 FOLDERS = (*SHIPPED, "bench", "tests")
 
 GENERATED = ("_pb2.py", "_pb2_grpc.py")

@@ -18,9 +18,9 @@ from cascade.ladder_json import read_ladder_file, write_ladder_file
 from gateway.cli import make_parser
 from gateway.commands.check import find_faults
 from gateway.config.file import read_settings
+from gateway.config.port_limits import Limits, Timeouts
 from gateway.config.schema import config_schema
 from gateway.config.values import Settings
-from gateway.limits import Limits, Timeouts
 from routing.lateness import Bounds
 from routing.retries import RetryTerms
 from simulator.command import make_parser as make_simulate_parser
@@ -29,7 +29,7 @@ from tenancy.policy import Bare, HeaderRules
 from tenancy.reading.policy import read_policy
 from tenancy.reading.words import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
 from tenancy.telling.schema import policy_schema
-from tests.gateway.test_tls import make_certificate
+from tests.gateway.runtime.test_tls import make_certificate
 from tests.sources import ROOT, SHIPPED
 
 PAPERS = (*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")), *ROOT.glob("docs/*.md"))

@@ -10,8 +10,8 @@ from pathlib import Path
 from bench.cascade.running import LADDERS, settings
 from gateway.config.sources import check_file
 from tenancy.document import Invalid
-from tests.gateway.ladders.fuzzed import play
-from tests.gateway.proxy.scene import staged
+from tests.gateway.cascades.fuzzed import play
+from tests.gateway.http.scene import staged
 
 
 def fuzzed(streams: int) -> int:

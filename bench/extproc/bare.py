@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import uvloop
 
-from gateway.extproc import messages_pb2 as wire
+from gateway.ext_proc import messages_pb2 as wire
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 DESTINATION = "x-gateway-destination-endpoint"

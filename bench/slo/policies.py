@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bench.slo.rooms import StaticCaps, StrictPriority
-from gateway.spine.room import Room
+from gateway.pipeline.admission_queue import Room
 from routing.router import Router
 from simulator.replica import MakeRoom
 from tenancy.admission import Admission

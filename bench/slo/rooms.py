@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
-from gateway.spine.room import Room
+from gateway.pipeline.admission_queue import Room
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
 from routing.request import Request

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.guard import restarted
-from gateway.spine.carrier import LegEnd
-from gateway.spine.outcome import Outcome
+from gateway.pipeline.attempt import LegEnd
+from gateway.pipeline.outcome import Outcome
+from gateway.runtime.guard import restarted
 from routing.canary import Canary, Rollout, Stage
 from routing.facts import Role
 from routing.fleet import Fleet

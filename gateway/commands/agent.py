@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import uvloop
 
-from gateway.agent.run import run_agent
-from gateway.agent.settings import WORDS, gather
-from gateway.lines import STDOUT, LineWriter
-from gateway.log import EventLog
+from agent.run import run_agent
+from agent.settings import WORDS, gather
+from gateway.observe.log import EventLog
+from gateway.runtime.line_writer import STDOUT, LineWriter
 from tenancy.document import Invalid
 
 

@@ -13,7 +13,7 @@ from gateway.config.sources import check_file
 from gateway.discovery.file import read_pods
 from gateway.discovery.sources import missing_libraries
 from gateway.identity.load import load_policy
-from gateway.tls import check_certificate
+from gateway.runtime.tls import check_certificate
 from tenancy.document import Fault, Invalid, Wrong
 
 

@@ -7,12 +7,12 @@ import socket
 
 import uvloop
 
+from gateway.cluster.channel import Channel
+from gateway.cluster.index_process import be_warmth
+from gateway.cluster.messages import Failed, Orders
+from gateway.cluster.worker import be_worker
 from gateway.commands.serve import ready_interpreter
-from gateway.ports import CannotListen
-from gateway.processes.channel import Channel
-from gateway.processes.house import be_warmth
-from gateway.processes.orders import Failed, Orders
-from gateway.processes.worker import be_worker
+from gateway.runtime.ports import CannotListen
 from tenancy.document import Invalid
 
 

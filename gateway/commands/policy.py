@@ -8,10 +8,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from gateway.commands.past_requests import read_past
 from gateway.config.models import ModelEntry
 from gateway.config.sources import check_file
 from gateway.identity.load import read_file
-from gateway.past import read_past
 from tenancy.document import Fault, Invalid, Wrong
 from tenancy.limits.use import FREE, Rates
 from tenancy.policy import Policy

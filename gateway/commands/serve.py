@@ -13,14 +13,14 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.config.said import Given
+from gateway.cluster.child import CannotStart
+from gateway.cluster.process_plan import needs_supervisor
+from gateway.cluster.supervisor import supervise
+from gateway.config.parsed import Given
 from gateway.config.sources import WORDS, gather
 from gateway.config.values import Settings
-from gateway.discovery.places import ELSEWHERE
-from gateway.ports import CannotListen
-from gateway.processes.child import CannotStart
-from gateway.processes.plan import needs_supervisor
-from gateway.processes.supervisor import supervise
+from gateway.discovery.locations import ELSEWHERE
+from gateway.runtime.ports import CannotListen
 from gateway.serving import serve
 from tenancy.document import Fault, Invalid
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from gateway.proxy.client.cors import ANY, Cors
+from gateway.http.cors import ANY, Cors
 from tenancy.document import Table, Wrong, not_negative, text, whole
 from tenancy.reading.kinds import TEXT
 from tenancy.schema import Schema, described, table

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gateway.config.discovery_places import dns_place, kubernetes_place, registry_place
+from gateway.config.fields import file, goes_by_priority, pod_url
 from gateway.config.values import Settings
-from gateway.config.words import file, goes_by_priority, pod_url
-from gateway.discovery.places import Places, RegistryPlace
+from gateway.discovery.locations import Places, RegistryPlace
 from gateway.discovery.source import Found
 from routing.facts import BadFacts, read_facts
 from tenancy.document import Table, Wrong, flag, text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gateway.config.words import address, file, pod_url, redis_url
-from gateway.discovery.places import DnsPlace, KubernetesPlace, RegistryPlace
+from gateway.config.fields import address, file, pod_url, redis_url
+from gateway.discovery.locations import DnsPlace, KubernetesPlace, RegistryPlace
 from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
 from tenancy.document import Table, Wrong, flag, one_of, positive, text, whole
 from tenancy.document import number as any_number

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.config.words import file, pod_url
+from gateway.config.fields import file, pod_url
 from tenancy.document import Table, Wrong, flag, not_negative, positive, read_fields, text, whole
 
 POD = "pod"

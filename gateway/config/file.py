@@ -12,13 +12,7 @@ from gateway.config.cors import cors
 from gateway.config.discovery import discovered
 from gateway.config.exact import kv_events
 from gateway.config.extproc_words import extproc
-from gateway.config.listening import TlsFiles
-from gateway.config.models import models
-from gateway.config.retries import retries, stalls
-from gateway.config.rollout import canaries, roles
-from gateway.config.secret import Secret
-from gateway.config.values import Routing, Settings
-from gateway.config.words import (
+from gateway.config.fields import (
     LOG_LEVELS,
     NOT_SUPPORTED,
     address,
@@ -31,6 +25,12 @@ from gateway.config.words import (
     secret,
     secret_file,
 )
+from gateway.config.listening import TlsFiles
+from gateway.config.models import models
+from gateway.config.retries import retries, stalls
+from gateway.config.rollout import canaries, roles
+from gateway.config.secret import Secret
+from gateway.config.values import Routing, Settings
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
 from tenancy.document import Locate, Table, Wrong, as_it_stands, one_of, positive, read_document, read_fields, whole

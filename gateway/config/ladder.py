@@ -12,8 +12,8 @@ from cascade.computable import file_faults
 from cascade.ladder import ALL_ABILITIES, Ability, Window
 from cascade.ladder_file import LadderFile
 from cascade.ladder_json import BadLadderFile, read_ladder_file
-from gateway.config.words import file
-from gateway.ladders.judging import AtTime, HoldBack
+from gateway.cascades.judge import AtTime, HoldBack
+from gateway.config.fields import file
 from tenancy.document import Table, Wrong, flag, not_negative, one_of, positive, text, whole
 
 HOLD, STREAM = "hold", "stream"

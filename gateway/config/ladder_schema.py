@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cascade.ladder import Ability
+from gateway.cascades.judge import AtTime
 from gateway.config.ladder import HOLD, LARGEST, MOST_TOP, SMALLEST, STREAM
-from gateway.ladders.judging import AtTime
 from tenancy.reading.kinds import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
 from tenancy.schema import Schema, described, table
 

@@ -9,10 +9,10 @@ from gateway.config.cors import cors_schema
 from gateway.config.discovery_schema import discovery_schema
 from gateway.config.exact import LoadTimes
 from gateway.config.extproc_words import extproc_schema
+from gateway.config.fields import LOG_LEVELS, MOST_PROCESSES
 from gateway.config.ladder_schema import ladder_schema, rung_schema
+from gateway.config.port_limits import Limits, Timeouts
 from gateway.config.retries import retries_schema, stalls_schema
-from gateway.config.words import LOG_LEVELS, MOST_PROCESSES
-from gateway.limits import Limits, Timeouts
 from routing.roles import RoleTerms
 from scorers.registry import SCORERS, routings
 from tenancy.reading.kinds import ABOVE_ZERO, AMOUNT, COUNT, FLAG, NAMES, TEXT

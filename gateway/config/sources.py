@@ -10,16 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.config.beside import IN_CONFIG, beside
+from gateway.config.conflicts import IN_CONFIG, beside
 from gateway.config.discovery import pod_place
 from gateway.config.extproc import ExtProc
 from gateway.config.extproc_words import judged_by_nobody
-from gateway.config.file import read_settings
-from gateway.config.listening import TlsFiles
-from gateway.config.said import Given, Word, read_said
-from gateway.config.split_canaries import split_canaries
-from gateway.config.values import Routing, Settings
-from gateway.config.words import (
+from gateway.config.fields import (
     LOG_LEVELS,
     address,
     address_or_off,
@@ -29,6 +24,11 @@ from gateway.config.words import (
     redis_url,
     secret,
 )
+from gateway.config.file import read_settings
+from gateway.config.listening import TlsFiles
+from gateway.config.parsed import Given, Word, read_said
+from gateway.config.split_canaries import split_canaries
+from gateway.config.values import Routing, Settings
 from scorers.registry import routings
 from tenancy.document import Fault, Invalid, one_of
 from tenancy.loading import load_yaml

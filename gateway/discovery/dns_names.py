@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.discovery.locations import DnsPlace
 from gateway.discovery.lookup import Hosts, Lookup, Outage
-from gateway.discovery.places import DnsPlace
 from gateway.discovery.source import Found, Tell
 
 Say = Callable[..., None]

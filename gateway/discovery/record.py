@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.config.words import pod_url
+from gateway.config.fields import pod_url
 from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
 from tenancy.document import Wrong
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from gateway.config.redis_place import RedisPlace
+from gateway.cluster.redis_bridge import heed_cancel
+from gateway.config.redis_location import RedisPlace
 from gateway.discovery.record import BadRecord, Record, channel, keys_pattern, read_record
 from gateway.discovery.roll import MOST_AGENTS, Roll
 from gateway.discovery.source import Tell
-from gateway.guard import restarted
-from gateway.warmth.redis_bridge import heed_cancel
-from gateway.warmth.redis_client import Client, connected
+from gateway.runtime.guard import restarted
+from gateway.runtime.redis_client import Client, connected
 
 Say = Callable[..., None]
 

@@ -18,13 +18,13 @@ from gateway.discovery.empty import EmptySources
 from gateway.discovery.source import Found, Source
 from gateway.discovery.static import Static
 from gateway.fleet.breaker import Breaker
-from gateway.fleet.foreign import Ours, observe, ours
+from gateway.fleet.display import as_shown
+from gateway.fleet.external_load import Ours, observe, ours
 from gateway.fleet.probe import Health, Prober
 from gateway.fleet.scrape import Page
-from gateway.fleet.shown import as_shown
 from gateway.fleet.watched import WatchedPod
-from gateway.guard import report, restarted
-from gateway.spine.carrier import LegEnd
+from gateway.pipeline.attempt import LegEnd
+from gateway.runtime.guard import report, restarted
 from routing.pods import EngineShape, Pod, Standing
 from routing.router import Router
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import aiohttp
 
-from gateway.guard import restarted
 from gateway.identity.tokens import KeySet, read_keys
-from gateway.log import EventLog
+from gateway.observe.log import EventLog
+from gateway.runtime.guard import restarted
 from tenancy.document import Wrong
 from tenancy.policy import TokenRules
 from tenancy.reading.kinds import url

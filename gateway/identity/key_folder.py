@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from gateway.identity.shelf import Files
+from gateway.identity.key_store import Files
 from tenancy.document import Wrong
 from tenancy.policy import KeyFile
 from tenancy.reading.auth import read_key_file

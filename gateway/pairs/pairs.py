@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from gateway.spine.carrier import Carrier, Leg, LegEnd, Order, Prefilled
+from gateway.pipeline.attempt import Carrier, Leg, LegEnd, Order, Prefilled
 from routing.connectors.shape import Connector, Flow, Meeting, Params, Side, UnfitError
 from routing.facts import NO_FACTS, PodFacts
 from routing.fallback import Fallback

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.guard import restarted
+from gateway.runtime.guard import restarted
 from routing.router import Router
 from routing.unpaired import Unpaired, unpaired
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gateway.roles.at_work import LEASE_S, MOST_BYTES
+from gateway.roles.setup import LEASE_S, MOST_BYTES
 
 NAME = "roles"
 

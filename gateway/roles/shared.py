@@ -13,11 +13,11 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from gateway.config.redis_place import RedisPlace
-from gateway.guard import restarted
-from gateway.roles.at_work import LEASE_S, MOST_BYTES
-from gateway.warmth.redis_bridge import heed_cancel
-from gateway.warmth.redis_client import Client, connected
+from gateway.cluster.redis_bridge import heed_cancel
+from gateway.config.redis_location import RedisPlace
+from gateway.roles.setup import LEASE_S, MOST_BYTES
+from gateway.runtime.guard import restarted
+from gateway.runtime.redis_client import Client, connected
 
 KEY = "hearth:roles"
 

@@ -7,7 +7,7 @@ says. It asks again now and then: for more where it runs short, for less where i
 An ask states what is so and no change: it may be repeated, and its answer may be lost. Who asks for less goes by it
 before asking (`held` is what it goes by meanwhile, and never less is granted), who asks for more after the answer.
 Where more is wanted than there is, everybody is told what is `fair`: the same for all, or less for whoever wants less.
-The script of `gateway/quotas/redis_lender.py` says all this in Lua.
+The script of `gateway/limits/redis_coordinator.py` says all this in Lua.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
-from tests.gateway.proxy.scripted import until
+from tests.gateway.http.scripted import until
 
 MODEL = "tiny"
 HEAD_END = b"\r\n\r\n"

@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import sha256
 
 from tests.attacks.ratios import PATH, Cost, Target, a_target, plain_request, read_answer, request
-from tests.gateway.proxy.scripted import until
+from tests.gateway.http.scripted import until
 
 MB = 1 << 20
 BODY_BYTES = 6 * MB

@@ -14,11 +14,11 @@ from typing import cast
 import pytest
 from hpack import Encoder
 
-from gateway.extproc.http2.bounds import Bounds
-from gateway.extproc.http2.connection import Connection
-from gateway.extproc.http2.stream import Stream
-from gateway.extproc.port import Crowd, Port
-from gateway.proxy.client.asked import Budget
+from gateway.ext_proc.http2.bounds import Bounds
+from gateway.ext_proc.http2.connection import Connection
+from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.listener import Crowd, Port
+from gateway.http.client_request import Budget
 
 ECHO, HOLD, KEEP = "/test.Echo/Echo", "/test.Hold/Hold", "/test.Keep/Keep"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, _, PING, GOAWAY, WINDOW_UPDATE, _ = range(10)

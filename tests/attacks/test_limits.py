@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from gateway.quotas.at_work import make_quotas
-from gateway.quotas.quotas import Quotas
-from gateway.quotas.tab import LOOK
-from gateway.spine.room import Room
+from gateway.limits.accounts import Quotas
+from gateway.limits.meter import LOOK
+from gateway.limits.setup import make_quotas
+from gateway.pipeline.admission_queue import Room
 from routing.router import Router
 from tenancy.quota import Quota
 from tenancy.tenants import Caller, Tenant
-from tests.gateway.proxy.rig import CHAT_PATH, MODEL, RawClient, Rig, a_chat, a_rig
-from tests.gateway.proxy.scripted import until
-from tests.gateway.proxy.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_event, chat_stream, chunk, chunked
+from tests.gateway.http.rig import CHAT_PATH, MODEL, RawClient, Rig, a_chat, a_rig
+from tests.gateway.http.scripted import until
+from tests.gateway.http.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_event, chat_stream, chunk, chunked
 
 RESPONSES_PATH = "/v1/responses"
 

@@ -18,7 +18,7 @@ from tests.chaos.asked import Tenant
 from tests.chaos.dialects import MODEL
 from tests.chaos.programs import LIFE_S, Program
 from tests.chaos.wire import Balancer, Wire, balanced, wired
-from tests.gateway.warmth.redis_servers import Server, free_ports
+from tests.gateway.kv_index.redis_servers import Server, free_ports
 
 POLICY = f"""\
 defaults: {{models: [tiny]}}

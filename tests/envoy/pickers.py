@@ -16,8 +16,8 @@ import aiohttp
 from simulator.envoy import Bootstrap, Envoy, bootstrap, envoy_running
 from tests.envoy.envoys import binary
 from tests.envoy.scene import until
+from tests.gateway.kv_index.redis_servers import free_ports
 from tests.gateway.rolls import Seat, a_gateway
-from tests.gateway.warmth.redis_servers import free_ports
 from tests.sources import ROOT
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from tests.envoy.envoys import Way, config_of, running
 from tests.envoy.scene import Scene, a_scene, asking, until
-from tests.gateway.test_tls import make_certificate
+from tests.gateway.runtime.test_tls import make_certificate
 from tests.sources import ROOT
 
 TOKEN = "a-token-of-some-length"

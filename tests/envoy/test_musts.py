@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.extproc.messages_pb2 import HealthCheckRequest, HealthCheckResponse, ProcessingRequest, ProcessingResponse
+from gateway.ext_proc.messages_pb2 import HealthCheckRequest, HealthCheckResponse, ProcessingRequest, ProcessingResponse
 from simulator.pod import SimulatedPod
 from tests.envoy.envoys import Way
 from tests.envoy.scene import CHAT, Scene, a_scene, asking, until
-from tests.gateway.extproc.speaking import EXT_PROC, calling
+from tests.gateway.ext_proc.speaking import EXT_PROC, calling
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

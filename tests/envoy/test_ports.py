@@ -19,7 +19,7 @@ from simulator.pod import SimulatedPod
 from tests.envoy.envoys import BUFFERED_NONE, DUPLEX, Way, envoy
 from tests.envoy.scene import CHAT, Scene, a_scene, asking, until
 from tests.gateway.running import serving
-from tests.gateway.test_tls import make_certificate
+from tests.gateway.runtime.test_tls import make_certificate
 
 
 async def certificate_of(where: str) -> str:

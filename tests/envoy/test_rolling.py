@@ -20,8 +20,8 @@ from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from tests.envoy.pickers import Pickers, two_pickers
 from tests.envoy.scene import CHAT
+from tests.gateway.kv_index.redis_servers import free_ports
 from tests.gateway.rolls import Seat, a_pod, loaded
-from tests.gateway.warmth.redis_servers import free_ports
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(300)]
 

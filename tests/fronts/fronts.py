@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.envoy import envoys
-from tests.gateway.warmth.redis_servers import free_ports
+from tests.gateway.kv_index.redis_servers import free_ports
 
 READY_S = 120.0
 

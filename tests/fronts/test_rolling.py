@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.fronts.fronts import nginx
+from tests.gateway.kv_index.redis_servers import free_ports
 from tests.gateway.rolls import Seat, a_gateway, a_pod, loaded, roll_gateway
-from tests.gateway.warmth.redis_servers import free_ports
 
 KEPT = 32
 

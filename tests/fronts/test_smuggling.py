@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.fronts.fronts import FRONTS
-from tests.gateway.proxy.rig import a_rig
+from tests.gateway.http.rig import a_rig
 from tests.smuggling.asking import STATUS_LINE, connected, is_not_disturbed, told_so_far
 from tests.smuggling.cases import CASES, GOES_ON, HIDDEN
 

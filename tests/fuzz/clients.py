@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 
-from gateway.limits import Limits
-from gateway.proxy.client.asked import Asked, Budget
-from gateway.proxy.client.reader import RequestReader
-from gateway.proxy.client.spoken import promised, retries
-from gateway.refusals import SAYINGS
+from gateway.config.port_limits import Limits
+from gateway.http.client_request import Asked, Budget
+from gateway.http.request_headers import promised, retries
+from gateway.http.request_reader import RequestReader
+from gateway.pipeline.rejections import SAYINGS
 from routing.reading import Reading, read_request
 from routing.refusal import Fault, Refused
 from routing.request import Api

@@ -10,9 +10,9 @@ from typing import cast
 from google.protobuf.message import DecodeError
 from msgspec import Raw
 
+from agent import answers
+from agent.loads import Loads
 from cascade.ladder_json import BadLadderFile, read_ladder_file, write_ladder_file
-from gateway.agent import answers
-from gateway.agent.loads import Loads
 from gateway.discovery.kubernetes.pods import (
     found_in_slices,
     read_node,
@@ -21,15 +21,15 @@ from gateway.discovery.kubernetes.pods import (
     read_slice,
     selector_of,
 )
-from gateway.discovery.places import KubernetesPlace
+from gateway.discovery.locations import KubernetesPlace
 from gateway.discovery.record import BadRecord, read_record, write_record
-from gateway.extproc.http2.bounds import Bounds
-from gateway.extproc.http2.connection import Connection
-from gateway.extproc.http2.stream import Stream
-from gateway.extproc.large import large_body
-from gateway.extproc.messages_pb2 import ProcessingRequest
-from gateway.extproc.port import Crowd, Port
-from gateway.proxy.client.asked import Budget
+from gateway.ext_proc.http2.bounds import Bounds
+from gateway.ext_proc.http2.connection import Connection
+from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.large_body import large_body
+from gateway.ext_proc.listener import Crowd, Port
+from gateway.ext_proc.messages_pb2 import ProcessingRequest
+from gateway.http.client_request import Budget
 from tests.fuzz.target import Target, cut, split
 
 ROOM = 1 << 20

@@ -6,15 +6,15 @@ import contextlib
 
 import msgspec
 
+from gateway.cluster.ipc_messages import BrokenFramesError, Frames, read_message
+from gateway.cluster.updates import UnreadableError as UnreadableBatchError
+from gateway.cluster.updates import head_of, read_batch, write_batch
 from gateway.discovery.file import read_pods
 from gateway.fleet.scrape import read_page
-from gateway.proxy.answer.kept import Kept, facts_of_stream
-from gateway.proxy.answer.scanner import Scanner
-from gateway.proxy.pods.errors import error_body, read_error, read_stream_error
-from gateway.warmth.batch import UnreadableError as UnreadableBatchError
-from gateway.warmth.batch import head_of, read_batch, write_batch
-from gateway.warmth.payloads import Reader, UnreadableError, sequence_of
-from gateway.warmth.wire import BrokenFramesError, Frames, read_message
+from gateway.kv_index.kv_batches import Reader, UnreadableError, sequence_of
+from gateway.relay.pod_errors import error_body, read_error, read_stream_error
+from gateway.relay.recorder import Kept, facts_of_stream
+from gateway.relay.sse import Scanner
 from routing.reading import read_facts, read_whole
 from routing.reading.answers import answer_bytes
 from routing.request import GENERATING, Api

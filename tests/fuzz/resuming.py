@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from gateway.proxy.resuming.rest import Rest, rest_of
-from gateway.proxy.resuming.said import read_said
-from gateway.proxy.resuming.stitch import UNLIKE, Differs, stitched
-from gateway.proxy.resuming.thoughts import Recalled, recalled_from
-from gateway.spine.bar import Bar
+from gateway.pipeline.resume_blocker import Bar
+from gateway.resume.continuation import Rest, rest_of
+from gateway.resume.delivered import read_said
+from gateway.resume.reasoning import Recalled, recalled_from
+from gateway.resume.splice import UNLIKE, Differs, stitched
 from routing.request import GENERATING
 from tests.fuzz.target import Target, split
 

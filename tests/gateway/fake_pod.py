@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from tests.gateway.warmth.redis_servers import free_port
+from tests.gateway.kv_index.redis_servers import free_port
 
 
 class Pulse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.spine.outcome import Outcome
+from gateway.pipeline.outcome import Outcome
 from routing.ballot import CandidateShown
 from routing.learning import Usage
 from routing.receipt import Attempt

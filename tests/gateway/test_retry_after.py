@@ -6,7 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from gateway.refusals import refusal_headers
+from gateway.pipeline.rejections import refusal_headers
 from routing.refusal import Reason, Refused
 
 

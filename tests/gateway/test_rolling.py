@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from tests.chaos.wire import balanced
+from tests.gateway.kv_index.redis_servers import free_ports
 from tests.gateway.rolls import CLIENTS, Operator, Seat, a_gateway, a_pod, loaded, roll_gateway
-from tests.gateway.warmth.redis_servers import free_ports
 
 
 @pytest.mark.timeout(600)

@@ -18,7 +18,7 @@ from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from tests.gateway.fake_pod import FakePod, fake_pods
 from tests.gateway.running import ANYWHERE, Running, serving, serving_to
-from tests.gateway.test_tls import make_certificate
+from tests.gateway.runtime.test_tls import make_certificate
 
 SLOW = Profile(step_base_s=0.02)
 """An answer of a hundred tokens takes two seconds."""

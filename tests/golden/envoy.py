@@ -11,8 +11,8 @@ from typing import Any
 from h2.exceptions import ProtocolError
 from httptools import HttpParserError, HttpResponseParser
 
-from gateway.extproc.messages_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
-from tests.gateway.extproc.speaking import EXT_PROC, Call, Caller, calling
+from gateway.ext_proc.messages_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
+from tests.gateway.ext_proc.speaking import EXT_PROC, Call, Caller, calling
 from tests.golden.traffic import Asked
 from tests.golden.wires import HOST, pass_time
 

@@ -54,5 +54,5 @@ def stilled(clock: Callable[[], float], seed: int) -> Iterator[dict[str, list[by
             stack.enter_context(patch.object(target, name, stand_in))
         for place in ("simulator.service.uuid4", "simulator.transfer.transfers.uuid4"):
             stack.enter_context(patch(place, lambda: UUID(bytes=chance.randbytes(16), version=4)))
-        stack.enter_context(patch("gateway.records.LineWriter", Written))
+        stack.enter_context(patch("gateway.observe.writers.LineWriter", Written))
         yield Written.all

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from tests.sources import PURE, Source, read_sources
 
-CORE = (*PURE, "gateway")
+CORE = (*PURE, "gateway", "agent")
 """Packages that carry a request or decide about it, and the node agent inside the gateway."""
 
 

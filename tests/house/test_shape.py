@@ -25,9 +25,9 @@ MAX_TRACE = {True: (106, 440, 850), False: (88, 285, 605)}
 """With and without a policy: files, switches and calls of one streamed chat (`make trace-request`)."""
 
 FEATURES = (
-    *("gateway/agent", "gateway/canary", "gateway/extproc", "gateway/ladders", "gateway/pairs", "gateway/roles"),
-    *("gateway/warmth", "gateway/proxy/latest.py", "gateway/proxy/stored.py", "gateway/proxy/resuming"),
-    *("gateway/spine/climbing.py", "cascade"),
+    *("agent", "gateway/canary", "gateway/ext_proc", "gateway/cascades", "gateway/pairs", "gateway/roles"),
+    *("gateway/kv_index", "gateway/http/superseding.py", "gateway/http/stored_responses.py", "gateway/resume"),
+    *("gateway/pipeline/cascading.py", "cascade"),
     *("routing/canary.py", "routing/connectors", "routing/exact.py", "routing/hearing.py", "routing/pairing.py"),
 )
 """Files and packages of features that the traced request does not use."""

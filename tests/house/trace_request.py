@@ -28,7 +28,7 @@ from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from tests.sources import ROOT
 
-CORE = ("routing", "scorers", "tenancy", "cascade", "gateway")
+CORE = ("routing", "scorers", "tenancy", "cascade", "gateway", "agent")
 
 KEY = "sk-trace"
 

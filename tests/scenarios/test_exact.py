@@ -13,12 +13,12 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from gateway.warmth.conversations import read_spoken
-from gateway.warmth.tokens import LocalTokenizer
+from gateway.kv_index.prompts import read_spoken
+from gateway.kv_index.tokenizer import LocalTokenizer
 from routing.request import Api
+from tests.gateway.kv_index.publisher import Publisher
+from tests.gateway.kv_index.tokenizers import make_folder
 from tests.gateway.running import ANYWHERE, Running, serving
-from tests.gateway.warmth.publisher import Publisher
-from tests.gateway.warmth.tokenizers import make_folder
 from tests.routing.kv_model import ModelEngine
 
 BLOCK = 16

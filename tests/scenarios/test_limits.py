@@ -14,8 +14,8 @@ import aiohttp
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
+from tests.gateway.kv_index.redis_servers import redis_server
 from tests.gateway.running import Running, serving
-from tests.gateway.warmth.redis_servers import redis_server
 
 CHAT = "/v1/chat/completions"
 

@@ -13,8 +13,8 @@ from simulator.faults import Fault, FaultKind
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
+from tests.gateway.kv_index.redis_servers import free_ports
 from tests.gateway.running import Running, serving
-from tests.gateway.warmth.redis_servers import free_ports
 
 PODS = 3
 CHAT = "/v1/chat/completions"

@@ -15,7 +15,7 @@ import pytest
 from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.options import Options
 from simulator.pod import SimulatedPod, parse_options
-from tests.gateway.warmth.redis_servers import free_port
+from tests.gateway.kv_index.redis_servers import free_port
 from tests.simulator.asking import LONG, MODEL, PATIENCE_S, PROFILE, Client, chat, running
 
 CHAT = "/v1/chat/completions"

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.recording import RouteRecorder
-from gateway.spine.outcome import Outcome
+from gateway.observe.route_log import RouteRecorder
+from gateway.pipeline.outcome import Outcome
 from routing.blocks import cut_prompt
 from routing.learning import Usage
 from routing.receipt import Attempt

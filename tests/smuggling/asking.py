@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from tests.gateway.proxy.rig import RawClient
+from tests.gateway.http.rig import RawClient
 from tests.smuggling.cases import HIDDEN, UNKNOWN, post
 
 PATIENCE_S = 60.0

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.gateway.proxy.rig import RawClient, a_rig
-from tests.gateway.proxy.scripted import read_head
+from tests.gateway.http.rig import RawClient, a_rig
+from tests.gateway.http.scripted import read_head
 from tests.smuggling.asking import is_not_disturbed
 from tests.smuggling.cases import CASES, HIDDEN, Case, post
 

@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.gateway.warmth import redis_servers
-from tests.gateway.warmth.redis_servers import redis_server
+from tests.gateway.kv_index import redis_servers
+from tests.gateway.kv_index.redis_servers import redis_server
 from tests.vllm.agents import AgentChild, found_on
 from tests.vllm.children import free_port
 from tests.vllm.gateways import Gateway, in_front, read_json, until

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from gateway.discovery.kubernetes.objects import Page, Status
-from gateway.discovery.places import KubernetesPlace
+from gateway.discovery.locations import KubernetesPlace
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

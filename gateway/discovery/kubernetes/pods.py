@@ -16,7 +16,7 @@ from gateway.discovery.kubernetes.objects import (
     Node,
     Pod,
 )
-from gateway.discovery.places import KubernetesPlace
+from gateway.discovery.locations import KubernetesPlace
 from gateway.discovery.source import Found
 from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
 from routing.pods import Standing

@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from gateway.discovery.kubernetes.api import Api, Gone, Lost, Refused
 from gateway.discovery.kubernetes.objects import Event, Meta, Status
-from gateway.guard import restarted
+from gateway.runtime.guard import restarted
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from gateway.discovery.kubernetes.objects import EndpointSlice, InferencePool
 from gateway.discovery.kubernetes.pods import Sight, found_in_slices, read_pod, read_pool, read_slice, selector_of
 from gateway.discovery.kubernetes.reflection import Ground, Kind, Reflection
-from gateway.discovery.places import KubernetesPlace
+from gateway.discovery.locations import KubernetesPlace
 from gateway.discovery.source import Found
 from routing.facts import PodFacts
 

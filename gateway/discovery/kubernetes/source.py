@@ -18,7 +18,7 @@ from gateway.discovery.kubernetes.api import Account, Api
 from gateway.discovery.kubernetes.pods import read_node
 from gateway.discovery.kubernetes.reflection import Ground, Kind, Pace, Reflection, Say
 from gateway.discovery.kubernetes.scopes import Scope, scopes_of
-from gateway.discovery.places import KubernetesPlace
+from gateway.discovery.locations import KubernetesPlace
 from gateway.discovery.source import Found, Tell
 from routing.facts import PodFacts
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.canary.watch import CanaryWatch
-from gateway.spine.carrier import LegEnd
-from gateway.spine.outcome import Outcome
+from gateway.pipeline.attempt import LegEnd
+from gateway.pipeline.outcome import Outcome
 from routing.blocks import Prompt
 from routing.canary import CanaryTerms, Rollout, Stage
 from routing.facts import PodFacts, Role

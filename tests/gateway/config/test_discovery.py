@@ -8,7 +8,7 @@ from gateway.config.file import read_settings
 from gateway.config.show import show_settings
 from gateway.config.sources import gather
 from gateway.config.values import Settings
-from gateway.discovery.places import DnsPlace, KubernetesPlace, RegistryPlace
+from gateway.discovery.locations import DnsPlace, KubernetesPlace, RegistryPlace
 from routing.facts import PodFacts, Role
 from tenancy.document import Invalid
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.listening import Address
-from gateway.config.said import Given
+from gateway.config.parsed import Given
 from gateway.config.secret import Secret
 from gateway.config.sources import WORDS, gather
 from gateway.config.values import Settings

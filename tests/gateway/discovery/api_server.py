@@ -20,7 +20,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.gateway.fake_pod import Pulse
-from tests.gateway.warmth.redis_servers import free_port
+from tests.gateway.kv_index.redis_servers import free_port
 
 Object = dict[str, Any]
 

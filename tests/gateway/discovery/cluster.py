@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.discovery.kubernetes.reflection import Pace
 from gateway.discovery.kubernetes.source import Kubernetes
-from gateway.discovery.places import KubernetesPlace
+from gateway.discovery.locations import KubernetesPlace
 from tests.gateway.discovery.api_server import TOKEN, ApiServer, Object
 from tests.gateway.discovery.following import Heard, following
 

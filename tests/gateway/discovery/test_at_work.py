@@ -16,8 +16,8 @@ from simulator.pod import SimulatedPod
 from tests.gateway.discovery.api_server import TOKEN, ApiServer, api_server
 from tests.gateway.discovery.cluster import PODS, a_pod
 from tests.gateway.discovery.name_server import Zone, name_server
+from tests.gateway.kv_index.redis_servers import Server, redis_server
 from tests.gateway.running import Running, serving
-from tests.gateway.warmth.redis_servers import Server, redis_server
 
 SRV = "_http._tcp.vllm.example"
 

@@ -8,8 +8,8 @@ import dns.rcode
 import pytest
 
 from gateway.discovery.dns_names import DnsNames, Pace
+from gateway.discovery.locations import DnsPlace
 from gateway.discovery.lookup import Hosts, Lookup, Outage
-from gateway.discovery.places import DnsPlace
 from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
 from tests.gateway.discovery.following import Heard, following

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.discovery.kubernetes.api import Account, Refused
-from gateway.discovery.places import KubernetesPlace
+from gateway.discovery.locations import KubernetesPlace
 from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
 from routing.pods import Standing

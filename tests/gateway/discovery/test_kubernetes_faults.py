@@ -14,7 +14,7 @@ from gateway.discovery.kubernetes.api import Account, Api, Lost
 from tests.gateway.discovery.api_server import ApiServer, api_server
 from tests.gateway.discovery.cluster import PODS, QUICK, a_pod, followed
 from tests.gateway.discovery.following import Heard
-from tests.gateway.test_tls import make_certificate
+from tests.gateway.runtime.test_tls import make_certificate
 
 A, B, C = (f"http://10.0.0.{number}:8000" for number in (1, 2, 3))
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.redis_place import parse_redis_url
+from gateway.config.redis_location import parse_redis_url
 from gateway.discovery.record import EngineLoad, Record, Registered, channel, key, write_record
 from gateway.discovery.registry import Pace, Registry
 from tests.gateway.discovery.following import Heard, following
-from tests.gateway.warmth.redis_servers import Server, redis_server
+from tests.gateway.kv_index.redis_servers import Server, redis_server
 
 A, B, C = (f"http://10.0.0.{number}:8000" for number in (1, 2, 3))
 

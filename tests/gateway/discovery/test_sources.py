@@ -7,7 +7,7 @@ import pytest
 from gateway.config.secret import Secret
 from gateway.config.values import Settings
 from gateway.discovery import sources
-from gateway.discovery.places import DnsPlace, KubernetesPlace, Places, RegistryPlace
+from gateway.discovery.locations import DnsPlace, KubernetesPlace, Places, RegistryPlace
 from gateway.discovery.sources import Means, asked_sources, missing_libraries
 from tenancy.document import Invalid
 

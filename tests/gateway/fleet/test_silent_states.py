@@ -10,7 +10,7 @@ from gateway.fleet.watched import WatchedPod
 from gateway.fleet.watcher import FIXES, Rhythm
 from routing.pods import Standing
 from tests.gateway.fake_pod import FakePod, fake_pods
-from tests.gateway.warmth.redis_servers import free_port
+from tests.gateway.kv_index.redis_servers import free_port
 from tests.gateway.watch import Told, static, watching
 
 DEAD = "pod has never been well"

@@ -8,7 +8,7 @@ from gateway.config.models import ModelEntry
 from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
-from gateway.spine.carrier import LegEnd
+from gateway.pipeline.attempt import LegEnd
 from routing.pods import Standing
 from routing.request import Api, Request
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page

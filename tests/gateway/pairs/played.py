@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.ladders.judging import Judge
+from gateway.cascades.judge import Judge
+from gateway.limits.meter import Tab
 from gateway.pairs.pairs import Pairs
-from gateway.quotas.tab import Tab
-from gateway.spine.carrier import Leg, LegEnd, Order, Prefilled
-from gateway.spine.outcome import Outcome
-from gateway.spine.passage import Passage
-from gateway.spine.patience import Patience
+from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
+from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.pipeline import Passage
 from routing.blocks import Prompt
 from routing.facts import PodFacts, Role
 from routing.learning import Usage

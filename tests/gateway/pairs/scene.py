@@ -10,14 +10,14 @@ from typing import Any
 
 import aiohttp
 
-from gateway.limits import Limits, Timeouts
+from gateway.config.port_limits import Limits, Timeouts
+from gateway.http.listener import Front
 from gateway.pairs.bootstrap import Bootstraps
 from gateway.pairs.pairs import Pairs
-from gateway.proxy.client.front import Front
-from gateway.spine.carrier import LegEnd
-from gateway.spine.outcome import Outcome
-from gateway.spine.passage import Passage
-from gateway.spine.patience import Patience
+from gateway.pipeline.attempt import LegEnd
+from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.pipeline import Passage
 from routing.cost import CostBook, Prior
 from routing.facts import PodFacts, Role
 from routing.pods import EngineShape, Pod, Standing
@@ -27,7 +27,7 @@ from scorers.registry import routings
 from simulator.pod import SimulatedPod
 from simulator.transfer.wiring import KvRole, Wiring
 from tenancy.tenants import NOBODY
-from tests.gateway.proxy.scripted import PATIENCE_S, until
+from tests.gateway.http.scripted import PATIENCE_S, until
 from tests.simulator.asking import LONG, MODEL, Client, chat, running
 
 CHAT = "/v1/chat/completions"

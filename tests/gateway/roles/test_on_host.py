@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.roles.at_work import LEASE_S, RolesAtWork
 from gateway.roles.keeper import RoleKeeper
 from gateway.roles.on_host import RolesOnHost
+from gateway.roles.setup import LEASE_S, RolesAtWork
 from routing.facts import Role
 from routing.roles import Change
 from tests.gateway.roles.test_keeper import TERMS, router_of

@@ -1,0 +1,119 @@
+"""The life of an agent: open what it needs, look and beat, and leave in order when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable
+from importlib.metadata import version
+from random import SystemRandom
+
+import aiohttp
+
+from agent.agent import Agent, Plan
+from agent.command_line import bracketed
+from agent.gpus import look_for_gpus
+from agent.heartbeat import Heart, Rhythm
+from agent.listeners import command_behind
+from agent.place import look_for_nics
+from agent.server import Asker, Spot
+from agent.settings import AgentSettings
+from gateway.config.listening import Address
+
+Say = Callable[..., None]
+
+
+async def run_agent(settings: AgentSettings, say: Say) -> None:
+    """Run until a signal ends it."""
+    draw = SystemRandom()
+    connector = aiohttp.TCPConnector(limit=64, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:
+        key = settings.pod_api_key
+        asker = Asker(session, command_behind, key.value if key else None)
+        plan = await asyncio.to_thread(make_plan, settings, say)
+        agent = Agent(plan, asker, say, asyncio.get_running_loop().time, life=draw.getrandbits(32))
+        heart = Heart(settings.redis, plan.name, agent.record, plan.rhythm, say, draw.random)
+        agent.changed, agent.loads_came = heart.beat_now, heart.tell_load
+        async with taking_loads(settings.loads, agent, say), taking_stops() as stops:
+            say("info", "agent started", version=version("hearth-gateway"), agent=plan.name, redis=str(settings.redis))
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(agent.run(), name="look"), group.create_task(heart.run(), name="beat")]
+                await stops.told.wait()
+                await leave(settings, agent, stops, say)
+                for task in tasks:
+                    task.cancel()
+            if settings.leaves:
+                await heart.leave()
+        say("info", "agent stopped", beats=heart.beats, strange_datagrams=agent.loads.strange)
+
+
+def make_plan(settings: AgentSettings, say: Say) -> Plan:
+    """What is looked for, and what this machine is. Asks drivers, which may take seconds."""
+    gpus = look_for_gpus()
+    say("info", gpus.words)
+    host = bracketed(settings.address)
+    return Plan(
+        settings.name,
+        given=tuple(Spot(url, url) for url in settings.pods),
+        probed=tuple(Spot(f"http://127.0.0.1:{port}", f"http://{host}:{port}") for port in settings.ports),
+        machine={**gpus.told, **look_for_nics()},
+        said=settings.said,
+        rhythm=Rhythm(settings.ttl_s),
+        look_s=settings.look_s,
+    )
+
+
+async def leave(settings: AgentSettings, agent: Agent, stops: Stops, say: Say) -> None:
+    """Draining first: gateways give these pods nothing new, and what they have may finish."""
+    if not settings.leaves or not settings.drain_s:
+        return
+    say("info", "draining", grace_s=settings.drain_s)
+    agent.drain()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(settings.drain_s):
+            await stops.again.wait()
+
+
+class Stops:
+    """The first signal says stop, the second at once."""
+
+    def __init__(self) -> None:
+        self.told, self.again = asyncio.Event(), asyncio.Event()
+
+    def take(self) -> None:
+        (self.again if self.told.is_set() else self.told).set()
+
+
+@contextlib.asynccontextmanager
+async def taking_stops() -> AsyncIterator[Stops]:
+    """SIGTERM and SIGINT."""
+    loop, stops = asyncio.get_running_loop(), Stops()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, stops.take)
+    try:
+        yield stops
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+@contextlib.asynccontextmanager
+async def taking_loads(where: Address | None, agent: Agent, say: Say) -> AsyncIterator[None]:
+    """Engines may tell their load. Where another agent has the port, it does, and we go on without."""
+    if where is None:
+        yield
+        return
+    try:
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: agent.loads, (where.host, where.port)
+        )
+    except OSError as error:
+        say("warning", "no loads are taken", loads=str(where), why=error.strerror or str(error))
+        yield
+        return
+    try:
+        yield
+    finally:
+        transport.close()

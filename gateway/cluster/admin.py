@@ -1,0 +1,129 @@
+"""The admin port of a supervisor: asks or tells all workers, and answers as one gateway would."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from gateway.cluster.child import Answer
+from gateway.cluster.processes import Team
+from gateway.cluster.views import merge_drained, merge_fleets, merge_receipts
+from gateway.config.secret import Secret
+from gateway.config.show import show_settings
+from gateway.limits.view import merge_accounts
+from gateway.observe.admin import guards
+from gateway.runtime.ports import answer_json
+
+USUALLY_SHOWN = 20
+
+MOST_ACCOUNTS = 100
+
+Reload = Callable[[], Awaitable[dict[str, object]]]
+
+
+class TeamAdmin:
+    """What the admin port does, with a team behind it."""
+
+    def __init__(self, team: Team, reload: Reload) -> None:
+        self._team = team
+        self._reload = reload
+
+    def app(self, token: Secret | None) -> web.Application:
+        """The application of the admin port: the paths of `gateway/observe/admin.py`."""
+        app = web.Application(middlewares=guards(token))
+        app.add_routes(
+            [
+                web.get("/receipts", self._receipts),
+                web.get("/receipts/{id}", self._receipt),
+                web.get("/fleet", self._fleet),
+                web.post("/pods/drain", self._drain),
+                web.post("/pods/undrain", self._drain),
+                web.post("/reload", self._take_reload),
+                web.get("/config", self._config),
+                web.get("/limits", self._limits),
+                web.get("/ladders", self._ladders),
+            ]
+        )
+        return app
+
+    async def _receipts(self, request: web.Request) -> web.Response:
+        answers = await self._ask(request)
+        if refused := _refusal(answers):
+            return refused
+        limit = int(request.query.get("limit", USUALLY_SHOWN))  # the workers have checked it
+        lists = {worker: _json(answer)["receipts"] for worker, answer in answers.items()}
+        return answer_json({"receipts": merge_receipts(lists, limit)})
+
+    async def _receipt(self, request: web.Request) -> web.Response:
+        answers = await self._ask(request)
+        for worker, answer in answers.items():
+            if answer.status == 200:
+                return answer_json({**_json(answer), "worker": worker})
+        return _refusal(answers) or _nobody()
+
+    async def _fleet(self, _: web.Request) -> web.Response:
+        """Also where no worker answers: then who is missing is what an operator wants to see."""
+        answers = await self._team.ask("/admin/fleet")
+        fleets = {name: _json(answer) for name, answer in answers.items() if answer.status == 200}
+        children = [
+            {"name": seat.name, "pid": seat.child.pid if seat.child else None, "restarts": seat.restarts}
+            for seat in self._team.seats
+        ]
+        return answer_json({**merge_fleets(fleets), "processes": children})
+
+    async def _limits(self, request: web.Request) -> web.Response:
+        answers = await self._ask(request)
+        if refused := _refusal(answers):
+            return refused
+        lists = [_json(answer)["accounts"] for answer in answers.values()]
+        return answer_json({"accounts": merge_accounts(lists, int(request.query.get("limit", MOST_ACCOUNTS)))})
+
+    async def _ladders(self, request: web.Request) -> web.Response:
+        """Of each worker: what shadows and judged answers have shown is known to the worker that served them."""
+        answers = await self._ask(request)
+        if refused := _refusal(answers):
+            return refused
+        lists = {worker: _json(answer)["ladders"] for worker, answer in answers.items()}
+        return answer_json({"ladders": [{**each, "worker": worker} for worker in lists for each in lists[worker]]})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        answers = await self._ask(request)
+        done = [_json(answer) for answer in answers.values() if answer.status == 200]
+        for told in done[:1]:
+            self._team.take_drained(told["pod"], is_drained=request.path == "/pods/drain")
+        return answer_json(merge_drained(done)) if done else _refusal(answers) or _nobody()
+
+    async def _take_reload(self, _: web.Request) -> web.Response:
+        told = await self._reload()
+        return answer_json(told, 200 if not told.get("faults") else 422)
+
+    async def _config(self, _: web.Request) -> web.Response:
+        return answer_json(show_settings(self._team.fresh.settings))
+
+    async def _ask(self, request: web.Request) -> dict[str, Answer]:
+        """The same question to all workers."""
+        body = await request.read() if request.body_exists else None
+        answers = await self._team.ask(f"/admin{request.path_qs}", method=request.method, body=body)
+        if not answers:
+            raise web.HTTPServiceUnavailable(text="no worker answers")
+        return answers
+
+
+def _json(answer: Answer) -> Any:
+    return msgspec.json.decode(answer.body)
+
+
+def _passed_on(answer: Answer) -> web.Response:
+    return web.Response(status=answer.status, body=answer.body, content_type="application/json")
+
+
+def _refusal(answers: dict[str, Answer]) -> web.Response | None:
+    """What the first worker that refused said: they all know the same rules."""
+    return next((_passed_on(answer) for answer in answers.values() if answer.status != 200), None)
+
+
+def _nobody() -> web.Response:
+    return answer_json({"error": "no worker answers"}, 503)

@@ -1,0 +1,171 @@
+"""The life of a supervisor: reserve the port, have a team at work on it, pass on what signals and operators want.
+
+Nothing is done here per request, and no traffic passes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gateway.cluster.admin import TeamAdmin
+from gateway.cluster.child import CannotStart
+from gateway.cluster.metrics import Counts, team_metrics_app
+from gateway.cluster.processes import Team
+from gateway.config.extproc import ExtProc
+from gateway.config.values import Settings
+from gateway.identity.load import load_policy
+from gateway.identity.policy_watch import watch_policy
+from gateway.observe.log import EventLog
+from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.reload import Fresh, Reread, in_force, needs_restart, read_anew
+from gateway.runtime.line_writer import STDOUT, LineWriter
+from gateway.runtime.ports import addresses_of, bindings_of, open_port, reserve_port
+from gateway.serving import Signals, bridged, caught, taking_signals, warn_of_idle_settings
+from tenancy.document import Invalid
+from tenancy.policy import Policy
+
+LONGEST_FOLDER = 70
+"""Bytes of the run folder's path: a unix socket's must stay below 108."""
+
+
+async def supervise(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
+    """Run a team until a signal ends it. Raises `Invalid`, `CannotListen` and `CannotStart` before it has begun."""
+    fresh = Fresh(settings, load_policy(settings, variables))
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(_run_folder())
+        writer = LineWriter(STDOUT, lock=folder / "stdout.lock")
+        stack.callback(writer.close)
+        say = EventLog(writer, settings.log_level)
+        stack.enter_context(bridged(say))
+        stack.enter_context(caught(CallbackErrors(say)))
+        traffic = await reserve_port("listen", settings.listen)
+        reserved = [*traffic, *await _reserved_for_envoys(settings.extproc)]
+        for held in reserved:
+            stack.callback(held.close)
+        counts = Counts()
+        team = Team(fresh, folder, bindings_of(traffic), say=say, began=counts.join, ended=counts.leave)
+        reloader = TeamReloader(team, reread, variables, say)
+        signals = stack.enter_context(taking_signals(reloader.reload))
+        listening = {"traffic": addresses_of(traffic)}
+        if settings.extproc is not None:
+            listening |= settings.extproc.addresses(settings.processes)
+        apps = (
+            ("metrics", settings.metrics, team_metrics_app(team, counts, signals.stop.is_set)),
+            ("admin", settings.admin, TeamAdmin(team, reloader.reload).app(settings.admin_token)),
+        )
+        for name, where, app in apps:
+            if where is not None:
+                runner, listening[name] = await open_port(name, app, where)
+                stack.push_async_callback(runner.cleanup)
+        await stack.enter_async_context(team.kept())
+        await stack.enter_async_context(_beside(reloader.watch, signals))
+        if await _begun(team, signals):
+            say("info", "listening", version=version("hearth-gateway"), **listening, processes=settings.processes)
+            warn_of_idle_settings(settings, say)
+            await signals.stop.wait()
+        for held in reserved:
+            held.close()  # who comes after us need not wait until all have ended
+        times = team.fresh.settings.timeouts
+        say("info", "draining", grace_s=times.drain_s, lame_duck_s=times.lame_duck_s)
+        await team.leave(signals.cut, times.lame_duck_s + times.drain_s)
+        say("info", "stopped")
+
+
+async def _reserved_for_envoys(words: ExtProc | None) -> list[socket.socket]:
+    """The ports that workers share, so that nobody else does."""
+    if words is None or not words.shares_port:
+        return []
+    ports = [("extproc", words.listen), *([("extproc.health", words.health)] if words.health else [])]
+    return [held for name, where in ports for held in await reserve_port(name, where)]
+
+
+class TeamReloader:
+    """Reloads a team: read and checked once, here, then put in force by every child."""
+
+    def __init__(self, team: Team, reread: Reread, variables: Mapping[str, str], say: EventLog) -> None:
+        self._team = team
+        self._reread = reread
+        self._variables = variables
+        self._say = say
+        self._turn = asyncio.Lock()
+
+    async def reload(self) -> dict[str, object]:
+        """What became of it, as JSON values."""
+        async with self._turn:
+            self._team.reopen_logs()
+            old = self._team.fresh.settings
+            try:
+                fresh = read_anew(old, self._reread, self._variables)
+            except Invalid as invalid:
+                faults = [str(fault) for fault in invalid.faults]
+                self._say("error", "reload refused, the old settings stay", faults=faults)
+                return {"reloaded": False, "faults": faults}
+            self._say.level = fresh.settings.log_level
+            # Children that are replaced later must run as those beside them do.
+            found = await self._team.renew(replace(fresh, settings=in_force(old, fresh.settings)))
+            if faults := [f"{name}: {fault}" for name, held in found.items() for fault in held]:
+                self._say("error", "reloaded, but not by all", faults=faults)
+                return {"reloaded": False, "faults": faults}
+            restart = needs_restart(old, fresh.settings)
+            self._say("info", "reloaded", needs_restart=restart, processes=sorted(found))
+            return {"reloaded": True, "needs_restart": restart, "processes": sorted(found)}
+
+    async def watch(self) -> None:
+        """Have all take up a policy that has changed, until cancelled."""
+        team = self._team
+
+        async def renew(policy: Policy | None) -> list[str]:
+            async with self._turn:
+                found = await team.renew(Fresh(team.fresh.settings, policy))
+            return [f"{name}: {fault}" for name, held in found.items() for fault in held]
+
+        await watch_policy(
+            lambda: team.fresh.settings, lambda: team.fresh.policy, renew, self._variables, say=self._say
+        )
+
+
+@asynccontextmanager
+async def _beside(run: Callable[[], Coroutine[Any, Any, None]], signals: Signals) -> AsyncIterator[None]:
+    """What runs beside the team. Should it ever end by itself, all stop: an old policy must not go on unnoticed."""
+    task = asyncio.create_task(run(), name="watch policy")
+    task.add_done_callback(lambda _: signals.stop.set())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@contextmanager
+def _run_folder() -> Iterator[Path]:
+    """A folder for sockets and locks that nobody else may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="hearth-"))
+    try:
+        if len(str(folder)) > LONGEST_FOLDER:
+            raise CannotStart((f"{folder} is too long a path for sockets: set TMPDIR to a shorter one",))
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _begun(team: Team, signals: Signals) -> bool:
+    """Whether the team is at work, and nobody has said stop before. Raises `CannotStart`."""
+    begun = asyncio.create_task(team.begun(), name="begin")
+    stop = asyncio.create_task(signals.stop.wait(), name="stop")
+    await asyncio.wait((begun, stop), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if begun.done():
+        begun.result()
+        return True
+    begun.cancel()
+    return False

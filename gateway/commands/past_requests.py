@@ -1,0 +1,51 @@
+"""Requests that were, from a usage log or the request lines of a log: what a policy can be tried on."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gateway.pipeline.outcome import CLIENT_GONE_STATUS
+from tenancy.document import Wrong
+from tenancy.telling.trial import Past
+
+REFUSED = 400
+"""The least status of a rejected request."""
+
+
+def read_past(path: Path) -> list[Past]:
+    """In order of time. Lines that are no requests are skipped. Raises `Wrong` where there is none, `OSError`."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        found = [past for line in lines if (past := _past(line)) is not None]
+    if not found:
+        raise Wrong(f"{path} holds no request: it must be a usage log, or the log of a gateway, as JSON lines")
+    return sorted(found, key=lambda past: past.at_s)
+
+
+def _past(line: str) -> Past | None:
+    try:
+        told: dict[str, Any] = json.loads(line)
+        if "tenant" not in told or told.get("message", "request") != "request":
+            return None
+        # A record is written when a request ends.
+        duration_s = float(told.get("duration_ms") or 0.0) / 1000
+        tokens, status = told.get("input_tokens"), int(told.get("status") or 0)
+        return Past(
+            at_s=datetime.fromisoformat(told["timestamp"]).timestamp() - duration_s,
+            tenant=told["tenant"],
+            model=str(told["model"]),
+            user=told.get("user"),
+            group=told.get("group"),
+            input_tokens=int(tokens or 0),
+            cached_tokens=int(told.get("cached_tokens") or 0),
+            output_tokens=int(told.get("output_tokens") or 0),
+            duration_s=duration_s,
+            was_refused=tokens is None and REFUSED <= status != CLIENT_GONE_STATUS,
+            is_whole=told.get("stream") is False,
+            prompt_bytes=int(told.get("prompt_bytes") or 0),
+            max_tokens=None if (most := told.get("max_tokens")) is None else int(most),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None

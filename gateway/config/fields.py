@@ -1,0 +1,133 @@
+"""Parsers of single words of the configuration: addresses, URLs, networks, files. Each raises `Wrong`."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from gateway.config.listening import Address
+from gateway.config.redis_location import parse_redis_url
+from gateway.config.secret import Secret
+from tenancy.document import Wrong, one_of, text, whole
+
+NOT_SUPPORTED = "not supported by this version"
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+MOST_PROCESSES = 256
+
+
+def address(value: object) -> Address:
+    """`HOST:PORT`, with brackets around an IPv6 host."""
+    words = text(value)
+    host, colon, port = words.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not colon or not host:
+        raise Wrong(f"must be HOST:PORT, not `{words}`")
+    if ":" in host and not words.startswith("["):
+        raise Wrong(f"an IPv6 host stands in brackets: [{host}]:{port}")
+    if not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
+        raise Wrong(f"`{port}` is no port (0 to 65535; 0 lets the system choose)")
+    return Address(host, int(port))
+
+
+def address_or_off(value: object) -> Address | None:
+    """The same, or `off`, which YAML 1.1 reads as false."""
+    return None if value is False or value == "off" else address(value)
+
+
+def processes(value: object) -> int:
+    """How many of us there shall be."""
+    found = whole(value)
+    if not 1 <= found <= MOST_PROCESSES:
+        raise Wrong(f"must be from 1 to {MOST_PROCESSES}, not {found}")
+    return found
+
+
+def pod_url(value: object) -> str:
+    """`http://HOST:PORT`, as one pod is told from another."""
+    words = text(value)
+    parts = _url(words, ("http", "https"))
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise Wrong(f"a pod is a scheme, a host and a port, without a path: `{words}`")
+    if parts.username is not None or parts.password is not None:
+        raise Wrong("a pod's key belongs into pod_api_key, not into its URL")
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def goes_by_priority(value: object) -> bool:
+    """VLLM's `--scheduling-policy`."""
+    return one_of(("fcfs", "priority"))(value) == "priority"
+
+
+def redis_url(value: object) -> Secret:
+    """One server, sentinels or a cluster, as `redis_place.py` says; secret, as it may hold a password."""
+    words = text(value)
+    try:
+        parse_redis_url(words)
+    except ValueError as error:
+        raise Wrong(str(error)) from None
+    return Secret(words)
+
+
+def _url(words: str, schemes: tuple[str, ...]) -> SplitResult:
+    shown = f": `{words}`"
+    try:
+        parts = urlsplit(words)
+        port = parts.port
+    except ValueError:
+        raise Wrong(f"is no URL{shown}") from None
+    if parts.scheme not in schemes or not parts.hostname or port == 0 or any(char <= " " for char in words):
+        raise Wrong(f"must be a URL beginning with {' or '.join(f'{scheme}://' for scheme in schemes)}{shown}")
+    return parts
+
+
+def network(value: object) -> IPv4Network | IPv6Network:
+    """`10.0.0.0/8`, or one address."""
+    try:
+        return ip_network(text(value))
+    except ValueError as error:
+        if isinstance(error, Wrong):
+            raise
+        raise Wrong(f"is no network: {error}") from None
+
+
+def secret(value: object) -> Secret:
+    """A secret given in place. One line of printable characters: it travels in a header."""
+    words = text(value).strip()
+    if not words or not words.isascii() or not words.isprintable():
+        raise Wrong("must be one line of printable ASCII")
+    return Secret(words)
+
+
+def secret_file(value: object) -> Secret:
+    """A secret given as the file that holds it."""
+    path = file(value)
+    try:
+        return secret(path.read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise Wrong(f"cannot be read: {_why(error)}") from None
+
+
+def file(value: object) -> Path:
+    """A file that is there."""
+    path = Path(text(value))
+    if not path.is_file():
+        raise Wrong(f"there is no file `{path}`")
+    return path
+
+
+def place(value: object) -> Path:
+    """A file that may come into being; its folder is there."""
+    path = Path(text(value))
+    if path.is_dir() or not path.parent.is_dir():
+        raise Wrong(f"`{path}` is no place for a file")
+    return path
+
+
+def _why(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8 text"

@@ -1,0 +1,145 @@
+"""The port that Envoy talks to: its connections, what is served under which path, and how it empties itself."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.ext_proc.http2.bounds import Bounds
+from gateway.ext_proc.http2.connection import Connection
+from gateway.ext_proc.http2.handler import Guard, Guest, Serve
+from gateway.http.client_request import Budget
+from gateway.http.timeout_sweeper import Patrol
+from gateway.runtime.closing import close_door
+
+MOST_CONNECTIONS = 1024
+"""Envoys open one for each of their worker threads."""
+
+EMPTYING_S = 2.0
+
+
+@dataclass(slots=True)
+class Crowd:
+    """How much work is under way, all connections together."""
+
+    most: int
+    now: int = 0
+
+
+class Port:
+    """One per listener."""
+
+    def __init__(
+        self,
+        services: Mapping[bytes, Serve],
+        budget: Budget,
+        crowd: Crowd,
+        bounds: Bounds,
+        *,
+        guard: Guard | None = None,
+        on_parted: Callable[[Guest], object] = lambda _: None,
+    ) -> None:
+        """`budget` bounds bytes of messages that have not come whole; `crowd` counts work that streams have begun;
+        `guard` decides which requests are served; `on_parted` is told of each connection that is over.
+        """
+        self.bounds = bounds
+        self.guard = guard
+        self._services = services
+        self._budget = budget
+        self._crowd = crowd
+        self._on_parted = on_parted
+        self._patrol = Patrol(bounds.preface_s, bounds.silence_s)
+        self._left = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._tls: ssl.SSLContext | None = None
+        self._is_closed = False
+        self.connections: set[Guest] = set()
+        self.is_leaving = False
+        """No more streams are wanted; a connection that was on its way is told so as soon as it is there."""
+
+    def __repr__(self) -> str:
+        return f"<Port with {len(self.connections)} connections, {self.open_streams} streams>"
+
+    @property
+    def open_streams(self) -> int:
+        return sum(len(connection.streams) for connection in self.connections)
+
+    async def listen(self, *, tls: ssl.SSLContext | None = None, **where: Any) -> asyncio.Server:
+        """Let Envoys in. `where`: as `loop.create_server` takes it. Raises `OSError`."""
+        self._tls = tls
+        server = await asyncio.get_running_loop().create_server(
+            self.protocol, **where, ssl=tls, ssl_handshake_timeout=self.bounds.preface_s if tls else None
+        )
+        self._servers.append(server)
+        return server
+
+    def protocol(self) -> asyncio.Protocol:
+        """A protocol for one connection."""
+        return Connection(self)
+
+    async def leave(self) -> None:
+        """Let nobody in but those who have knocked, and ask all for no more streams.
+
+        In this order: who hears that no more are wanted connects anew at once, and must not find us again.
+        """
+        await close_door(self._servers, self.protocol, self._tls)
+        self.is_leaving = True
+        for connection in tuple(self.connections):
+            connection.say_goodbye()
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait for the streams that are open, then cut what is left."""
+        await self.wait_until_empty(grace_s)
+        for connection in tuple(self.connections):
+            connection.close()
+        await self.wait_until_empty(EMPTYING_S)
+        self.close()
+
+    def close(self) -> None:
+        """Close everything at once."""
+        self.is_leaving = self._is_closed = True
+        for server in self._servers:
+            server.close()
+        for connection in tuple(self.connections):
+            connection.transport.abort()
+        self._patrol.stop()
+
+    async def wait_until_empty(self, limit_s: float) -> None:
+        """Until nobody is connected, or so long."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while self.connections:
+                    self._left.clear()
+                    await self._left.wait()
+        except TimeoutError:
+            pass
+
+    # -- what a connection asks for --------------------------------------------------------------------------------
+
+    def admit(self, guest: Guest) -> bool:
+        if len(self.connections) >= MOST_CONNECTIONS or self._is_closed:
+            return False
+        self.connections.add(guest)
+        self._patrol.watch(guest)
+        return True
+
+    def forget(self, guest: Guest) -> None:
+        self.connections.discard(guest)
+        self._patrol.leave(guest)
+        self._on_parted(guest)
+        self._left.set()
+
+    def service(self, path: bytes) -> Serve | None:
+        return self._services.get(path)
+
+    def has_room(self) -> bool:
+        return self._crowd.now < self._crowd.most
+
+    def take_room(self, count: int) -> bool:
+        return self._budget.take(count)
+
+    def give_room(self, count: int) -> None:
+        self._budget.give(count)

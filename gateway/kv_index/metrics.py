@@ -1,0 +1,75 @@
+"""Shows to Prometheus what the warmth process follows, and how well it knows what engines hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.kv_index.feed import Feed
+from gateway.kv_index.lookup_client import by_why
+from gateway.kv_index.lookup_service import Sights
+from routing.followed import Followed
+
+Family = CounterMetricFamily | GaugeMetricFamily
+
+FEED_COUNTERS: tuple[tuple[str, str, Callable[[Feed], float]], ...] = (
+    ("hearth_kv_event_batches", "Batches of KV events taken.", lambda feed: feed.count.batches),
+    ("hearth_kv_events", "KV events taken.", lambda feed: feed.count.events),
+    ("hearth_kv_event_gaps", "Batches that did not follow the one before.", lambda feed: feed.count.gaps),
+    ("hearth_kv_event_gaps_unhealed", "Gaps that no replay could mend.", lambda feed: feed.count.unhealed),
+    ("hearth_kv_event_restarts", "Times an engine began to count anew.", lambda feed: feed.count.restarts),
+    (
+        "hearth_kv_events_unread",
+        "Messages that could not be read, and events of unknown kinds.",
+        lambda feed: feed.count.malformed + feed.unread,
+    ),
+)
+
+ENGINE_COUNTERS: tuple[tuple[str, str, Callable[[Followed], float]], ...] = (
+    ("hearth_kv_blocks_orphaned", "Blocks told before their parents.", lambda one: one.count.orphaned),
+    ("hearth_kv_blocks_given_up", "Blocks that could not be placed.", lambda one: one.count.given_up),
+)
+
+
+class ExactExposition(Collector):
+    """The warmth process's own figures."""
+
+    def __init__(self, sights: Sights) -> None:
+        self._sights = sights
+
+    def collect(self) -> Iterator[Family]:
+        """All families of this moment."""
+        feeds, engines = self._sights.followers.feeds, self._sights.index.engines
+        for name, words, feed_count in FEED_COUNTERS:
+            counter = CounterMetricFamily(name, words, labels=("engine",))
+            for engine, feed in feeds.items():
+                counter.add_metric((engine,), feed_count(feed))
+            yield counter
+        for name, words, engine_count in ENGINE_COUNTERS:
+            counter = CounterMetricFamily(name, words, labels=("engine",))
+            for engine, followed in engines.items():
+                counter.add_metric((engine,), engine_count(followed))
+            yield counter
+        yield from self._gauges(feeds, engines)
+        yield by_why("hearth_prompts_unseen", "Prompts that could not be seen, by why.", self._sights.unseen)
+
+    def _gauges(self, feeds: Mapping[str, Feed], engines: Mapping[str, Followed]) -> Iterator[Family]:
+        exact = GaugeMetricFamily(
+            "hearth_engine_exact", "1 where KV events decide, 0 where the shadow cache does.", labels=("engine",)
+        )
+        error = GaugeMetricFamily(
+            "hearth_engine_warmth_error",
+            "Share of warm tokens that events foretold wrongly lately.",
+            labels=("engine",),
+        )
+        blocks = GaugeMetricFamily("hearth_engine_kv_blocks", "Blocks the engine is known to hold.", labels=("engine",))
+        for engine, feed in feeds.items():
+            exact.add_metric((engine,), float(feed.trust.is_exact))
+            error.add_metric((engine,), feed.trust.error)
+            blocks.add_metric((engine,), len(engines[engine]) if engine in engines else 0)
+        yield from (exact, error, blocks)
+        yield GaugeMetricFamily(
+            "hearth_exact_index_blocks", "Different blocks in the exact index.", value=len(self._sights.index)
+        )

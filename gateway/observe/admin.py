@@ -1,0 +1,205 @@
+"""The admin port: receipts, fleet, drain, reload, settings. JSON, for operators; a token beyond loopback.
+
+Shows and triggers; what it triggers is done by others.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from gateway.cascades.cascades import Ladders
+from gateway.cascades.view import show_ladders
+from gateway.cluster.peer_load import ByEngine, own_load
+from gateway.config.fields import pod_url
+from gateway.config.listening import Address
+from gateway.config.secret import Secret
+from gateway.fleet.view import show_fleet
+from gateway.fleet.watcher import Watcher
+from gateway.limits.accounts import Quotas
+from gateway.limits.view import show_accounts
+from gateway.observe.receipts import Receipts, Wanted
+from gateway.runtime.ports import answer_json, reads_bodies
+from routing.router import Router
+from tenancy.document import Wrong
+
+MOST_SHOWN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """What the admin port looks at and can set going."""
+
+    receipts: Receipts
+    router: Router
+    watcher: Watcher
+    settings: Callable[[], dict[str, object]]
+    reload: Callable[[], Awaitable[dict[str, object]]]
+    clock: Callable[[], float]
+    token: Secret | None = None
+    theirs: Callable[[], ByEngine] = dict
+    """What others have on our engines."""
+    quotas: Quotas | None = None
+    ladders: Ladders | None = None
+
+
+class _Named(msgspec.Struct, forbid_unknown_fields=True):
+    pod: str
+
+
+def admin_app(admin: Admin) -> web.Application:
+    """The application of the admin port."""
+    app = web.Application(middlewares=guards(admin.token))
+    app.add_routes(
+        [
+            web.get("/receipts", _bound(admin, _receipts)),
+            web.get("/receipts/{id}", _bound(admin, _receipt)),
+            web.get("/fleet", _bound(admin, _fleet)),
+            web.post("/pods/drain", _bound(admin, _drain)),
+            web.post("/pods/undrain", _bound(admin, _undrain)),
+            web.post("/reload", _bound(admin, _reload)),
+            web.get("/config", _bound(admin, _config)),
+            web.get("/limits", _bound(admin, _limits)),
+            web.get("/ladders", _bound(admin, _ladders)),
+        ]
+    )
+    return app
+
+
+def guards(token: Secret | None) -> list[Middleware]:
+    """What stands before every admin application: answers are JSON, and not everybody gets one."""
+    return [_errors_as_json, _guard(token) if token else _only_by_hand, reads_bodies]
+
+
+Answer = Callable[[Admin, web.Request], Awaitable[web.Response]]
+
+
+def _bound(admin: Admin, answer: Answer) -> Handler:
+    async def bound(request: web.Request) -> web.StreamResponse:
+        return await answer(admin, request)
+
+    return bound
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        headers = {
+            name: value for name, value in error.headers.items() if name.lower() in ("allow", "www-authenticate")
+        }
+        answer = answer_json({"error": error.text or error.reason}, error.status)
+        answer.headers.update(headers)
+        return answer
+
+
+@web.middleware
+async def _only_by_hand(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Without a token only who is on this machine may ask, and a web page in a browser there is somebody else."""
+    try:
+        host = request.url.host or ""
+    except ValueError:
+        raise web.HTTPBadRequest(text="the Host header is not an address") from None
+    if "origin" in request.headers or not Address(host, 0).is_loopback:
+        raise web.HTTPForbidden(text="not for web pages; ask by the loopback address")
+    return await handler(request)
+
+
+def _guard(token: Secret) -> Middleware:
+    wanted = token.value.encode()
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        is_right = hmac.compare_digest(shown.strip().encode("utf-8", "surrogateescape"), wanted)
+        if scheme.lower() != "bearer" or not is_right:
+            raise web.HTTPUnauthorized(text="the admin token is wanted", headers={"www-authenticate": "Bearer"})
+        return await handler(request)
+
+    return guarded
+
+
+async def _receipts(admin: Admin, request: web.Request) -> web.Response:
+    query = request.query
+    if unknown := set(query) - {"model", "tenant", "session", "pod", "status", "limit"}:
+        raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
+    wanted = Wanted(
+        model=query.get("model"),
+        tenant=query.get("tenant"),
+        session=query.get("session"),
+        pod=query.get("pod"),
+        status=_whole(query.get("status"), "status"),
+    )
+    limit = _whole(query.get("limit"), "limit")
+    limit = 20 if limit is None else min(limit, MOST_SHOWN)
+    shown = [receipt for receipt, _ in zip(admin.receipts.latest(wanted), range(limit), strict=False)]
+    return answer_json({"receipts": shown})
+
+
+async def _receipt(admin: Admin, request: web.Request) -> web.Response:
+    receipt = admin.receipts.find(request.match_info["id"])
+    if receipt is None:
+        raise web.HTTPNotFound(text=f"no receipt of that id among the last {len(admin.receipts)}")
+    return answer_json(receipt)
+
+
+async def _fleet(admin: Admin, _: web.Request) -> web.Response:
+    watcher = admin.watcher
+    return answer_json(show_fleet(admin.router, watcher.pods, admin.clock(), admin.theirs(), watcher.census))
+
+
+async def _drain(admin: Admin, request: web.Request) -> web.Response:
+    return await _set_drained(admin, request, drained=True)
+
+
+async def _undrain(admin: Admin, request: web.Request) -> web.Response:
+    return await _set_drained(admin, request, drained=False)
+
+
+async def _set_drained(admin: Admin, request: web.Request, *, drained: bool) -> web.Response:
+    try:
+        url = pod_url(msgspec.json.decode(await request.read(), type=_Named).pod)
+    except (msgspec.MsgspecError, UnicodeDecodeError, Wrong) as error:
+        raise web.HTTPBadRequest(text=f'wanted {{"pod": "http://HOST:PORT"}}: {error}') from None
+    if not admin.watcher.drain(url, drained=drained):
+        raise web.HTTPNotFound(text=f"no pod {url}")
+    known = admin.router.fleet.pod(url)
+    theirs, ledger = admin.theirs(), admin.router.ledger
+    running = sum(own_load(ledger, engine.slot, theirs).running for engine in known.engines) if known else 0
+    return answer_json({"pod": url, "standing": known.standing if known else None, "running": running})
+
+
+async def _limits(admin: Admin, request: web.Request) -> web.Response:
+    if unknown := set(request.query) - {"tenant", "limit"}:
+        raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
+    most = _whole(request.query.get("limit"), "limit")
+    most = 100 if most is None else min(most, MOST_SHOWN)
+    quotas = admin.quotas
+    return answer_json({"accounts": show_accounts(quotas, request.query.get("tenant"), most) if quotas else []})
+
+
+async def _ladders(admin: Admin, _: web.Request) -> web.Response:
+    return answer_json({"ladders": show_ladders(admin.ladders) if admin.ladders else []})
+
+
+async def _reload(admin: Admin, _: web.Request) -> web.Response:
+    told = await admin.reload()
+    return answer_json(told, 200 if not told.get("faults") else 422)
+
+
+async def _config(admin: Admin, _: web.Request) -> web.Response:
+    return answer_json(admin.settings())
+
+
+def _whole(words: str | None, name: str) -> int | None:
+    if words is None:
+        return None
+    if not (words.isascii() and words.isdigit()) or len(words) > 9:
+        raise web.HTTPBadRequest(text=f"{name} must be a whole number")
+    return int(words)

@@ -1,0 +1,180 @@
+"""What autoscalers and operators are told of each tier and pool: who waits, what is refused, which promises are kept.
+
+Series are of pools that exist and of tiers that somebody has: who is gone has none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.observe.metrics.collector import Family, cumulated
+from gateway.observe.metrics.counters import Histogram
+from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.outcome import Outcome
+from routing.fleet import Fleet
+from tenancy.tier import USUAL
+
+WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
+
+LABELS = ("tier", "pool")
+
+
+class Waiting(NamedTuple):
+    """Requests of one tier that wait for engines of one model."""
+
+    tier: str
+    model: str
+    requests: int
+    backlog_s: float
+    """How long they would take at the rate of late."""
+
+
+def waiting_in(room: Room) -> Callable[[], Iterator[Waiting]]:
+    """Tells who waits there, by tier and group of engines, which is named by one of the models that they serve."""
+
+    def now() -> Iterator[Waiting]:
+        for model, queue in room.admission.queues.items() if room.admission is not None else ():
+            for line in queue.lines.values():
+                yield Waiting(line.tier.name, model, line.waiting, line.backlog_s)
+
+    return now
+
+
+class WaitingForPod(Collector):
+    """Shows how many requests wait for a pod of each model that `model_list` names or a pod has said it serves."""
+
+    def __init__(self, room: Room, fleet: Fleet) -> None:
+        self._room = room
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Family]:
+        """The gauge; zero for every model of `model_list`, so that it is there before its first request."""
+        gauge = GaugeMetricFamily(
+            "hearth_waiting_for_pod_requests",
+            "Requests that wait because no pod of their model is ready.",
+            labels=("model",),
+        )
+        counts = dict.fromkeys(sorted(self._fleet.named), 0)
+        for model, count in self._room.waiting_for_pod.items():
+            if model in counts or self._fleet.knows(model):  # A client must not be able to make series.
+                counts[model] = count
+        for model, count in counts.items():
+            gauge.add_metric((model,), count)
+        yield gauge
+
+
+@dataclass(slots=True)
+class TierTally:
+    """What one tier asked of one model."""
+
+    promised: int = 0
+    """Requests that were ours to serve as promised; a refusal of ours is one of them."""
+    met: int = 0
+    met_tokens: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    queued_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BUCKETS))
+
+
+class TierTallies:
+    """Counts outcomes of those to whom something is promised, or who are ranked: others cost nothing here."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._tallies: dict[tuple[str, str], TierTally] = {}
+
+    def witness(self, outcome: Outcome) -> None:
+        """Count a request that has ended."""
+        if outcome.tier == USUAL.name and outcome.promise_met is None:
+            return
+        model = outcome.request.model
+        if not self._fleet.knows(model):
+            return  # A client must not be able to make series by inventing models.
+        tally = self._tallies.get((outcome.tier, model))
+        if tally is None:
+            tally = self._tallies[outcome.tier, model] = TierTally()
+        if outcome.reason is not None:
+            tally.refusals[outcome.reason.value] += 1
+        if outcome.promise_met is None:
+            return
+        tally.promised += 1
+        tally.queued_s.observe(outcome.queued_s)
+        if outcome.promise_met:
+            tally.met += 1
+            tally.met_tokens += outcome.usage.completion_tokens if outcome.usage is not None else 0
+
+    def by_pool(self) -> dict[tuple[str, str], list[TierTally]]:
+        """Tallies by tier and pool. Those of models that nobody serves any more are forgotten."""
+        pools = pools_of(self._fleet)
+        for key in [key for key in self._tallies if key[1] not in pools]:
+            del self._tallies[key]
+        grouped: dict[tuple[str, str], list[TierTally]] = {}
+        for (tier, model), tally in self._tallies.items():
+            grouped.setdefault((tier, pools[model]), []).append(tally)
+        return grouped
+
+
+def pools_of(fleet: Fleet) -> dict[str, str]:
+    """Model to what its pods are called together: their pool, or the model where they name none or several."""
+    named = {model: {pod.pool for pod in pods} for model, pods in fleet.models().items()}
+    return {model: (next(iter(pools)) if len(pools) == 1 else None) or model for model, pools in named.items()}
+
+
+class TierExposition(Collector):
+    """Makes families of tallies and queues, at the moment of a scrape."""
+
+    def __init__(self, tallies: TierTallies, fleet: Fleet, waiting: Callable[[], Iterable[Waiting]]) -> None:
+        self._tallies = tallies
+        self._fleet = fleet
+        self._waiting = waiting
+
+    def collect(self) -> Iterator[Family]:
+        """All families of this moment."""
+        grouped = self._tallies.by_pool()
+        yield from self._queues(grouped)
+        shown: tuple[tuple[str, str, Callable[[TierTally], float]], ...] = (
+            ("hearth_promised_requests", "Requests that were ours to serve as promised.", lambda tally: tally.promised),
+            ("hearth_met_requests", "Those that got what was promised: goodput.", lambda tally: tally.met),
+            ("hearth_met_tokens", "Tokens that these generated.", lambda tally: tally.met_tokens),
+        )
+        for name, words, count_of in shown:
+            counter = CounterMetricFamily(name, words, labels=LABELS)
+            for key, tallies in grouped.items():
+                counter.add_metric(key, sum(map(count_of, tallies)))
+            yield counter
+        refused = CounterMetricFamily("hearth_tier_refusals", "Requests refused.", labels=(*LABELS, "reason"))
+        for key, tallies in grouped.items():
+            for reason, count in sum((tally.refusals for tally in tallies), Counter[str]()).items():
+                refused.add_metric((*key, reason), count)
+        yield refused
+        waits = HistogramMetricFamily("hearth_queue_wait_seconds", "Waited here for an engine.", labels=LABELS)
+        for key, tallies in grouped.items():
+            whole = Histogram(WAIT_BUCKETS)
+            for tally in tallies:
+                whole.add(tally.queued_s)
+            waits.add_metric(key, cumulated(whole), whole.total)
+        yield waits
+
+    def _queues(self, known: Iterable[tuple[str, str]]) -> Iterator[Family]:
+        """Those known of in whose queue nobody is have a zero: an autoscaler must see it empty, not absent."""
+        pools = pools_of(self._fleet)
+        requests: Counter[tuple[str, str]] = Counter(dict.fromkeys(known, 0))
+        backlog_s: dict[tuple[str, str], float] = dict.fromkeys(known, 0.0)
+        for waiting in self._waiting():
+            key = waiting.tier, pools.get(waiting.model, waiting.model)
+            requests[key] += waiting.requests
+            backlog_s[key] = backlog_s.get(key, 0.0) + waiting.backlog_s
+        queued = GaugeMetricFamily("hearth_queued_requests", "Requests that wait for an engine.", labels=LABELS)
+        backlog = GaugeMetricFamily(
+            "hearth_backlog_seconds", "How long those that wait would take at the rate of late.", labels=LABELS
+        )
+        for key, count in requests.items():
+            queued.add_metric(key, count)
+            backlog.add_metric(key, backlog_s[key])
+        yield queued
+        yield backlog

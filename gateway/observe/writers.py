@@ -1,0 +1,37 @@
+"""Opens what a gateway writes: its log, and the records of usage and of routes where they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from gateway.config.models import ModelEntry
+from gateway.config.values import Settings
+from gateway.observe.log import EventLog, OutcomeLog, request_line, usage_line
+from gateway.observe.route_log import RouteRecorder, shared_key
+from gateway.runtime.host import Host
+from gateway.runtime.line_writer import STDOUT, LineWriter
+from tenancy.document import Fault, Invalid
+
+
+def open_logs(
+    settings: Settings, prices: Mapping[str, ModelEntry], host: Host
+) -> tuple[EventLog, dict[str, OutcomeLog]]:
+    """The log of events, and by name what is written of each request. Raises `Invalid` where a file cannot be."""
+    stdout = LineWriter(STDOUT, lock=host.lock("stdout"))
+    say = EventLog(stdout, settings.log_level, **({"worker": host.number} if host.number else {}))
+    logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: say.level))}
+    if settings.usage_log:
+        logs["usage"] = OutcomeLog(_writer("usage", settings.usage_log, host), partial(usage_line, prices=prices))
+    if settings.route_log:
+        writer = _writer("route", settings.route_log, host)
+        logs["route"] = OutcomeLog(writer, RouteRecorder(shared_key(host.folder)))
+    return say, logs
+
+
+def _writer(name: str, path: Path, host: Host) -> LineWriter:
+    try:
+        return LineWriter(path, lock=host.lock(name))
+    except OSError as error:
+        raise Invalid([Fault(f"{name}_log", f"cannot write `{path}`: {error.strerror}")]) from None

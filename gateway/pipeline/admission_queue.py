@@ -1,0 +1,287 @@
+"""Where a request waits until an engine may take it: the one place between the spine and the router that may wait.
+
+Places at once where nothing bars it, in the same tick and without a task. Who waits has a future; the room is stirred
+by every first token and every end, and by a timer while somebody waits, and grants in the order of the queue. Decides
+nothing: that is `tenancy/admission.py`.
+
+A look at the queue runs as a guarded callback. Waiters that were cancelled are skipped before anything is placed for
+them; what an exception leaves half done is found by `reconcile` and given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from gateway.runtime.guard import Ticker, report, run
+from routing.candidates import NotNow
+from routing.learning import Usage
+from routing.placement import Placement
+from routing.refusal import Reason, Refused
+from routing.request import Request
+from routing.router import Router
+from tenancy.admission import Admission
+from tenancy.promise import Promise
+from tenancy.queue import Queue, Waiter
+from tenancy.tenants import Caller
+
+STIR_S = 0.02
+"""What engines may take grows with every step that they decode: about so often it is worth another look."""
+
+NO_POD_LOOK_S = 0.25
+"""How often who waits for a pod looks for one: pods take seconds to come."""
+
+LOOP = "queue"
+"""The name under which exceptions of the room's callbacks are reported."""
+
+Owner = asyncio.Task[Any] | None
+"""The task that a placement belongs to: as long as it runs, its request is alive."""
+
+
+class Seat:
+    """One who waits."""
+
+    __slots__ = ("avoid", "future", "owner", "waiter")
+
+    def __init__(self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement], owner: Owner) -> None:
+        self.waiter = waiter
+        self.avoid = avoid
+        self.future = future
+        self.owner = owner
+
+
+class Room:
+    """One per gateway process. Without an `Admission` nobody waits."""
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        admission: Admission | None = None,
+        no_pod_s: float = 0.0,
+        first_pod_s: float = 0.0,
+    ) -> None:
+        """How long a request waits where no pod of its model is ready: `no_pod_s`, and at least `first_pod_s` while no
+        pod has told yet what it serves, as when we have just begun on a busy machine.
+        """
+        self._no_pod_s = no_pod_s
+        self._first_pod_s = first_pod_s
+        self._router = router
+        self._clock = clock
+        self._draw = draw
+        self.admission: Admission | None = None
+        self.waiting_for_pod: dict[str, int] = {}
+        """Requests that wait for a pod of their model, by model; also of names that no pod is known to serve."""
+        self._seats: dict[int, Seat] = {}
+        self._granted: dict[Placement, tuple[Waiter, Owner]] = {}
+        """Until they are settled."""
+        self._stirring: asyncio.Handle | None = None
+        self._ticker = Ticker(LOOP, STIR_S, self._look, lambda: self._seats)
+        if admission is not None:
+            self.admit_by(admission)
+
+    def admit_by(self, admission: Admission) -> None:
+        """Have those to whom something is promised wait for their turn from now on."""
+        self.admission = admission
+        admission.relief = self.stir
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._seats)
+
+    async def place(
+        self,
+        request: Request,
+        caller: Caller,
+        promise: Promise,
+        avoid: frozenset[str],
+        came_s: float,
+        *,
+        late_by_s: float | None = None,
+    ) -> Placement:
+        """Put a request on an engine, now or when one may take it. Raises `Refused`.
+
+        `avoid` names pods that have failed it, `came_s` is when it came to us. `late_by_s`: it was placed before and
+        has lost its pod, so that until then it is served late rather than refused. Where the caller is cancelled it
+        has left the room in the same tick.
+        """
+        while True:
+            try:
+                return await self._admit(request, caller, promise, avoid, came_s, late_by_s)
+            except Refused as refusal:
+                if refusal.reason is not Reason.NO_POD_READY or avoid:
+                    raise
+                first_s = 0.0 if self._router.fleet.has_told else self._first_pod_s
+                if self._clock() >= came_s + max(self._no_pod_s, first_s):
+                    raise
+            waiting, model = self.waiting_for_pod, request.model
+            waiting[model] = waiting.get(model, 0) + 1
+            try:
+                await asyncio.sleep(NO_POD_LOOK_S)
+            finally:
+                waiting[model] -= 1
+                if not waiting[model]:
+                    del waiting[model]
+
+    async def _admit(
+        self,
+        request: Request,
+        caller: Caller,
+        promise: Promise,
+        avoid: frozenset[str],
+        came_s: float,
+        late_by_s: float | None,
+    ) -> Placement:
+        admission, now_s = self.admission, self._clock()
+        knows = self._router.fleet.knows
+        # Of names that clients invent nothing is kept.
+        if admission is None or not promise.is_bound or not knows(request.model, request.regions):
+            return self._router.place(request, avoid=avoid, now_s=now_s, draw=self._draw())
+        waiter = admission.arrive(
+            request, caller, promise, came_s=came_s, now_s=now_s, draw=self._draw(), late_by_s=late_by_s
+        )
+        try:
+            return await self._place(admission, waiter, avoid, now_s)
+        except BaseException:
+            admission.leave(waiter)
+            raise
+
+    def settle(self, placement: Placement, usage: Usage | None) -> None:
+        """A request that was placed here is about to be released; `usage` where it was answered in full."""
+        waiter, _ = self._granted.pop(placement, (None, None))
+        if waiter is not None and self.admission is not None:
+            try:
+                self.admission.settle(waiter, placement, usage, self._clock())
+            finally:
+                self.admission.leave(waiter)
+
+    def stir(self) -> None:
+        """Somebody might go: look when all that happens in this moment has happened."""
+        if self._stirring is None and self._seats:
+            self._stirring = asyncio.get_running_loop().call_soon(run, LOOP, self._look)
+
+    def reconcile(self) -> None:
+        """Give back what belongs to no live request: after an exception in a callback something may be left over."""
+        admission, now_s = self.admission, self._clock()
+        if admission is None:
+            return
+        for seat in [seat for seat in self._seats.values() if seat.future.done() and not seat.waiter.has_left]:
+            run(LOOP, seat.waiter.queue.take, seat.waiter, now_s)
+        for number in [number for number, seat in self._seats.items() if _has_ended(seat.owner)]:
+            run(LOOP, admission.leave, self._seats.pop(number).waiter)  # Whether or not it has left already.
+        for placement in [placement for placement, (_, owner) in self._granted.items() if _has_ended(owner)]:
+            run(LOOP, self.settle, placement, None)
+            run(LOOP, placement.release, now_s)
+
+    async def _place(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], now_s: float) -> Placement:
+        queue = waiter.queue
+        if not queue.comes_first(waiter.promise.tier):
+            try:
+                return self._grant(admission, waiter, avoid, asyncio.current_task())
+            except NotNow:
+                pass
+        if waiter.start_by_s < now_s:
+            raise admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
+        return await self._wait(queue, waiter, avoid)
+
+    async def _wait(self, queue: Queue, waiter: Waiter, avoid: frozenset[str]) -> Placement:
+        loop = asyncio.get_running_loop()
+        seat = self._seats[waiter.number] = Seat(waiter, avoid, loop.create_future(), asyncio.current_task())
+        queue.put(waiter, self._clock())
+        self.stir()
+        self._ticker.start()
+        try:
+            return await seat.future
+        except asyncio.CancelledError:
+            if seat.future.done() and not seat.future.cancelled() and seat.future.exception() is None:
+                # It goes in the very tick of its grant.
+                placement = seat.future.result()
+                self._give_back(placement)
+            raise
+        finally:
+            self._seats.pop(waiter.number, None)
+            if not waiter.has_left:
+                queue.take(waiter, self._clock())
+                self.stir()
+
+    def _give_back(self, placement: Placement) -> None:
+        """Give back a grant that nobody took up."""
+        waiter, _ = self._granted.pop(placement, (None, None))
+        try:
+            if waiter is not None and self.admission is not None:
+                self.admission.settle(waiter, placement, None, self._clock())
+        finally:
+            placement.release(self._clock())
+
+    def _grant(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], owner: Owner) -> Placement:
+        placement = admission.place(waiter, avoid, now_s=self._clock(), draw=self._draw())
+        self._granted[placement] = waiter, owner
+        return placement
+
+    def _look(self) -> None:
+        """Grant whatever may be granted, and turn away who can no longer be served in time."""
+        self._stirring = None
+        admission = self.admission
+        if admission is None:
+            return
+        # What fails in one queue must not keep others from their turn.
+        is_whole = [run(LOOP, self._look_at, admission, queue) for queue in tuple(admission.queues.values())]
+        if not all(is_whole):
+            self.reconcile()
+
+    def _look_at(self, admission: Admission, queue: Queue) -> None:
+        now_s = self._clock()
+        for waiter in queue.overdue(now_s):
+            if not self._take_cancelled(queue, waiter) and not waiter.line.defer(waiter, now_s):
+                refusal = admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
+                self._turn_away(queue, waiter, refusal)
+        while self._grant_next(admission, queue):
+            pass
+
+    def _grant_next(self, admission: Admission, queue: Queue) -> bool:
+        """Whether another may be next. Nobody of lower rank passes one who is barred."""
+        barred = -inf
+        for line in queue.by_rank():
+            if line.tier.priority < barred:
+                continue
+            waiter = next(line.heads())
+            if self._take_cancelled(queue, waiter):
+                return True
+            seat = self._seats[waiter.number]
+            try:
+                placement = self._grant(admission, waiter, seat.avoid, seat.owner)
+            except NotNow:
+                barred = max(barred, line.tier.priority)
+            except Refused as refusal:
+                self._turn_away(queue, waiter, refusal)
+                return True
+            except Exception as error:  # noqa: BLE001 - of this request alone: those behind it are served
+                report(LOOP, error)
+                self._turn_away(queue, waiter, error)
+                return True
+            else:
+                queue.take(waiter, self._clock())
+                seat.future.set_result(placement)
+                return True
+        return False
+
+    def _take_cancelled(self, queue: Queue, waiter: Waiter) -> bool:
+        """Whether the waiter's task has been cancelled, and has not run since: then it waits no longer."""
+        seat = self._seats.get(waiter.number)
+        if seat is not None and not seat.future.done():
+            return False
+        queue.take(waiter, self._clock())
+        return True
+
+    def _turn_away(self, queue: Queue, waiter: Waiter, why: Exception) -> None:
+        queue.take(waiter, self._clock())
+        self._seats[waiter.number].future.set_exception(why)
+
+
+def _has_ended(owner: Owner) -> bool:
+    return owner is not None and owner.done()

@@ -1,0 +1,80 @@
+"""What became of one request: the one value from which its log line, metrics, receipt and usage record are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gateway.cascades.record import Climbed
+from gateway.pipeline.resume_blocker import Bar
+from routing.learning import Usage
+from routing.receipt import Attempt
+from routing.refusal import Reason
+from routing.request import Request
+from tenancy.tier import USUAL
+
+CLIENT_GONE_STATUS = 499
+"""No standard status exists for a client that left; nginx's number is the one that operators know."""
+
+
+class Shell(Struct, frozen=True, gc=False):
+    """The front end by which a request came, and how much of it that shows us where there are several ways."""
+
+    name: str
+    mode: str | None = None
+
+
+HTTP = Shell("http")
+
+
+class Outcome(Struct, frozen=True, gc=False):
+    """A request that has ended. Times are of the loop's clock but for `at_s`, which is Unix time.
+
+    A struct, like all that is made for every request: a frozen dataclass of so many fields takes ten times as long.
+    """
+
+    request: Request
+    at_s: float
+    tenant: str | None
+    trace: str | None
+    """The W3C `traceparent` that came with the request."""
+    status: int
+    reason: Reason | None
+    """Why it was refused, None where it was not."""
+    detail: str
+    finish_reason: str | None
+    usage: Usage | None
+    attempts: tuple[Attempt, ...]
+    ttft_s: float | None
+    """From the request's arrival to its first token, waiting and retries included."""
+    duration_s: float
+    decode_s: float | None
+    """From its first token to its end."""
+    tier: str = USUAL.name
+    key_id: str | None = None
+    user: str | None = None
+    queued_s: float = 0.0
+    """How long it waited here for an engine that might take it."""
+    promise_met: bool | None = None
+    """Whether it got what its tier promises; None where nothing was promised, or it was not for us to keep."""
+    group: str | None = None
+    shared: str | None = None
+    """The id of the request whose answer it was given as well."""
+    shell: Shell = HTTP
+    climbed: Climbed | None = None
+    """Its way up a ladder, where it was asked of one."""
+    resumed: int = 0
+    """How often another pod has gone on with what a lost one had begun."""
+    unresumed: Bar | None = None
+    """Why nobody went on with it."""
+    wasted_tokens: int = 0
+    """Of prompt and answer, that were computed again for that."""
+    predicted_ttft_s: float | None = None
+    """Of a request that was rejected because its first token would have been late: the prediction, from arrival."""
+    promised_ttft_s: float | None = None
+    """What its service level allowed."""
+
+
+Witness = Callable[[Outcome], None]
+"""Something that takes note of every outcome. Must not raise and must not wait."""

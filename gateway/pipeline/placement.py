@@ -1,0 +1,132 @@
+"""Finds a place for a request on its way: where it waits for one, and asks for less where its tenant would rather.
+
+What has lost its pod, before its first byte or in the middle of an answer, was admitted once: it waits at the rank of
+its tier, before what is new there, and is served late rather than refused. So a lost pod's higher tiers go first.
+
+Knows who may wait and what may be asked for instead; not how a request is carried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from zlib import crc32
+
+from msgspec.structs import replace
+
+from gateway.cascades.climb import Climb
+from gateway.pipeline.admission_queue import NO_POD_LOOK_S, Room
+from gateway.pipeline.attempt import LegEnd
+from gateway.pipeline.attempt_runner import GONE, refusal_for
+from gateway.pipeline.request_context import Journey
+from routing.placement import Placement
+from routing.refusal import Reason, Refused
+from tenancy.promise import NO_PROMISE, relaxed
+from tenancy.tier import Overload
+
+OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
+
+YIELDS, SPREAD = 0.4, 0.4
+"""The part of its time in which the rest of an answer leaves engines to those who go before it, and up to how much more
+of it: those that lost one pod together do not all stop waiting at once.
+"""
+
+LOST = GONE | {LegEnd.UNREACHABLE}
+"""Ends by which a request that an engine was to serve has lost that engine."""
+
+
+class Placing:
+    """Asks the room on behalf of journeys. Holds no request's state."""
+
+    def __init__(self, room: Room, clock: Callable[[], float], *, resume_s: float) -> None:
+        """`resume_s`: how long after a cut somebody is looked for to go on."""
+        self._room = room
+        self._clock = clock
+        self._resume_s = resume_s
+
+    async def place(self, journey: Journey) -> Placement:
+        """Put a journey's request on an engine, now or when one may take it. Raises `Refused`."""
+        if journey.cut_s is not None:
+            return await self._place_rest(journey, journey.cut_s + self._resume_s)
+        asked_s = self._clock()
+        try:
+            return await self._room.place(
+                journey.request,
+                journey.caller,
+                journey.promise,
+                journey.avoid,
+                journey.started_s,
+                late_by_s=self._late_by_s(journey, asked_s),
+            )
+        except Refused as refusal:
+            if journey.leg is not None and not (refusal.reason in OVERLOAD and journey.leg.end in LOST):
+                # Nobody else may serve it: what the last pod said tells the client more than "no pod is ready".
+                raise refusal_for(journey.leg) from None
+            if refusal.reason not in OVERLOAD or not _ask_for_less(journey):
+                raise
+        finally:
+            journey.queued_s += self._clock() - asked_s
+        return await self.place(journey)
+
+    def _late_by_s(self, journey: Journey, now_s: float) -> float | None:
+        """Until when a request that has lost its pod waits for another one, though its promise may be broken."""
+        is_lost = journey.leg is not None and journey.leg.end in LOST
+        return now_s + journey.promise.longest_wait_s if is_lost and journey.promise.is_bound else None
+
+    async def _place_rest(self, journey: Journey, by_s: float) -> Placement:
+        """At the rank of its tier for some of its time, then at once: better late for others than cut for its client.
+
+        Where nobody else is left, a pod that has failed it may go on all the same: it may have come back.
+        """
+        avoid, cut_s = journey.avoid, by_s - self._resume_s
+        promise, yields_by_s = journey.promise, cut_s + (YIELDS + SPREAD * _spread(journey.request.id)) * self._resume_s
+        while True:
+            now_s = self._clock()
+            try:
+                return await self._room.place(
+                    journey.request, journey.caller, promise, avoid, cut_s, late_by_s=yields_by_s
+                )
+            except Refused as refusal:
+                if refusal.reason in OVERLOAD and promise.is_bound:
+                    promise = NO_PROMISE
+                    continue
+                if journey.leg is None or refusal.reason is not Reason.NO_POD_READY or now_s >= by_s:
+                    raise refusal_for(journey.leg) if journey.leg else refusal from None
+            avoid = frozenset()
+            await asyncio.sleep(NO_POD_LOOK_S)
+
+
+def _spread(request_id: str) -> float:
+    """A number in [0, 1) that is another for most requests, and always the same for one."""
+    return crc32(request_id.encode()) / (1 << 32)
+
+
+def _ask_for_less(journey: Journey) -> bool:
+    """Whether there is less to ask for, where the tenant would rather have that than nothing. Each kind once."""
+    tenant, request, promise = journey.caller.tenant, journey.request, journey.promise
+    if tenant.on_overload is Overload.RELAX and tenant.relaxed is not None and promise.tier is tenant.tier:
+        journey.promise = relaxed(promise, tenant.relaxed)
+        journey.request = replace(request, priority=tenant.relaxed.priority)
+        return True
+    if journey.climb is not None:
+        return tenant.on_overload is Overload.DOWNGRADE and _step_down(journey, journey.climb)
+    model = tenant.downgrades.get(request.model)
+    if tenant.on_overload is not Overload.DOWNGRADE or model is None or journey.smaller is None:
+        return False
+    if request.downgraded_from is not None:
+        return False
+    if request.sight is not None:
+        request.sight.watch.over()
+    journey.request = replace(journey.smaller(model), downgraded_from=request.model)
+    return True
+
+
+def _step_down(journey: Journey, climb: Climb) -> bool:
+    """Ask a cheaper rung of the same ladder, whose answer is taken as it is."""
+    before = climb.model
+    if not climb.lower():
+        return False
+    if journey.request.sight is not None:
+        journey.request.sight.watch.over()
+    journey.request = replace(climb.ask(), downgraded_from=before)
+    return True

@@ -1,0 +1,153 @@
+"""The one table that turns a reason into status, code and headers, and the two dialects a refusal is told in.
+
+Used by every shell. Names follow the OpenAI and Anthropic APIs, so that their clients raise and retry rightly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isfinite
+
+import msgspec
+
+from gateway.limits.rejection import OverLimit
+from routing.refusal import Fault, Reason, Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """How a reason is told: HTTP status, OpenAI `type` and `code`, Anthropic `type`, and whose fault it is."""
+
+    status: int
+    type: str
+    code: str
+    anthropic: str
+    fault: Fault
+    hopeless: bool = False
+    """A client that retries unchanged will fail again."""
+
+
+def _client(status: int, code: str, kind: str = "invalid_request_error", anthropic: str | None = None) -> Saying:
+    return Saying(status, kind, code, anthropic or kind, Fault.CLIENT, hopeless=True)
+
+
+def _pod(status: int, code: str, kind: str = "server_error") -> Saying:
+    return Saying(status, kind, code, "api_error", Fault.POD)
+
+
+def _spent(kind: str, code: str = "rate_limit_exceeded", *, hopeless: bool = False) -> Saying:
+    """A tenant that has used what it may: OpenAI's clients tell by the type whether requests or tokens ran out."""
+    return Saying(429, kind, code, "rate_limit_error", Fault.CLIENT, hopeless)
+
+
+def _shed() -> Saying:
+    """Load that we turn away: 429, as the endpoint picker protocol demands; Anthropic's clients know it as 529."""
+    return Saying(429, "rate_limit_error", "slow_down", "overloaded_error", Fault.GATEWAY)
+
+
+_NO_POD = "service_unavailable_error"
+
+SAYINGS: dict[Reason, Saying] = {
+    Reason.BAD_REQUEST: _client(400, "invalid_value"),
+    Reason.BAD_JSON: _client(400, "invalid_json"),
+    Reason.UNKNOWN_PATH: _client(404, "unknown_url", anthropic="not_found_error"),
+    Reason.WRONG_METHOD: _client(405, "method_not_supported"),
+    Reason.WRONG_MEDIA_TYPE: _client(415, "unsupported_media_type"),
+    Reason.BODY_TOO_LARGE: _client(413, "request_too_large", anthropic="request_too_large"),
+    Reason.HEADERS_TOO_LARGE: _client(431, "headers_too_large"),
+    Reason.URL_TOO_LONG: _client(414, "url_too_long"),
+    Reason.REQUEST_TOO_SLOW: Saying(
+        408, "invalid_request_error", "request_timeout", "invalid_request_error", Fault.CLIENT
+    ),
+    Reason.EXPECTATION_FAILED: _client(417, "expectation_failed"),
+    Reason.UNKNOWN_MODEL: _client(404, "model_not_found", anthropic="not_found_error"),
+    Reason.MODEL_NOT_ALLOWED: _client(404, "model_not_found", anthropic="not_found_error"),
+    Reason.UNKNOWN_RESPONSE: _client(404, "response_not_found", anthropic="not_found_error"),
+    Reason.INVALID_KEY: _client(401, "invalid_api_key", anthropic="authentication_error"),
+    Reason.REGION_NOT_ALLOWED: _client(403, "region_not_allowed", anthropic="permission_error"),
+    # 409 is what openai-python retries: only `x-should-retry` keeps it from asking again for what nobody wants.
+    Reason.SUPERSEDED: _client(409, "superseded"),
+    Reason.RATE_LIMITED_REQUESTS: _spent("requests"),
+    Reason.RATE_LIMITED_TOKENS: _spent("tokens"),
+    Reason.TOO_MANY_PARALLEL: _spent("requests"),
+    Reason.BUDGET_EXHAUSTED: _spent("insufficient_quota", "insufficient_quota", hopeless=True),
+    Reason.OVERLOADED: _shed(),
+    Reason.QUEUE_FULL: _shed(),
+    Reason.QUEUE_TIMEOUT: _shed(),
+    Reason.GATEWAY_BUSY: Saying(429, "rate_limit_error", "slow_down", "rate_limit_error", Fault.GATEWAY),
+    Reason.GATEWAY_DRAINING: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.GATEWAY),
+    Reason.GATEWAY_ERROR: Saying(500, "server_error", "internal_error", "api_error", Fault.GATEWAY),
+    Reason.ISSUER_UNHEARD: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.GATEWAY),
+    Reason.NO_POD_READY: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.POD),
+    Reason.POD_UNREACHABLE: _pod(502, "pod_unreachable"),
+    Reason.POD_LOST: _pod(502, "pod_lost"),
+    Reason.POD_TIMEOUT: _pod(504, "pod_timeout"),
+    Reason.POD_MALFORMED: _pod(502, "pod_malformed"),
+    Reason.POD_BUSY: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.POD),
+    Reason.POD_BROKEN: _pod(502, "pod_broken"),
+}
+
+ANTHROPIC_OVERLOADED = 529
+
+
+DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
+DROPPED_REASONS: dict[Reason, str] = {
+    Reason.OVERLOADED: "rejected-saturated",
+    Reason.QUEUE_FULL: "rejected-saturated",
+    Reason.GATEWAY_BUSY: "rejected-saturated",
+    Reason.QUEUE_TIMEOUT: "rejected-ttl-expired",
+}
+"""Values of llm-d's header for requests dropped under load (`pkg/common/error/error.go` of llm-d-router).
+
+llm-d has no value for a tenant's own limits; the header is left out there, and on every status but 429.
+"""
+
+
+def status_of(reason: Reason, *, anthropic: bool = False) -> int:
+    """The HTTP status a reason is told with."""
+    saying = SAYINGS[reason]
+    return ANTHROPIC_OVERLOADED if anthropic and saying.anthropic == "overloaded_error" else saying.status
+
+
+def refusal_headers(refusal: Refused, *, anthropic: bool = False) -> dict[str, str]:
+    """Return retry hints, our own reason, the owner of the fault and llm-d's reason where it has one for a 429."""
+    saying = SAYINGS[refusal.reason]
+    headers = {
+        "x-hearth-reason": refusal.reason.value,
+        "x-hearth-fault": saying.fault.value,
+    }
+    dropped = DROPPED_REASONS.get(refusal.reason)
+    if dropped is not None and status_of(refusal.reason, anthropic=anthropic) == 429:
+        headers[DROPPED_REASON_HEADER] = dropped
+    if refusal.retry_after_s is not None and isfinite(refusal.retry_after_s):
+        headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
+        headers["retry-after-ms"] = str(max(1, ceil(refusal.retry_after_s * 1000)))
+    if saying.hopeless or refusal.hopeless:
+        headers["x-should-retry"] = "false"
+    if isinstance(refusal, OverLimit):
+        headers.update(refusal.fields)
+    return headers
+
+
+def refusal_body(refusal: Refused, *, anthropic: bool, request_id: str) -> bytes:
+    """The JSON body of a refusal, in OpenAI's or Anthropic's shape."""
+    saying = SAYINGS[refusal.reason]
+    if anthropic:
+        told = {"type": saying.anthropic, "message": refusal.message}
+        return msgspec.json.encode({"type": "error", "error": told, "request_id": request_id})
+    return msgspec.json.encode(
+        {
+            "error": {
+                "message": refusal.message,
+                "type": saying.type,
+                "param": refusal.param,
+                "code": saying.code,
+            }
+        }
+    )
+
+
+def refusal_event(refusal: Refused, *, anthropic: bool, request_id: str) -> bytes:
+    """The same inside a stream that has begun, as one server-sent event."""
+    body = refusal_body(refusal, anthropic=anthropic, request_id=request_id)
+    return b"event: error\ndata: " + body + b"\n\n" if anthropic else b"data: " + body + b"\n\n"

@@ -1,0 +1,183 @@
+"""What is known of a request on its way through the spine, and the outcome that it comes to.
+
+Written by the spine's parts only: `passage.py` leads, `placing.py` finds it a place, `carrying.py` has it carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gateway.cascades.climb import Climb
+from gateway.pipeline.attempt import Leg, LegEnd
+from gateway.pipeline.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
+from gateway.pipeline.rejections import SAYINGS, status_of
+from gateway.pipeline.resume_blocker import Bar
+from routing.learning import Usage
+from routing.placement import Placement
+from routing.receipt import Attempt
+from routing.refusal import Fault, Refused
+from routing.request import Request
+from tenancy.promise import Promise
+from tenancy.tenants import Caller
+
+Smaller = Callable[[str], Request]
+"""The same request to a smaller model; what is carried from then on asks for that one."""
+
+
+class Journey(Struct):
+    """What is known of a request on its way. Becomes an `Outcome`."""
+
+    request: Request
+    caller: Caller
+    promise: Promise
+    trace: str | None
+    started_s: float
+    smaller: Smaller | None = None
+    attempts: list[Attempt] = []
+    avoid: frozenset[str] = frozenset()
+    """Pods that have failed it."""
+    below: int = 0
+    """So many attempts were of other rungs of its ladder."""
+    last: Placement | None = None
+    leg: Leg | None = None
+    refusal: Refused | None = None
+    queued_s: float = 0.0
+    """How long it waited for an engine that might take it."""
+    shared: str | None = None
+    shell: Shell = HTTP
+    climb: Climb | None = None
+    """Its way up a ladder, where it was asked of one."""
+    begun_by: Placement | None = None
+    """Whose answer its client has begun to see."""
+    held_s: float = 0.0
+    """How long that was held back."""
+    cuts: int = 0
+    """Attempts that failed it after that."""
+    cut_s: float | None = None
+    """Since when nobody answers it any more, where its answer was cut; of use until it is gone on with."""
+    resumed: int = 0
+    """How often another pod has gone on with what a lost one had begun."""
+    wasted_tokens: int = 0
+    """Of its prompt and its answer, that were computed again for that."""
+
+    def step(self) -> None:
+        """It goes on to another rung: pods that have failed another model have not failed this one."""
+        self.leg, self.avoid, self.below = None, frozenset(), len(self.attempts)
+
+    def ended(self, placement: Placement, leg: Leg, now_s: float) -> None:
+        """An attempt has ended. Where it was cut, what is asked for from now on is the rest."""
+        self.leg = leg
+        has_gone_on = placement.first_token_s is not None
+        if self.cuts and has_gone_on:
+            self.resumed += not leg.is_behind
+            self.wasted_tokens += _computed(placement, leg.usage) + leg.repeated
+        if leg.begun and self.begun_by is None:
+            self.begun_by, self.held_s = placement, leg.held_s
+        if leg.begun and leg.end is not LegEnd.ANSWERED:
+            self.cuts += 1
+            if has_gone_on or self.cut_s is None:
+                self.cut_s = now_s
+            self.request = leg.rest or self.request
+
+    @property
+    def tried(self) -> list[Attempt]:
+        """Attempts at the model that it asks for now."""
+        return self.attempts[self.below :]
+
+    @property
+    def usage(self) -> Usage | None:
+        """What its answer took, by its engines' word; over all of them that had a part in it."""
+        leg = self.leg
+        return None if leg is None else leg.told or leg.usage
+
+    @property
+    def _first_s(self) -> float | None:
+        """When its client's first token came from its engine."""
+        first = self.begun_by or self.last
+        return first.first_token_s if first else None
+
+    @property
+    def _held_s(self) -> float:
+        return self.held_s if self.begun_by else self.leg.held_s if self.leg else 0.0
+
+    @property
+    def _unresumed(self) -> Bar | None:
+        leg = self.leg
+        if self.refusal is None or leg is None:
+            return None
+        has_rest = leg.rest is not None or (self.cuts > 0 and not leg.begun)
+        return leg.barred or (Bar.CUTS if has_rest else None)
+
+    @property
+    def was_served(self) -> bool:
+        """Whether a pod has worked for it: has begun to answer, or was at it when the client left."""
+        leg = self.leg
+        if leg is not None and leg.end is LegEnd.ANSWERED:
+            return leg.status < 400
+        has_left = leg is None and self.refusal is None
+        return self.last is not None and (has_left or self._first_s is not None)
+
+    def outcome(self, now_s: float, at_s: float) -> Outcome:
+        """The end of the journey, however it came."""
+        leg, refusal = self.leg, self.refusal
+        first_s, usage = self._first_s, self.usage
+        ttft_s = None if first_s is None else first_s - self.started_s + self._held_s
+        return Outcome(
+            request=self.request,
+            at_s=at_s,
+            tenant=self.caller.tenant.name,
+            trace=self.trace,
+            status=self._status(),
+            reason=refusal.reason if refusal else None,
+            detail=refusal.message if refusal else leg.detail if leg else "client gone",
+            finish_reason=leg.finish_reason if leg else None,
+            usage=usage or leg.counted if leg else None,
+            attempts=tuple(self.attempts),
+            ttft_s=ttft_s,
+            duration_s=now_s - self.started_s,
+            decode_s=None if first_s is None else now_s - first_s,
+            tier=self.promise.tier.name,
+            key_id=self.caller.key_id,
+            user=self.caller.user,
+            queued_s=self.queued_s,
+            promise_met=self._promise_met(ttft_s, now_s - self.started_s, usage),
+            group=self.caller.group,
+            shared=self.shared,
+            shell=self.shell,
+            climbed=self.climb.climbed() if self.climb else None,
+            resumed=self.resumed,
+            unresumed=self._unresumed,
+            wasted_tokens=self.wasted_tokens,
+            predicted_ttft_s=refusal.predicted_ttft_s if refusal else None,
+            promised_ttft_s=refusal.promised_ttft_s if refusal else None,
+        )
+
+    def _promise_met(self, ttft_s: float | None, took_s: float, usage: Usage | None) -> bool | None:
+        """Whether it got what was promised; None where nothing was, or the client was to blame or did not wait."""
+        promise, leg, last = self.promise, self.leg, self.last
+        if not promise.is_bound or self.shared is not None:
+            return None
+        if self.refusal is not None:
+            return None if SAYINGS[self.refusal.reason].fault is Fault.CLIENT else False
+        if leg is None or last is None or leg.status >= 400:
+            return None
+        tokens = usage.completion_tokens // self.request.sequences if usage is not None else 0
+        own_s = (self.begun_by or last).predicted.own_s
+        return promise.is_kept(own_s=own_s, first_token_s=ttft_s, took_s=took_s, tokens=tokens)
+
+    def _status(self) -> int:
+        if self.refusal:
+            return status_of(self.refusal.reason, anthropic=self.request.api.is_anthropic)
+        return self.leg.status if self.leg else CLIENT_GONE_STATUS
+
+
+def _computed(placement: Placement, usage: Usage | None) -> int:
+    """Prompt tokens that its engine has computed: as it tells, and where it was lost as well, as was foretold."""
+    predicted = placement.predicted
+    prompt, warm = predicted.prompt_tokens, predicted.warm_tokens
+    if usage is not None:
+        prompt = usage.prompt_tokens
+        warm = warm if usage.cached_tokens is None else usage.cached_tokens
+    return max(0, round(prompt - warm))

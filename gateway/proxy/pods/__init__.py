@@ -1,1 +1,0 @@
-"""The pod's side: connections, kept alive, and what a pod says when it says no."""

@@ -1,0 +1,185 @@
+"""Connections to pods, kept alive between requests. The one used last is used first: the others can grow old."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import urlsplit
+
+from gateway.config.port_limits import Timeouts
+from gateway.http.timeout_sweeper import Patrol
+from gateway.relay.upstream_connection import Line
+from routing.lateness import Bounds, Lateness
+
+IDLE_LINES = 256
+"""Kept per pod; a burst's connections beyond it are closed when they fall free."""
+
+OPEN_LINES = 8192
+"""Per pod, busy ones included. An engine runs some hundreds of sequences: what is beyond would only queue there."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a pod listens, taken apart once."""
+
+    url: str
+    host: str
+    port: int
+    is_tls: bool
+    base: str
+    """What stands before the path of every request."""
+
+    @cached_property
+    def authority(self) -> str:
+        """The Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def read_address(url: str) -> Address:
+    parts = urlsplit(url)
+    is_tls = parts.scheme == "https"
+    return Address(url, parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))
+
+
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+"""The process, or the machine, has no file descriptor left."""
+
+
+class PoolIsFull(Exception):  # noqa: N818 - like a refusal it is an answer, not an error
+    """No further connection to this pod is opened."""
+
+
+class Pool:
+    """All connections to all pods."""
+
+    def __init__(self, timeouts: Timeouts, *, knows: Callable[[str], bool], max_open: int = sys.maxsize) -> None:
+        """`max_open`: connections to all pods together, idle ones included; by default without a bound."""
+        self._max_open = max_open
+        self._open_count = 0
+        self._patrol = Patrol(timeouts.first_byte_s, timeouts.stall_s, timeouts.pod_idle_s)
+        self.lateness = Lateness(Bounds(), timeouts.stall_s)
+        self._idle: dict[str, list[Line]] = {}
+        self._open: dict[str, set[Line]] = {}
+        self._addresses: dict[str, Address] = {}
+        self.timeouts = timeouts
+        self.knows = knows
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.open_count} open, {self.idle_count} idle>"
+
+    def bear(self, silence: Bounds) -> None:
+        """Bear so much silence of engines, and no more. Said before anybody is asked."""
+        self._patrol.heed(silence.least_s)
+        self.lateness = Lateness(silence, self.timeouts.stall_s)
+
+    def spoke(self, engine: str, now_s: float) -> None:
+        """Another gateway has had an answer of an engine."""
+        self.lateness.spoke(engine, now_s)
+
+    @property
+    def open_count(self) -> int:
+        return self._open_count
+
+    @property
+    def idle_count(self) -> int:
+        return sum(map(len, self._idle.values()))
+
+    def address(self, url: str) -> Address:
+        address = self._addresses.get(url)
+        if address is None:
+            address = self._addresses[url] = read_address(url)
+        return address
+
+    def lease_idle(self, url: str) -> Line | None:
+        """A connection that waits for its next request, where there is one."""
+        idle = self._idle.get(url)
+        while idle:
+            line = idle.pop()
+            if line.is_open:
+                return line
+        return None
+
+    def give_back(self, line: Line) -> None:
+        idle = self._idle.setdefault(line.url, [])
+        # The pod may be gone from the fleet: then nobody is sent there, and the patrol closes it.
+        if len(idle) < IDLE_LINES and line.is_open:
+            idle.append(line)
+        else:
+            line.abort()
+
+    def forget(self, line: Line) -> None:
+        self._patrol.leave(line)
+        lines = self._open.get(line.url)
+        if lines is not None:
+            if line in lines:
+                lines.remove(line)
+                self._open_count -= 1
+            if not lines:
+                del self._open[line.url]
+                self._addresses.pop(line.url, None)
+        idle = self._idle.get(line.url)
+        if idle is not None:
+            if line in idle:
+                idle.remove(line)
+            if not idle:
+                del self._idle[line.url]
+
+    def cut_silent(self, url: str, silent_s: float) -> int:
+        """Close what is idle and what has been silent for so long. Returns how many requests lost their pod."""
+        return sum(line.cut_silent(silent_s) for line in tuple(self._open.get(url, ())))
+
+    def close(self) -> None:
+        for lines in tuple(self._open.values()):
+            for line in tuple(lines):
+                line.abort()
+        self._patrol.stop()
+
+    async def connect(self, url: str) -> Line:
+        """A new connection for one request. Raises `OSError`, `TimeoutError` or `PoolIsFull`."""
+        address = self.address(url)
+        if len(self._open.get(address.url, ())) >= OPEN_LINES:
+            raise PoolIsFull
+        if self._open_count >= self._max_open and not self._close_an_idle():
+            raise PoolIsFull
+        line = Line(self, address.url)
+        self._open.setdefault(address.url, set()).add(line)
+        self._open_count += 1
+        try:
+            async with asyncio.timeout(self.timeouts.connect_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: line, address.host, address.port, ssl=self._tls if address.is_tls else None
+                )
+        except BaseException as failed:
+            # Also where the client has gone meanwhile: what is still being connected is closed as soon as it is.
+            line.abort()
+            self.forget(line)
+            if isinstance(failed, OSError) and failed.errno in NO_DESCRIPTOR:
+                raise PoolIsFull from None  # That is no fault of the pod's.
+            raise
+        self._patrol.watch(line)
+        return line
+
+    def _close_an_idle(self) -> bool:
+        """Make room for a connection by closing one that waits for a request. Returns whether there was one."""
+        for idle in self._idle.values():
+            if idle:
+                line = idle[0]
+                line.abort()
+                self.forget(line)
+                return True
+        return False
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that all of this runs in. To ask for the running one is a system call, so it is asked for once."""
+        return asyncio.get_running_loop()
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()

@@ -1,0 +1,91 @@
+"""TLS on the listener. One context lives as long as the gateway; a reload puts a new certificate into it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.config.listening import MutualTlsFiles, TlsFiles
+from gateway.runtime.guard import report, restarted
+from tenancy.document import Fault, Invalid
+
+Say = Callable[..., None]
+
+
+def listener_tls(files: TlsFiles, *, speaks: str = "http/1.1") -> ssl.SSLContext:
+    """A server's context for one protocol. Raises `Invalid` where the files are no certificate and its key."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    # HTTP/2 towards clients is left to Envoy or nginx in front.
+    tls.set_alpn_protocols([speaks])
+    load_certificate(tls, files)
+    return tls
+
+
+def load_certificate(tls: ssl.SSLContext, files: TlsFiles) -> None:
+    """Put the files' certificate into a context; connections that stand keep theirs."""
+    try:
+        tls.load_cert_chain(files.cert, files.key, password=_no_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        words = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+        raise Invalid([Fault("tls", f"{files.cert} and {files.key} are no certificate and its key: {words}")]) from None
+    if isinstance(files, MutualTlsFiles) and files.client_ca is not None:
+        _ask_for_clients(tls, files.client_ca)
+
+
+def _ask_for_clients(tls: ssl.SSLContext, authorities: Path) -> None:
+    """Accept only clients with a certificate of these authorities. Those that a context trusts already stay trusted."""
+    try:
+        tls.load_verify_locations(cafile=authorities)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        words = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+        raise Invalid([Fault("tls", f"{authorities} holds no certificates of authorities: {words}")]) from None
+    tls.verify_mode = ssl.CERT_REQUIRED
+
+
+def check_certificate(files: TlsFiles) -> None:
+    """Raise `Invalid` where the files could not be loaded."""
+    load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
+
+
+@restarted("certificate")
+async def renew(tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: Say, *, poll_s: float = 30.0) -> None:
+    """Load the certificate anew whenever its files change, until cancelled.
+
+    Certificates are renewed by programs that tell nobody. Files that do not fit together yet are tried again.
+    """
+    loaded = _stamps(files())
+    while True:
+        await asyncio.sleep(poll_s)
+        found, named = _stamps(files()), files()
+        if named is None or found == loaded:
+            continue
+        try:
+            check_certificate(named)
+            load_certificate(tls, named)
+        except Invalid as invalid:
+            say("error", "certificate is bad, the old one stays", error=str(invalid))
+        except Exception as error:  # noqa: BLE001 - reported; the files are read again at the next look
+            report("certificate", error)
+        else:
+            say("info", "certificate renewed", file=str(named.cert))
+            loaded = found
+
+
+def _stamps(files: TlsFiles | None) -> list[tuple[int, int] | None]:
+    found: list[tuple[int, int] | None] = []
+    authorities = files.client_ca if isinstance(files, MutualTlsFiles) else None
+    for path in (files.cert, files.key, *((authorities,) if authorities else ())) if files else ():
+        try:
+            held = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((held.st_ino, held.st_mtime_ns))
+    return found
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a pass phrase, and nobody is there to type it")

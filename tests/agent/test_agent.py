@@ -1,0 +1,179 @@
+"""An agent, servers that come and go beside it, and a real Redis that does too."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.agent import Plan
+from agent.heartbeat import Rhythm
+from gateway.discovery.record import Record, State, channel, key, read_record
+from routing.facts import PodFacts, Prompts, Role
+from tests.agent.node import GUARD_S, Node, VllmLike, node
+from tests.gateway.kv_index.redis_servers import Server, redis_server
+
+NAME = "node-7"
+
+GONE = -2
+"""In place of the milliseconds that a key of Redis has left."""
+
+
+@pytest.fixture
+async def redis(tmp_path: Path) -> AsyncIterator[Server]:
+    async with redis_server(tmp_path) as server:
+        yield server
+
+
+@asynccontextmanager
+async def scene(redis: Server, *, ttl_s: float = 60.0, given: bool = False) -> AsyncIterator[tuple[Node, VllmLike]]:
+    """One server, which an agent finds or is given."""
+    server = VllmLike()
+    await server.start()
+    try:
+        where = {"given" if given else "probed": (server.spot,)}
+        said = {"zone": "a", "prompts": "long"}
+        plan = Plan(
+            NAME, **where, machine={"gpu": "none", "gpus": 0}, said=said, rhythm=Rhythm(ttl_s, 0.01), look_s=0.02
+        )
+        async with node(redis, plan) as started:
+            yield started, server
+    finally:
+        await server.stop()
+
+
+def serves(record: Record | None) -> bool:
+    return record is not None and len(record.pods) == 1
+
+
+def is_empty(record: Record | None) -> bool:
+    return record is not None and not record.pods
+
+
+async def test_a_server_is_registered_as_it_is(redis: Server) -> None:
+    """Facts of machine, server, command and operator in one."""
+    async with scene(redis) as (started, server):
+        record = await started.until(serves)
+        assert record is not None
+        (pod,) = record.pods
+        assert pod.url == server.spot.url
+        assert pod.state is State.SERVING
+        assert pod.facts == PodFacts(
+            models=("m",),
+            version="0.32.0",
+            kv_connector="NixlConnector",
+            kv_role="kv_producer",
+            side_channel="10.0.0.7:5601",
+            gpu="none",
+            gpus=0,
+            zone="a",
+            prompts=Prompts.LONG,
+        )
+        assert pod.facts.duty is Role.PREFILL
+
+
+async def test_a_server_that_dies_is_taken_out_and_found_again(redis: Server) -> None:
+    """At the next look; with what it is then."""
+    async with scene(redis) as (started, server):
+        await started.until(serves)
+        await server.stop()
+        await started.until(is_empty)
+        server.models = ["n"]
+        await server.start()
+        record = await started.until(serves)
+        assert record is not None
+        assert record.pods[0].facts.models == ("n",)
+
+
+async def test_a_server_that_is_not_ready_is_not_registered(redis: Server) -> None:
+    """One that was given is waited for."""
+    async with scene(redis, given=True) as (started, server):
+        await started.until(serves)
+        server.health = 503
+        await started.until(is_empty)
+        server.health = 200
+        await started.until(serves)
+
+
+async def test_an_emptied_redis_is_filled_by_the_next_beat(redis: Server) -> None:
+    """Nobody tells the agent; each beat writes all of it."""
+    async with scene(redis, ttl_s=3.0) as (started, _):
+        await started.until(serves)
+        await redis.say("FLUSHALL")
+        await started.until(serves)
+
+
+async def test_a_redis_that_was_gone_is_filled_when_it_is_back(redis: Server) -> None:
+    """Said once as it goes, once as it comes; the agent goes on meanwhile."""
+    async with scene(redis, ttl_s=3.0) as (started, _):
+        await started.until(serves)
+        await redis.kill()
+        await started.until(lambda _: any("Redis is away" in line for line in started.log))
+        await redis.start()
+        await started.until(serves)
+        await started.until(lambda _: any("Redis is back" in line for line in started.log))
+        assert sum("Redis is away" in line for line in started.log) == 1
+        assert sum("Redis is back" in line for line in started.log) == 1
+
+
+async def test_an_agent_that_is_killed_is_forgotten_after_its_ttl(redis: Server) -> None:
+    """Its key expires by Redis' own clock."""
+    async with scene(redis, ttl_s=3.0) as (started, _):
+        await started.until(serves)
+        left_ms: object = GONE
+        # Between two beats the key may have run out, where the machine stands still for so long.
+        while left_ms in (GONE, 0):
+            left_ms = await redis.say("PTTL", key("", NAME))
+        assert isinstance(left_ms, int)
+        assert 0 < left_ms <= 3000
+    await started.until(lambda record: record is None)
+
+
+async def test_draining_is_told_and_leaving_takes_all_out(redis: Server) -> None:
+    """First nothing new, then no key."""
+    async with scene(redis) as (started, _):
+        await started.until(serves)
+        started.agent.drain()
+        await started.until(
+            lambda record: serves(record) and record is not None and record.pods[0].state is State.DRAINING
+        )
+        await started.heart.leave()
+    assert await started.registered() is None
+
+
+async def test_figures_of_load_go_out_by_channel(redis: Server) -> None:
+    """Together with the record, without waiting for a beat."""
+    client = redis.client()
+    async with scene(redis) as (started, server), client, client.pubsub(ignore_subscribe_messages=True) as heard:
+        await started.until(serves)
+        await heard.subscribe(channel(""))
+        word = {"port": server.port, "running": 2, "waiting": 1, "kv_usage": 0.5}
+        async with asyncio.timeout(GUARD_S):
+            while True:
+                # Said again until it is heard: the subscription may have come after the first. Each is news.
+                word["running"] += 1
+                started.agent.loads.datagram_received(json.dumps(word).encode(), ("127.0.0.1", 1))
+                message = await heard.get_message(timeout=1)
+                loads = read_record(message["data"]).pods[0].loads if message else ()
+                if loads:
+                    break
+    (load,) = loads
+    assert load.running > 2
+    assert (load.rank, load.waiting, load.kv_usage) == (0, 1, 0.5)
+
+
+async def test_beats_go_on_under_a_flood_of_load(redis: Server) -> None:
+    """Figures are published, but the key is written at its time all the same."""
+    async with scene(redis, ttl_s=0.3) as (started, server):
+        await started.until(serves)
+        beats, running = started.heart.beats, 0
+        async with asyncio.timeout(GUARD_S):
+            while started.heart.beats < beats + 5:
+                running += 1
+                word = {"port": server.port, "running": running, "waiting": 0, "kv_usage": 0.0}
+                started.agent.loads.datagram_received(json.dumps(word).encode(), ("127.0.0.1", 1))
+                turn = asyncio.Event()
+                asyncio.get_running_loop().call_later(0.002, turn.set)
+                await turn.wait()

@@ -1,0 +1,71 @@
+"""What a vLLM server's answers tell of it, and that nothing else is read into them."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.answers import (
+    told_by_bootstrap,
+    told_by_event_sources,
+    told_by_metrics,
+    told_by_models,
+    told_by_server,
+    told_by_version,
+)
+
+PAGE = b"""# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+vllm:cache_config_info{block_size="32",cache_dtype="fp8_e5m2",engine="0",num_gpu_blocks="512"} 1.0
+vllm:num_requests_running{engine="0",model_name="tinyqwen"} 0.0
+vllm:num_requests_running{engine="1",model_name="tinyqwen"} 0.0
+"""
+"""As vLLM 0.32 writes it, two engines of a data-parallel server."""
+
+
+def body(said: Any) -> bytes:
+    return json.dumps(said).encode()
+
+
+def test_answers_are_read_as_vllm_gives_them() -> None:
+    """Each in the shape that vLLM 0.32 was seen to give."""
+    assert told_by_version(b'{"version":"0.32.0"}') == {"version": "0.32.0"}
+    assert told_by_models(body({"data": [{"id": "a", "root": "/m"}, {"id": "lora"}]})) == {"models": ["a", "lora"]}
+    assert told_by_metrics(PAGE) == {"dp": 2, "block_size": "32", "kv_dtype": "fp8_e5m2"}
+    source = {"publisher": "zmq", "endpoint": "tcp://*:5557", "topic": "kv"}
+    assert told_by_event_sources(body({"0": source}), "10.0.0.7") == {"kv_events": "tcp://10.0.0.7:5557"}
+    query = {"0": {"engine_id": "75b1fe15", "worker_addr": {"0": {"0": "tcp://127.0.0.1:45945"}}}}
+    assert told_by_bootstrap(body(query)) == {"engine_id": "75b1fe15"}
+
+
+def test_the_servers_own_account_is_read() -> None:
+    """In development mode a server tells its whole configuration."""
+    config = {
+        "parallel_config": {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "data_parallel_size": 1},
+        "cache_config": {"cache_dtype": "auto"},
+        "scheduler_config": {"policy": "priority"},
+        "kv_transfer_config": {"kv_connector": "NixlConnector", "kv_role": "kv_consumer", "engine_id": "e"},
+    }
+    said = {"vllm_config": config, "vllm_env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": 5601}}
+    told, takes_priority = told_by_server(body(said), "h")
+    assert told == {
+        "tp": 2,
+        "pp": 1,
+        "dp": 1,
+        "kv_connector": "NixlConnector",
+        "kv_role": "kv_consumer",
+        "engine_id": "e",
+        "side_channel": "h:5601",
+    }
+    assert takes_priority
+
+
+@given(st.none() | st.binary(max_size=80) | st.recursive(st.none() | st.text(), st.lists).map(body))
+def test_whatever_is_answered_is_read_or_not(answer: bytes | None) -> None:
+    """Something else may listen there: it says nothing, and breaks nothing."""
+    assert told_by_version(answer) == {}
+    assert told_by_models(answer) == {}
+    assert told_by_metrics(answer) == {}
+    assert told_by_event_sources(answer, "h") == {}
+    assert told_by_bootstrap(answer) == {}
+    assert told_by_server(answer, "h") == ({}, False)

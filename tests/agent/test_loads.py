@@ -1,0 +1,67 @@
+"""Datagrams of engines: the last word of each counts, and nothing that comes can fill memory or do harm."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.loads import MOST_ENGINES, STALE_S, Loads
+from gateway.discovery.record import EngineLoad
+
+
+class Scene:
+    """Loads under a clock of our own."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.news = 0
+        self.loads = Loads(lambda: self.now_s, self.note)
+
+    def note(self) -> None:
+        self.news += 1
+
+    def say(self, port: int = 8000, rank: int = 0, running: int = 1, waiting: int = 0, kv_usage: float = 0.5) -> None:
+        word = {"port": port, "rank": rank, "running": running, "waiting": waiting, "kv_usage": kv_usage}
+        self.loads.datagram_received(json.dumps(word).encode(), ("127.0.0.1", 9))
+
+
+def test_the_last_word_of_each_engine_counts() -> None:
+    """By rank, with its age; what says the same again is no news."""
+    scene = Scene()
+    scene.say(running=1)
+    scene.say(rank=1, waiting=2)
+    scene.say(running=3)
+    scene.say(running=3)
+    scene.say(port=8001)
+    scene.now_s += 0.25
+    assert scene.loads.of(8000) == (EngineLoad(0, 3, 0, 0.5, 0.25), EngineLoad(1, 1, 2, 0.5, 0.25))
+    assert scene.news == 4
+
+
+def test_old_words_and_those_of_servers_gone_are_not_told() -> None:
+    """Who has said nothing for long may be anything by now."""
+    scene = Scene()
+    scene.say()
+    scene.say(port=8001)
+    scene.loads.forget(8001)
+    assert scene.loads.of(8001) == ()
+    scene.now_s += STALE_S
+    assert scene.loads.of(8000) == ()
+
+
+def test_memory_is_bounded() -> None:
+    """Whoever can reach the port can invent engines, but not endlessly."""
+    scene = Scene()
+    for port in range(1, MOST_ENGINES + 11):
+        scene.say(port=port)
+    assert scene.loads.strange == 10
+    assert scene.loads.of(MOST_ENGINES + 5) == ()
+
+
+@given(st.binary(max_size=100))
+def test_what_cannot_be_read_is_counted(said: bytes) -> None:
+    """And dropped."""
+    scene = Scene()
+    scene.loads.datagram_received(said, ("127.0.0.1", 9))
+    assert scene.loads.strange == 1
+    assert scene.news == 0

@@ -1,0 +1,108 @@
+"""The plugin inside vLLM: what it sends, how seldom, and that nothing of it reaches the engine.
+
+vLLM stands in another environment, so its base class is stood in for here; tests/vllm/test_agent.py runs the real one.
+"""
+
+import importlib
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+MODULE = "agent.vllm_plugin"
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module, with a clock of our own."""
+    for name in ("vllm", "vllm.v1", "vllm.v1.metrics", "vllm.v1.metrics.loggers"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(sys.modules["vllm.v1.metrics.loggers"], "StatLoggerBase", object, raising=False)
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    module = importlib.import_module(MODULE)
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    made: list[Any] = []
+
+    def tells(rank: int = 0) -> Any:
+        made.append(module.TellAgent(None, rank))
+        return made[-1]
+
+    yield SimpleNamespace(module=module, clock=clock, tells=tells)
+    for each in made:
+        if each._socket is not None:
+            each._socket.close()
+    sys.modules.pop(MODULE, None)
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Where an agent would listen."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.setblocking(False)
+        monkeypatch.setenv("HEARTH_AGENT_LOADS", f"127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setattr(sys, "argv", ["vllm", "serve", "m", "--port", "8103"])
+        yield listening
+
+
+def stats(running: int, waiting: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(num_running_reqs=running, num_waiting_reqs=waiting, kv_cache_usage=0.25)
+
+
+def heard(listening: socket.socket) -> list[Any]:
+    found = []
+    while True:
+        try:
+            found.append(json.loads(listening.recv(1000)))
+        except BlockingIOError:
+            return found
+
+
+def test_a_step_is_told_in_one_datagram(plugin: Any, agent: socket.socket) -> None:
+    """With the port by which the agent knows the server."""
+    plugin.tells(1).record(stats(3, 2), None)
+    assert heard(agent) == [{"port": 8103, "rank": 1, "running": 3, "waiting": 2, "kv_usage": 0.25}]
+
+
+def test_quick_steps_are_told_now_and_then(plugin: Any, agent: socket.socket) -> None:
+    """But at once where work begins, queues begin, or all is done."""
+    tells = plugin.tells()
+    for running, waiting in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (4, 2), (0, 0)):
+        plugin.clock.now_s += 0.001
+        tells.record(stats(running, waiting), None)
+    assert [(word["running"], word["waiting"]) for word in heard(agent)] == [(0, 0), (1, 0), (3, 1), (0, 0)]
+    plugin.clock.now_s += 2 * plugin.module.EVERY_S
+    tells.record(stats(0), None)
+    assert len(heard(agent)) == 1
+
+
+def test_nothing_of_it_reaches_the_engine(plugin: Any, agent: socket.socket) -> None:
+    """No agent, no figures, figures of another version: the step goes on."""
+    tells = plugin.tells()
+    tells.record(None, None)
+    tells.record(SimpleNamespace(num_running_reqs="many", kv_cache_usage="all"), None)
+    tells.record(SimpleNamespace(), None, mm_cache_stats=None, engine_idx=0)
+    agent.close()
+    for _ in range(10):
+        plugin.clock.now_s += 1.0
+        tells.record(stats(1), None)
+    tells.log_engine_initialized()
+
+
+def test_without_an_agent_it_does_nothing(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in every vLLM of the environment, and acts where it is told of an agent."""
+    monkeypatch.delenv("HEARTH_AGENT_LOADS", raising=False)
+    plugin.tells().record(stats(1), None)
+
+
+@pytest.mark.parametrize(
+    ("words", "port"), [(["serve", "--port", "1"], 1), (["--port=2"], 2), (["serve"], 8000), (["--port"], 8000)]
+)
+def test_the_port_is_that_of_the_command(plugin: Any, words: list[str], port: int) -> None:
+    """As vLLM reads it."""
+    assert plugin.module.served_port(words) == port

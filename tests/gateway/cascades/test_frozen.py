@@ -1,0 +1,203 @@
+"""A ladder whose smaller rungs keep nothing, or that has no promise to use: it says so, and asks nobody in vain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from cascade.ladder import Ladder, Rung, Window
+from cascade.ladder_file import Cut, Stage
+from cascade.staying.keeping import FEWEST, TRIAL
+from gateway.cascades.cascades import Ladders
+from gateway.cascades.judge import HoldBack
+from gateway.cascades.served import Served
+from gateway.cascades.view import show_ladders
+from routing.blocks import cut_prompt
+from routing.request import Api, Request
+from tenancy.tenants import Tenant
+from tests.gateway.cascades.test_choosing_rungs import BODY, MODELS, Asks, a_router
+from tests.gateway.cascades.test_choosing_rungs import ladders as some_ladders
+from tests.scenarios.rungs import LADDER, Rungs, asking, ladder_file, settled, some_rungs
+
+CHAT = "/v1/chat/completions"
+NEVER = 0.99
+
+
+class Log:
+    """Takes down what is logged."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, Any]]] = []
+
+    def __call__(self, level: str, message: str, **fields: object) -> None:
+        self.lines.append((level, message, fields))
+
+    def said(self) -> list[tuple[str, str]]:
+        return [line[:2] for line in self.lines]
+
+
+def of_two(log: Log, **ladder: Any) -> Ladders:
+    """Of two rungs; draws rise evenly from 0 to 1."""
+    draws = iter(number / 100 % 1 for number in range(100_000))
+    rungs = (Rung(MODELS[0]), Rung(MODELS[2]))
+    said: dict[str, Any] = {"window": Window(), "whole": True} | ladder
+    served = Served(Ladder("auto", rungs, **said), HoldBack())
+    return Ladders(a_router(), {"auto": served}, clock=lambda: 2.0, draw=lambda: next(draws), say=log)
+
+
+def starts(ladders: Ladders, count: int = 1, session: str | None = None, *, stream: bool = True) -> list[str]:
+    """The models that so many requests begin at."""
+    asked = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=stream, session=session)
+    return [ladders.begin(asked, BODY, Tenant("t"), {}, Asks(), 2.0).model for _ in range(count)]
+
+
+SMALL, BIG = MODELS[0], MODELS[2]
+FILE = replace(ladder_file(0.5), models=(SMALL, BIG))
+
+
+def test_a_frozen_rung_is_asked_seldom_and_recovers() -> None:
+    """One warning, one request in so many, and all of them again with the first answer that is kept."""
+    log = Log()
+    ladders = of_two(log, file=FILE)
+    assert set(starts(ladders, 200)) == {SMALL}
+    for _ in range(FEWEST):
+        ladders.shadowing.judged("auto", 0, is_kept=False)
+    assert log.said() == [("warning", "cascade rung keeps no answer")]
+    assert {"ladder": "auto", "rung": SMALL, "judged_in_a_row": FEWEST}.items() <= log.lines[0][2].items()
+    assert starts(ladders, 3 * TRIAL).count(SMALL) == 3
+    (shown,) = show_ladders(ladders)
+    assert shown["standing"]["frozen"] == [SMALL]
+    ladders.shadowing.judged("auto", 0, is_kept=True)
+    assert log.said()[1:] == [("info", "cascade rung keeps answers again")]
+    assert set(starts(ladders, 200)) == {SMALL}
+
+
+def test_trials_of_a_frozen_rung_lower_what_shadows_have_raised() -> None:
+    """The way back from thresholds that shadows have raised beyond what answers reach."""
+    ladders = of_two(Log(), file=replace(FILE, cuts=(Cut(0, "*", 0.5, grey=4.0),)))
+    kept = ladders.shadowing._kept["auto"]
+    kept.staying.take(0, 0.0)
+    assert not kept.staying.file.cuts[0].keeps(0.75)
+    for _ in range(FEWEST - 1):
+        ladders.shadowing.judged("auto", 0, is_kept=False)
+    assert not kept.staying.file.cuts[0].keeps(0.75)
+    for _ in range(100):
+        ladders.shadowing.judged("auto", 0, is_kept=False)
+    assert kept.staying.file == kept.file
+
+
+def test_a_frozen_rung_is_passed_over_on_the_way_up() -> None:
+    """Three rungs, of which the middle keeps nothing."""
+    router = a_router()
+    ladders = some_ladders(router)
+    for _ in range(FEWEST):
+        ladders.shadowing.judged("auto", 1, is_kept=False)
+    asked = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=True)
+    reached = []
+    for _ in range(2 * TRIAL):
+        climb = ladders.begin(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
+        assert climb.model == SMALL
+        assert climb.rise()
+        reached.append(climb.model)
+    assert reached.count("middle") == 2
+    assert reached.count(BIG) == 2 * TRIAL - 2
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(None, 0), (0.0, 0), (1.0, 100), (0.25, 25)],
+    ids=["default", "largest", "smallest", "share"],
+)
+def test_an_uncalibrated_ladder_begins_as_configured(share: float | None, expected: int) -> None:
+    """By default at the top."""
+    ladders = of_two(Log(), **({} if share is None else {"uncalibrated": share}))
+    assert starts(ladders, 100).count(SMALL) == expected
+
+
+def test_a_conversation_without_a_calibration_stays_with_its_model() -> None:
+    """The share is one of conversations: their prefix stays warm."""
+    ladders = of_two(Log(), uncalibrated=0.5)
+    ladders._sessions.put(("auto", "low"), 0)
+    ladders._sessions.put(("auto", "high"), 1)
+    assert set(starts(ladders, 50, "low")) == {SMALL}
+    assert set(starts(ladders, 50, "high")) == {BIG}
+
+
+OPEN: dict[str, Any] = {"window": None}
+
+
+@pytest.mark.parametrize(
+    ("ladder", "level", "message"),
+    [
+        ({}, "warning", "cascade without a calibration"),
+        ({"file": replace(FILE, is_promised=False)}, "warning", "calibration without a promise"),
+        ({"file": FILE, **OPEN}, "warning", "calibration cannot be applied"),
+        ({"file": replace(FILE, stage=Stage.WHOLE), "whole": False}, "warning", "calibration cannot be applied"),
+    ],
+)
+def test_a_ladder_that_uses_no_promise_warns_once(ladder: dict[str, Any], level: str, message: str) -> None:
+    """At start, with what happens and what to do; again only when the reason has changed."""
+    log = Log()
+    ladders = of_two(log, **ladder)
+    assert log.said() == [(level, message)]
+    assert log.lines[0][2]["effect"] == f"{BIG} answers every request"
+    assert log.lines[0][2]["fix"]
+    served = ladders._served
+    ladders.put(served)
+    assert len(log.lines) == 1
+    assert show_ladders(ladders)[0]["unused"]["message"] == message
+    assert set(starts(ladders, 20) + starts(ladders, 20, stream=False)) == {BIG}
+    ladders.put({"auto": replace(served["auto"], ladder=replace(served["auto"].ladder, file=FILE, window=Window()))})
+    assert len(log.lines) == 1
+    assert show_ladders(ladders)[0]["unused"] is None
+
+
+def chats(rungs: Rungs) -> int:
+    """How often the small model was asked."""
+    return sum(each.path == CHAT for each in rungs.small.received)
+
+
+async def view(rungs: Rungs) -> dict[str, Any]:
+    async with aiohttp.ClientSession() as session, session.get(rungs.gateway.at("admin", "/ladders")) as answer:
+        return dict((await answer.json())["ladders"][0])
+
+
+async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -> None:
+    """A whole gateway: the small model is asked in vain so often, and then no more."""
+    async with some_rungs(tmp_path, NEVER, judge_whole=True) as rungs:
+        for number in range(FEWEST):
+            _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8))
+            assert head["x-hearth-rung"] == "big"
+        await settled(rungs, head["x-hearth-receipt"])
+        warning = await rungs.gateway.until("cascade rung keeps no answer")
+        assert (warning["level"], warning["rung"]) == ("warning", "small")
+        metrics = await rungs.metrics()
+        assert f'hearth_cascade_frozen{{ladder="{LADDER}",rung="small"}} 1.0' in metrics
+        assert f'hearth_cascade_raised_steps{{ladder="{LADDER}",rung="small"}} 0.0' in metrics
+        assert (await view(rungs))["standing"]["frozen"] == ["small"]
+        asked = chats(rungs)
+        for number in range(20):
+            await rungs.post(CHAT, asking(f"Another question {number}", max_tokens=8))
+        assert chats(rungs) == asked
+
+
+async def test_an_uncalibrated_ladder_warns_at_start_and_begins_as_configured(tmp_path: Path) -> None:
+    """By default the largest answers, with a warning; `smallest` is what the operator wants, so it is no warning."""
+    async with some_rungs(tmp_path, calibration=None) as rungs:
+        warning = await rungs.gateway.until("cascade without a calibration")
+        assert (warning["level"], warning["effect"]) == ("warning", "big answers every request")
+        assert "hearth cascade calibrate" in warning["fix"]
+        _, _, head = await rungs.post(CHAT, asking())
+        assert head["x-hearth-rung"] == "big"
+    async with some_rungs(tmp_path, calibration=None, uncalibrated="smallest") as rungs:
+        line = await rungs.gateway.until("cascade without a calibration")
+        assert line["level"] == "info"
+        for stream in (True, False):
+            _, _, head = await rungs.post(CHAT, asking(stream=stream))
+            assert head["x-hearth-rung"] == "small"
+        _, _, head = await rungs.post(CHAT, asking(response_format={"type": "json_object"}, max_tokens=3))
+        assert head["x-hearth-rung"] == "big"

@@ -1,0 +1,45 @@
+"""Whole values go over a channel, and its end is noticed."""
+
+import asyncio
+import socket
+from ipaddress import ip_network
+from pathlib import Path
+
+from gateway.cluster.channel import Channel
+from gateway.cluster.messages import Orders, Renew, Renewed
+from gateway.config.exact import EventSource, KvEvents
+from gateway.config.listening import Address, TlsFiles
+from gateway.config.models import ModelEntry
+from gateway.config.secret import Secret
+from gateway.config.values import Settings
+from gateway.reload import Fresh
+from gateway.runtime.host import Host
+from tenancy.policy import Bare
+from tenancy.reading.policy import read_policy
+
+POLICY = f"auth: {{keys: {{legal: [{'a' * 64}]}}}}\ntenants: {{legal: {{models: [tiny]}}}}\n"
+
+
+async def test_orders_arrive_as_they_were_given() -> None:
+    """Settings with every kind of value, secrets and scorers included, and the policy."""
+    settings = Settings(
+        listen=Address("::1", 8000),
+        admin_token=Secret("hunter2"),
+        trusted_proxies=(ip_network("10.0.0.0/8"),),
+        models=(ModelEntry("a", 1e-6),),
+        tls=TlsFiles(Path("c"), Path("k")),
+        kv_events=KvEvents(sources=(EventSource("http://a:1", "tcp://a:5557"),)),
+    )
+    fresh = Fresh(settings, read_policy(POLICY, {}, Bare()))
+    orders = Orders("worker-1", Host(1, 2, Path("run")), fresh, ((2, ("127.0.0.1", 80)),), frozenset(("http://a:1",)))
+    ours, theirs = [await Channel.over(end) for end in socket.socketpair()]
+    ours.send(orders)
+    ours.send(Renew(fresh))
+    async with asyncio.timeout(120):
+        assert await theirs.receive() == orders
+        assert await theirs.receive() == Renew(fresh)
+        theirs.send(Renewed(("no",)))
+        assert await ours.receive() == Renewed(("no",))
+        await ours.close()
+        assert await theirs.receive() is None
+    await theirs.close()

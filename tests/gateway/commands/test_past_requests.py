@@ -1,0 +1,36 @@
+"""Requests that were are read from what a gateway writes."""
+
+import json
+from pathlib import Path
+
+from gateway.commands.past_requests import read_past
+from tenancy.telling.trial import Past
+
+
+def test_a_record_is_a_request_that_began_before(tmp_path: Path) -> None:
+    """Lines come when requests end, so they are put in the order in which requests came."""
+    log = tmp_path / "usage.jsonl"
+    long = {"timestamp": "2026-11-20T10:00:10Z", "tenant": "a", "model": "m", "duration_ms": 9000, "user": "ann"}
+    short = {"timestamp": "2026-11-20T10:00:05Z", "tenant": "b", "model": "m", "input_tokens": 7, "cached_tokens": None}
+    log.write_text("\n".join(map(json.dumps, (short, long, {"message": "listening", "tenant": None}))))
+    assert read_past(log) == [
+        Past(1_795_168_801.0, "a", "m", user="ann", duration_s=9.0),
+        Past(1_795_168_805.0, "b", "m", input_tokens=7),
+    ]
+
+
+def test_a_rejected_request_is_known_as_such(tmp_path: Path) -> None:
+    """It has an error status and no tokens; a client that left, or an answer that failed with its usage, is none."""
+    log = tmp_path / "usage.jsonl"
+    line = {"timestamp": "2026-11-20T10:00:05Z", "tenant": "b", "model": "m"}
+    lines = [
+        line | {"status": 429, "prompt_bytes": 900, "max_tokens": 50, "stream": False},
+        line | {"status": 499},
+        line | {"status": 502, "input_tokens": 7},
+        line | {"status": 200, "input_tokens": 7, "stream": True},
+    ]
+    log.write_text("\n".join(map(json.dumps, lines)))
+    past = read_past(log)
+    assert [each.was_refused for each in past] == [True, False, False, False]
+    assert (past[0].prompt_bytes, past[0].max_tokens, past[0].is_whole) == (900, 50, True)
+    assert not past[3].is_whole

@@ -1,0 +1,178 @@
+"""A line and its relay between two sockets that are none: what a pod sends goes in, what the client gets comes out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from httptools import HttpResponseParser
+
+from gateway.cascades.judge import Judge
+from gateway.config.port_limits import Timeouts
+from gateway.http.client_request import Asked
+from gateway.http.response_writer import Reply
+from gateway.pipeline.attempt import Leg
+from gateway.relay.relay import Relay
+from gateway.relay.upstream_connection import Line
+from routing.pods import Engine
+from routing.prefill_side import Handover
+from routing.request import Api, Request
+
+
+class FakeTransport:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_aborted = False
+        self.protocol: asyncio.Protocol | None = None
+        """Set by itself, in place of the one that was connected."""
+
+    def write(self, raw: bytes) -> None:
+        self.written += raw
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.written += b"".join(pieces)
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+
+@dataclass
+class FakeOwner:
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    given_back: int = 0
+
+    def give_back(self, line: Line) -> None:
+        self.given_back += 1
+
+    def forget(self, line: Line) -> None:
+        """It was never remembered."""
+
+    def knows(self, url: str) -> bool:
+        return True
+
+
+@dataclass
+class FakePlacement:
+    request: Request
+    engine: Engine = field(default_factory=lambda: Engine(0, "http://pod"))
+    first_tokens: list[float] = field(default_factory=list)
+    handover: Handover | None = None
+
+    def first_token(self, now_s: float) -> None:
+        self.first_tokens.append(now_s)
+
+
+@dataclass
+class Heard:
+    """What the client made of the bytes it was sent."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    is_whole: bool = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode().lower()] = value.decode()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.is_whole = True
+
+
+def hear(raw: bytes) -> Heard:
+    heard = Heard()
+    if raw:
+        parser = HttpResponseParser(heard)
+        parser.feed_data(raw)
+        heard.status = parser.get_status_code()
+    return heard
+
+
+class Scene:
+    """One relay under way."""
+
+    def __init__(
+        self,
+        api: Api = Api.CHAT,
+        *,
+        withholds_usage: bool = True,
+        version: str = "1.1",
+        kept: int = 1 << 18,
+        judge: Judge | None = None,
+    ):
+        self.client = FakeTransport()
+        self.owner = FakeOwner()
+        self.answered = 0
+        asked = Asked()
+        asked.version = version
+        self.reply = Reply(
+            asked, "r-1", cast("asyncio.Transport", self.client), keep_alive=True, answered=self._count_answered
+        )
+        self.reply.api = api
+        self.reply.is_anthropic = api is Api.MESSAGES
+        self.placement = FakePlacement(Request("r-1", api, "tiny", stream=True))
+        self._kept, self._withholds_usage = kept, withholds_usage
+        self.ask(judge)
+
+    def ask(self, judge: Judge | None = None) -> None:
+        """Have another pod answer, on a connection of its own."""
+        self.socket = FakeTransport()
+        self.relay = Relay(
+            self.reply,
+            self.placement,
+            "/v1/x",
+            loop=asyncio.get_running_loop(),
+            withholds_usage=self._withholds_usage,
+            kept_bytes=self._kept,
+            begun=lambda: None,
+            judge=judge,
+        )
+        self.line = Line(self.owner, "http://pod")
+        self.line.connection_made(cast("asyncio.Transport", self.socket))
+        self.line.ask(self.relay, [b"question"], first_byte_by_s=1e9)
+
+    def _count_answered(self) -> None:
+        self.answered += 1
+
+    def feed(self, pieces: list[bytes]) -> Scene:
+        for piece in pieces:
+            if not self.socket.is_aborted:
+                (self.socket.protocol or self.line).data_received(piece)
+        return self
+
+    def hang_up(self) -> Scene:
+        protocol = self.socket.protocol or self.line
+        protocol.eof_received()
+        protocol.connection_lost(None)
+        return self
+
+    @property
+    def heard(self) -> Heard:
+        return hear(self.client.written)
+
+    @property
+    def leg(self) -> Leg:
+        assert self.relay.ended.done()
+        return self.relay.leg()
+
+
+def staged(play: Callable[[], Any]) -> Any:
+    """Run something that wants a loop to be there."""
+
+    async def run() -> Any:
+        return play()
+
+    with asyncio.Runner() as runner:
+        return runner.run(run())

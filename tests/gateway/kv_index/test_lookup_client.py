@@ -1,0 +1,391 @@
+"""A worker, the warmth process and an engine that tells of its cache: what is seen is what the engine would reuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from prometheus_client import generate_latest
+
+from gateway.cluster.host_client import WarmthClient
+from gateway.cluster.ipc_messages import EnginesFollowed, Hello
+from gateway.config.exact import KvEvents, TokenizerEntry
+from gateway.config.models import ModelEntry
+from gateway.kv_index import lookup_service as sights_module
+from gateway.kv_index.feed import Feed
+from gateway.kv_index.lookup_client import LATE_IN_A_ROW, Asking, AskingExposition
+from gateway.kv_index.lookup_service import Sights
+from gateway.kv_index.prompts import read_spoken
+from gateway.kv_index.tokenizer import LocalTokenizer
+from routing.learning import Usage
+from routing.pods import EngineShape, ModelCard, Pod, Standing
+from routing.reading import read_request
+from routing.request import Api, Request
+from routing.router import Router
+from routing.trust import AGREEMENTS
+from scorers.registry import routings
+from tests.gateway.fake_pod import Pulse
+from tests.gateway.kv_index.exchange import Host, Said, host, until
+from tests.gateway.kv_index.publisher import Publisher
+from tests.gateway.kv_index.tokenizers import make_folder
+from tests.routing.kv_model import ModelEngine
+
+BLOCK = 16
+MODEL = "m"
+
+
+@dataclass
+class Scene:
+    """One pod with one engine behind a publisher, one worker, one warmth process."""
+
+    host: Host
+    publisher: Publisher
+    engine: ModelEngine
+    router: Router
+    asking: Asking
+    url: str
+    pod: dict[str, Any]
+    """What the pod answers: its event sources, and its tokens."""
+    tokenizer: LocalTokenizer
+    pulse: Pulse
+    """Beats when the worker is told whom the process follows, and when it has connected."""
+
+    def body(self, text: str) -> bytes:
+        said = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+        return msgspec.json.encode(said)
+
+    async def look(self, text: str) -> Request:
+        body = self.body(text)
+        return await self.asking.look(read_request(Api.CHAT, body, request_id=text[:8]).request, body)
+
+    async def ask(self, text: str) -> tuple[Request, int]:
+        """A whole request: looked at, placed, computed, settled. Returns it with what was really reused."""
+        request = await self.look(text)
+        placement = self.router.place(request, avoid=frozenset(), now_s=0.0, draw=0.0)
+        tokens = self.tokens(text)
+        hit = self.engine.hit_tokens(tokens)
+        running = self.engine.begin(tokens)
+        assert running is not None
+        await self.tell()
+        placement.first_token(1.0)
+        self.engine.end(running)
+        placement.settle(Usage(len(tokens), 1, hit), 2.0)
+        placement.release(2.0)
+        if request.sight is not None:
+            request.sight.watch.over()
+        return request, hit
+
+    async def tell(self) -> None:
+        """What the engine has to say, until it is heard."""
+        events = self.engine.told()
+        number = await self.publisher.say(*events) if events else -1
+        async with asyncio.timeout(120):
+            while events and self.feed._next <= number:
+                await self.look("x")
+
+    async def is_heard(self) -> None:
+        """All that the worker has told the process so far: an answer comes behind it, events may come before it."""
+        await self.look("x")
+
+    @property
+    def answering(self) -> Sights:
+        sights = self.host.warmth.sights
+        assert sights is not None
+        return sights
+
+    @property
+    def feed(self) -> Feed:
+        return self.answering.followers.feeds[self.url]
+
+    def tokens(self, text: str) -> list[int]:
+        """As the pod's tokenizer has them."""
+        packed = self.tokenizer.prompt(read_spoken(Api.CHAT, self.body(text))).packed
+        return list(memoryview(packed).cast("I"))
+
+    async def until_exact(self) -> None:
+        """The worker knows that events decide."""
+        await self.pulse.until(lambda: self.asking.doubts.get(self.url) == "")
+
+    def seen(self, request: Request) -> int | None:
+        if request.sight is None:
+            return None
+        (slot,) = self.router.fleet.roster(MODEL).slots
+        found = request.sight.seen.get(slot)
+        return found.tokens if found else 0 if slot in request.sight.known else None
+
+
+@asynccontextmanager
+async def scene(
+    folder: Path, *, wait_ms: float = 30_000.0, events: bool = True, tokenizer: bool = True
+) -> AsyncIterator[Scene]:
+    """All of it, on this machine's own sockets."""
+    made = make_folder(folder / "tokenizer")
+    local = LocalTokenizer(made, None, cache_bytes=1 << 20, now=datetime.now)
+    entry = TokenizerEntry(made) if tokenizer else None
+    words: dict[str, Any] = {"kv_events": KvEvents(wait_ms=wait_ms), "models": (ModelEntry(MODEL, tokenizer=entry),)}
+    pod: dict[str, Any] = {"sources": {}, "tokens": []}
+    async with Publisher() as publisher, serving(pod) as url, host(folder / "host", **words) as started:
+        if events:
+            told = {"endpoint": publisher.endpoint, "replay_endpoint": publisher.replay_endpoint, "topic": "kv"}
+            pod["sources"] = {"0": {"enable_kv_cache_events": True, "publisher": "zmq", **told}}
+        router = Router(routings()["warm"])
+        cards = (ModelCard(MODEL),)
+        router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), cards=cards, ready_since_s=-1e6))
+        router.reshape_pod(url, [EngineShape(kv_tokens=10_000, block_tokens=BLOCK)])
+        client = WarmthClient(started.where, Hello(1), say=Said(), draw=lambda: 0.0)
+        asking = Asking(client, router, wait_s=wait_ms / 1000)
+        pulse = Pulse()
+
+        def take_followed(followed: EnginesFollowed) -> None:
+            asking._take_followed(followed)
+            pulse.beat()
+
+        client.on(EnginesFollowed, take_followed)
+        client.on_connected(pulse.beat)
+        tasks = [asyncio.create_task(client.run()), asyncio.create_task(asking.run())]
+        try:
+            await pulse.until(lambda: client.is_connected)
+            if events:
+                await publisher.subscribed()
+            yield Scene(started, publisher, ModelEngine(12, BLOCK, secret=5), router, asking, url, pod, local, pulse)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def serving(pod: dict[str, Any]) -> AsyncIterator[str]:
+    """A pod that tells where it publishes, and what a prompt is in tokens."""
+
+    async def sources(_: web.Request) -> web.Response:
+        return web.json_response(pod["sources"])
+
+    async def tokenize(request: web.Request) -> web.Response:
+        pod["asked"] = await request.json()
+        return web.json_response({"tokens": pod["tokens"]}, status=pod.get("status", 200))
+
+    app = web.Application()
+    app.add_routes([web.get("/kv_event_sources", sources), web.post("/tokenize", tokenize)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+TALK = "sea ship captain storm island " * 8
+
+
+async def test_what_is_seen_is_what_the_engine_reuses(tmp_path: Path) -> None:
+    """Turn for turn, through evictions, a reset and a restart."""
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        texts = [TALK, TALK + "and then", "def return " * 20, TALK, "1234 " * 40, TALK + "and then what", TALK]
+        for turn, text in enumerate(texts * 3):
+            if turn == 9:
+                await one.is_heard()
+                one.engine.reset()
+                await one.tell()
+            request, hit = await one.ask(text)
+            assert request.sight is not None
+            assert request.sight.prompt_tokens == len(one.tokens(text))
+            assert one.seen(request) == hit
+        assert one.asking.ends["exact"] >= len(texts) * 3
+
+
+async def test_siblings_find_what_the_first_will_leave_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any event: the second of two that come at once is told what the first is about to compute."""
+    monkeypatch.setattr(sights_module, "SIBLING_WAIT_S", 30.0)
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        request = await one.look(TALK)
+        assert one.seen(request) == 0
+        second = asyncio.create_task(one.look(TALK + "and more"))
+        await until(lambda: len(one.answering._tickets) == 2)
+        placement = one.router.place(request, avoid=frozenset(), now_s=0.0, draw=0.0)
+        sibling = await second
+        assert (one.seen(sibling) or 0) >= 32
+        placement.release(1.0)
+        for each in (request, sibling):
+            assert each.sight is not None
+            each.sight.watch.over()
+        assert one.seen(await one.look(TALK + "and more")) == 0
+
+
+async def test_what_was_computed_is_known_before_its_events_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine tells of a prompt a little after it has answered it: who asks in between finds it all the same."""
+    monkeypatch.setattr(sights_module, "EVENTS_WITHIN_S", 3600.0)
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        request = await one.look(TALK)
+        placement = one.router.place(request, avoid=frozenset(), now_s=0.0, draw=0.0)
+        tokens = one.tokens(TALK)
+        running = one.engine.begin(tokens)
+        assert running is not None
+        placement.settle(Usage(len(tokens), 1, 0), 1.0)
+        placement.release(1.0)
+        assert request.sight is not None
+        request.sight.watch.over()
+        hit = one.engine.hit_tokens(tokens)
+        assert one.seen(await one.look(TALK)) == hit > 0
+        await one.tell()
+        assert one.seen(await one.look(TALK)) == hit
+
+
+async def test_whom_to_believe_is_known_with_every_answer(tmp_path: Path) -> None:
+    """An engine that has just lost our trust, or its cache, is not taken for one that holds nothing."""
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        await one.ask(TALK)
+        await one.is_heard()
+        one.feed._lose()
+        assert one.seen(await one.look(TALK)) is None
+        one.feed._believe()
+        request, hit = await one.ask(TALK)
+        assert one.seen(request) == hit > 0
+        one.publisher._buffer.clear()
+        one.router.forget_warmth(one.url)
+        # Nothing is known until the engine has been asked what it has said so far; then, that it is empty.
+        assert one.seen(await one.look(TALK)) in (None, 0)
+
+
+async def test_nobody_followed_costs_nothing(tmp_path: Path) -> None:
+    """Pods without events are not asked about."""
+    async with scene(tmp_path, events=False) as one:
+        assert (await one.look(TALK)).sight is None
+        assert one.asking.ends == {"nobody_followed": 1}
+
+
+async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
+    """The shadow cache decides, it is counted, and nobody remembers the question: no sibling waits for it."""
+    async with scene(tmp_path, wait_ms=0.0) as one:
+        await one.until_exact()
+        assert (await one.look(TALK)).sight is None
+        assert one.asking.ends == {"late": 1}
+        assert not one.asking._waiting
+        one.asking._wait_s = 20.0
+        # An answer comes behind all that was said before its question: the first one has reached the process by then.
+        later = await one.look(TALK)
+        assert later.sight is not None
+        later.sight.watch.over()
+        asked = one.answering
+        await until(lambda: not (asked._tasks or asked._tickets or asked._newest or asked._asking))
+
+
+async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> None:
+    """A warmth process that hangs costs a few requests their wait, not all; a single question finds it well again."""
+    async with scene(tmp_path, wait_ms=0.0) as one:
+        await one.until_exact()
+        for _ in range(LATE_IN_A_ROW + 1):
+            await one.look(TALK)
+        assert (await one.look(TALK)).sight is None
+        assert one.asking.ends == {"late": LATE_IN_A_ROW + 1, "slow": 1}
+        one.asking._wait_s, one.asking._ask_again_s = 20.0, 0.0
+        assert (await one.look(TALK)).sight is not None
+        assert (await one.look(TALK)).sight is not None
+
+
+async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) -> None:
+    """Requests go on at once; when it is there again it learns the past from the engine itself."""
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        await one.ask(TALK)
+        settings = one.host.warmth.settings
+        await one.host.stop()
+        client = one.asking._client
+        async with asyncio.timeout(120):
+            while client.is_connected:
+                await one.look(TALK)
+        assert (await one.look(TALK)).sight is None
+        assert one.asking.ends["away"] >= 1
+        one.host.start(settings)
+        await one.pulse.until(lambda: client.is_connected)
+        await one.publisher.subscribed()
+        await one.until_exact()
+        request, hit = await one.ask(TALK)
+        assert one.seen(request) == hit > 0
+
+
+async def test_a_wrong_tokenizer_is_found_out(tmp_path: Path) -> None:
+    """Engines that count prompts otherwise, again and again: the shadow caches decide, and one line says so."""
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        for _ in range(8):
+            request = await one.look(TALK)
+            assert request.sight is not None
+            placement = one.router.place(request, avoid=frozenset(), now_s=0.0, draw=0.0)
+            placement.settle(Usage(7, 1, 0), 1.0)
+            placement.release(1.0)
+        async with asyncio.timeout(120):
+            while (await one.look(TALK)).sight is not None:
+                pass
+        assert one.asking.ends["wrong_tokenizer"] >= 1
+
+
+async def test_an_engine_in_doubt_is_left_out_and_heals(tmp_path: Path) -> None:
+    """A lost batch that nobody repeats: its shadow decides until what is foretold comes true again."""
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        one.publisher._buffer.clear()
+        await one.ask("def return " * 20)
+        await one.publisher.say(lost=True)
+        one.publisher._buffer.clear()
+        await one.ask(TALK)
+        await one.pulse.until(lambda: one.asking.doubts.get(one.url) == "gap")
+        assert one.seen(await one.look(TALK)) is None
+        for _ in range(2 * AGREEMENTS):
+            await one.ask(TALK)
+        await one.until_exact()
+        request, hit = await one.ask(TALK)
+        assert one.seen(request) == hit > 0
+
+
+async def test_a_pod_may_be_the_tokenizer(tmp_path: Path) -> None:
+    """It is asked what the client asked, and its tokens are the prompt."""
+    async with scene(tmp_path, tokenizer=False) as one:
+        one.pod["tokens"] = list(range(40))
+        await one.until_exact()
+        request = await one.look(TALK)
+        assert request.sight is not None
+        assert request.sight.prompt_tokens == 40
+        assert one.pod["asked"]["messages"] == [{"role": "user", "content": TALK}]
+        assert one.pod["asked"]["add_generation_prompt"] is True
+        one.pod["status"] = 500
+        assert (await one.look(TALK)).sight is None
+        assert one.asking.ends["pod_refused"] == 1
+
+
+@pytest.mark.parametrize("api", [Api.EMBEDDINGS, Api.TOKENIZE])
+async def test_what_generates_nothing_is_not_asked_about(tmp_path: Path, api: Api) -> None:
+    """It leaves no KV behind that anybody would tell of."""
+    async with scene(tmp_path, events=False) as one:
+        request = Request("r", api, MODEL)
+        assert await one.asking.look(request, b"{}") is request
+        assert not one.asking.ends
+
+
+async def test_metrics_say_who_decides(tmp_path: Path) -> None:
+    """How questions ended, whom we follow, how much they hold."""
+    async with scene(tmp_path) as one:
+        await one.until_exact()
+        await one.ask(TALK)
+        page = generate_latest(one.host.registry).decode()
+        assert f'hearth_engine_exact{{engine="{one.url}"}} 1.0' in page
+        assert f'hearth_kv_event_gaps_total{{engine="{one.url}"}} 0.0' in page
+        (family,) = AskingExposition(one.asking.ends).collect()
+        assert {sample.labels["outcome"] for sample in family.samples} >= {"exact"}

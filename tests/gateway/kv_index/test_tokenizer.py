@@ -1,0 +1,141 @@
+"""Prompts as tokens: piece by piece or whole, always the same."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from gateway.kv_index.prompts import Chat, Ids, Text, UnseenError
+from gateway.kv_index.tokenizer import BadTokenizerError, LocalTokenizer, Pieces
+from routing.chains import pack_tokens, root_of
+from tests.gateway.kv_index.tokenizers import SPECIALS, make_folder
+
+
+def load(folder: Path, template: Path | None = None) -> LocalTokenizer:
+    return LocalTokenizer(folder, template, cache_bytes=1 << 20, now=lambda: datetime(2026, 1, 2, tzinfo=UTC))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("tokenizer") / "plain")
+
+
+@pytest.fixture(scope="module")
+def local(folder: Path) -> LocalTokenizer:
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+texts = st.lists(st.text(max_size=12) | st.sampled_from([*SPECIALS, "sea ship", "\n", "  "]), max_size=8).map("".join)
+
+
+@given(texts)
+def test_pieces_give_the_tokens_of_the_whole(local: LocalTokenizer, library: Tokenizer, text: str) -> None:
+    """Whatever is written between special tokens, and whoever writes special tokens by hand."""
+    assert local.cuts_apart
+    for _ in range(2):
+        assert local.prompt(Text(text, special_tokens=False)).packed == pack_tokens(library.encode(text).ids)
+
+
+def test_a_tokenizer_that_cannot_be_cut_is_used_whole(tmp_path: Path) -> None:
+    """A special token that eats the spaces beside it makes pieces that are not the whole."""
+    folder = make_folder(tmp_path / "odd", odd=True)
+    odd, library = load(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in ("sea <|eats|> ship", "sea<|im_end|> ship"):
+        assert odd.prompt(Text(text)).packed == pack_tokens(library.encode(text).ids)
+
+
+def test_what_a_tokenizer_adds_by_itself_is_added(tmp_path: Path) -> None:
+    """A first token before every text, where special tokens are asked for; chats ask for none."""
+    folder = make_folder(tmp_path / "bos", bos=True)
+    with_bos, library = load(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert with_bos.cuts_apart
+    assert with_bos.prompt(Text("sea ship")).packed == pack_tokens(library.encode("sea ship").ids)
+    plain = library.encode("sea ship", add_special_tokens=False).ids
+    assert with_bos.prompt(Text("sea ship", special_tokens=False)).packed == pack_tokens(plain)
+    assert with_bos.prompt(Text("")).tokens == 1
+
+
+def test_a_conversation_that_grows_is_tokenised_once(local: LocalTokenizer, library: Tokenizer) -> None:
+    """Each turn adds its own pieces only, and the chain of the turn before is a beginning of it."""
+    messages = [{"role": "user", "content": "a captain"}]
+    first = local.prompt(Chat(messages, settings={"add_generation_prompt": True}))
+    known = len(local.pieces)
+    messages += [{"role": "assistant", "content": "island storm"}, {"role": "user", "content": "ship"}]
+    second = local.prompt(Chat(messages, settings={"add_generation_prompt": True}))
+    assert len(local.pieces) - known == 2
+    assert second.packed.startswith(first.packed)
+    text = (
+        "<|im_start|>user\na captain<|im_end|>\n<|im_start|>assistant\nisland storm<|im_end|>\n"
+        "<|im_start|>user\nship<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert second.packed == pack_tokens(library.encode(text).ids)
+
+
+def test_identity_is_adapter_and_salt(local: LocalTokenizer) -> None:
+    """The same tokens under another adapter or salt are another prompt."""
+    assert local.prompt(Ids([1, 2], "s"), "lora").root == root_of("lora", "s")
+    assert local.prompt(Ids([1, 2])).packed == pack_tokens([1, 2])
+    with pytest.raises(UnseenError):
+        local.prompt(Ids([-1]))
+
+
+def test_lone_surrogates_are_the_engines_to_refuse(local: LocalTokenizer) -> None:
+    """JSON can hold what is no text."""
+    with pytest.raises(UnseenError):
+        local.prompt(Text("a\ud800b"))
+
+
+def test_a_template_of_the_configuration_wins(folder: Path, tmp_path: Path) -> None:
+    """As vLLM's own --chat-template does; special tokens have their names in it."""
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ bos_token }}{{ messages[0].content }}{{ strftime_now('%Y') }}")
+    told = load(folder, template).prompt(Chat([{"role": "user", "content": "sea"}]))
+    library = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert told.packed == pack_tokens(library.encode("<|endoftext|>sea2026").ids)
+
+
+def test_named_templates_are_found(tmp_path: Path) -> None:
+    """Tokenizer settings may hold several; the one for tools serves where there are tools."""
+    folder = make_folder(tmp_path / "named", template=None)
+    settings = '{"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "tt"}]}'
+    (folder / "tokenizer_config.json").write_text(settings)
+    named = load(folder)
+    message = [{"role": "user", "content": "x"}]
+    lengths = [named.prompt(Chat(message, tools)).tokens for tools in (None, [{"type": "function"}])]
+    assert lengths == [1, 2]
+
+
+def test_without_a_template_chats_are_unseen(tmp_path: Path) -> None:
+    """Completions are not."""
+    bare = load(make_folder(tmp_path / "bare", template=None))
+    with pytest.raises(UnseenError, match="no_template"):
+        bare.prompt(Chat([{"role": "user", "content": "x"}]))
+    assert bare.prompt(Text("sea")).tokens > 0
+
+
+@pytest.mark.parametrize("content", ["{", "{}", ""])
+def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, content: str) -> None:
+    """Whatever the library thinks of it."""
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(BadTokenizerError):
+        load(tmp_path)
+
+
+def test_remembered_pieces_are_bounded_in_bytes() -> None:
+    """The least recently used go first."""
+    pieces = Pieces(1000)
+    for name in range(20):
+        pieces.put(bytes([name]), b"x" * 50)
+        pieces.get(bytes([0]))
+    assert pieces.held_bytes <= 1000
+    assert pieces.get(bytes([0])) is not None
+    assert pieces.get(bytes([1])) is None
+    assert len(pieces) == 5

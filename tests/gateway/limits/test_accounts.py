@@ -1,0 +1,254 @@
+"""Quotas of a policy at work: pushed to accounts and running streams, and no tenant refused for what another does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gateway.limits.accounts import Quotas
+from gateway.limits.estimate import Expecting
+from gateway.limits.meter import LOOK, STEPS, Tab
+from gateway.limits.rejection import OverLimit
+from routing.blocks import cut_prompt
+from routing.learning import Usage
+from routing.pods import EngineShape, ModelCard, Pod, Standing
+from routing.refusal import Reason
+from routing.request import Api, Request
+from routing.router import Router
+from scorers.registry import routings
+from tenancy.forecast import Forecast
+from tenancy.limits.use import Kind
+from tenancy.quota import Quota
+from tenancy.tenants import Caller, Tenant
+from tests.gateway.limits.making import Hand, quotas_of
+
+CONTEXT = 8_192
+
+
+def a_router() -> Router:
+    router = Router(routings()["round-robin"])
+    cards = (ModelCard("tiny", max_model_len=CONTEXT),)
+    router.put_pod(Pod("http://a", Standing.READY, frozenset({"tiny"}), cards=cards))
+    router.reshape_pod("http://a", [EngineShape(None, kv_tokens=100_000)])
+    return router
+
+
+def a_request(**fields: object) -> Request:
+    return Request(**{"id": "r", "api": Api.CHAT, "model": "tiny"} | fields)  # type: ignore[arg-type]
+
+
+class Stage:
+    """Quotas, and tenants that a reload may change."""
+
+    def __init__(self, expected: float | None = 40.0, **quotas: Quota) -> None:
+        self.clock = Hand()
+        if expected is None:
+            expecting = Expecting(a_router(), Forecast(shares=False), {})
+            self.quotas = Quotas(expecting, clock=self.clock, draw=lambda: 0.5)
+        else:
+            self.quotas = quotas_of(a_router(), self.clock, expected=expected)
+        self.put(**quotas)
+
+    def put(self, **quotas: Quota) -> None:
+        self.tenants: Mapping[str, Tenant] = {name: Tenant(name, quota=quota) for name, quota in quotas.items()}
+        self.quotas.go_by(self.tenants)
+
+    def caller(self, name: str, **words: str) -> Caller:
+        return self.tenants[name].caller(**words)
+
+    async def open(self, name: str, **fields: object) -> Tab:
+        return await self.quotas.reserve(a_request(**fields), self.caller(name))
+
+    def used(self, path: str, kind: Kind = Kind.OUTPUT) -> float:
+        book = self.quotas.books.find(path)
+        assert book is not None
+        return book.meters[kind].memory.used
+
+
+def events_until_cut(tab: Tab, most: int) -> int:
+    for passed in range(1, most + 1):
+        if tab.passed(1) is not None:
+            return passed
+    return most
+
+
+# -- reloads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("expected", [40.0, 5_000.0])
+async def test_a_running_stream_is_bound_within_one_look(expected: float) -> None:
+    """However much it had reserved under the limit that was: nobody of its account need ask for that."""
+    stage = Stage(expected, search=Quota(output_tokens_per_min=100_000))
+    tab = await stage.open("search", stream=True)
+    assert events_until_cut(tab, 300) == 300
+    stage.put(search=Quota(output_tokens_per_min=200))
+    assert events_until_cut(tab, 1_000) <= LOOK
+    assert stage.used("search") <= 300 + LOOK
+
+
+async def test_a_running_stream_takes_up_a_limit_that_is_higher() -> None:
+    """It is not cut where the old limit was."""
+    stage = Stage(search=Quota(output_tokens_per_min=100))
+    tab = await stage.open("search", stream=True)
+    assert events_until_cut(tab, 80) == 80
+    stage.put(search=Quota(output_tokens_per_min=10_000))
+    assert events_until_cut(tab, 2_000) == 2_000
+
+
+async def test_a_running_stream_is_charged_to_a_new_kind_of_limit() -> None:
+    """It was counted while its caller had another limit only, and is cut where the new one ends."""
+    stage = Stage(search=Quota(requests_per_min=100))
+    tab = await stage.open("search", stream=True)
+    assert events_until_cut(tab, 500) == 500
+    stage.put(search=Quota(requests_per_min=100, output_tokens_per_min=600, parallel_requests=1))
+    assert stage.used("search", Kind.PARALLEL) == 1
+    with pytest.raises(OverLimit) as over:
+        await stage.open("search", stream=True)
+    assert over.value.reason is Reason.TOO_MANY_PARALLEL
+    assert 100 - STEPS[0] <= events_until_cut(tab, 1_000) <= 100 + LOOK
+    tab.close(was_carried=True, was_served=True)
+    assert stage.used("search", Kind.PARALLEL) == 0
+
+
+async def test_a_limit_that_is_put_back_remembers_who_runs() -> None:
+    """One at a time stays one at a time, over two reloads and whoever asks meanwhile."""
+    one = Quota(parallel_requests=1, requests_per_min=100)
+    stage = Stage(search=one)
+    tab = await stage.open("search", stream=True)
+    stage.put(search=Quota(requests_per_min=100))
+    stage.put(search=one)
+    with pytest.raises(OverLimit):
+        await stage.open("search", stream=True)
+    tab.close(was_carried=True, was_served=True)
+    await stage.open("search", stream=True)
+
+
+async def test_a_request_that_came_before_a_reload_does_not_bring_its_limit_back() -> None:
+    """Not in the account that there is, not in one that it opens, and it is held to limits that it did not know."""
+    stage = Stage(search=Quota(requests_per_min=100_000))
+    old = stage.caller("search", user="ann")
+    stage.put(search=Quota(requests_per_min=2))
+    for _ in range(2):
+        await stage.quotas.reserve(a_request(), old)
+    with pytest.raises(OverLimit):
+        await stage.quotas.reserve(a_request(), old)
+    stage.tenants = {"search": Tenant("search", quota=Quota(100), per_user=Quota(parallel_requests=1))}
+    stage.quotas.go_by(stage.tenants)
+    await stage.quotas.reserve(a_request(), old)
+    with pytest.raises(OverLimit) as over:
+        await stage.quotas.reserve(a_request(), old)
+    assert over.value.lack.path == "search/user/ann"
+
+
+# -- what others do ------------------------------------------------------------------------------------------------
+
+
+async def test_no_tenant_is_refused_for_the_answers_of_another() -> None:
+    """Ten answers of 20,000 tokens of one leave the streams of another as they were."""
+    stage = Stage(None, a=Quota(output_tokens_per_min=10**7), b=Quota(output_tokens_per_min=5_000))
+    for _ in range(10):
+        tab = await stage.open("a", stream=True)
+        tab.settle(Usage(40, 20_000), "tiny")
+        tab.close(was_carried=True, was_served=True)
+    tabs = [await stage.open("b", stream=True) for _ in range(5)]
+    assert all(tab.passed(100) is None for tab in tabs)
+
+
+async def test_no_tenant_is_refused_for_the_prompts_of_another() -> None:
+    """Prompts whose tokens their text does not show (templates, pictures) teach the count of their own tenant alone."""
+    stage = Stage(None, a=Quota(input_tokens_per_min=10**8), b=Quota(input_tokens_per_min=5_000))
+    for number in range(50):
+        tab = await stage.open("a", stream=True, prompt=cut_prompt(b"hi there " * 40, number))
+        tab.settle(Usage(90_000, 5), "tiny")
+        tab.close(was_carried=True, was_served=True)
+    for number in range(3):
+        await stage.open("b", stream=True, prompt=cut_prompt(b"once upon a time " * 250, 900 + number))
+    assert stage.used("b", Kind.INPUT) < 5_000
+
+
+async def test_no_stream_is_cut_for_the_events_of_another_tenant() -> None:
+    """What one tenant's events hold is its own affair, once anything is known of the other's."""
+    stage = Stage(a=Quota(output_tokens_per_min=10**8), b=Quota(output_tokens_per_min=1_000))
+    for tenant, tokens, count in (("b", 60, 3), ("a", 6_000, 200)):
+        for _ in range(count):
+            tab = await stage.open(tenant, stream=True)
+            tab.passed(60)
+            tab.settle(Usage(5, tokens), "tiny")
+            tab.close(was_carried=True, was_served=True)
+    assert events_until_cut(await stage.open("b", stream=True), 2_000) > 700
+
+
+async def test_an_expectation_above_the_limit_reserves_the_limit() -> None:
+    """The stream begins, is topped up, and is cut there: it is refused only while others use the limit."""
+    stage = Stage(20_000.0, search=Quota(output_tokens_per_min=5_000))
+    tab = await stage.open("search", stream=True)
+    assert stage.used("search") == 5_000
+    with pytest.raises(OverLimit) as over:
+        await stage.open("search", stream=True)
+    assert not over.value.hopeless
+    assert events_until_cut(tab, 9_000) == 5_000
+
+
+async def test_what_a_request_needs_for_certain_may_be_too_much() -> None:
+    """A prompt, a number of answers, their least length: said as what can never be served."""
+    stage = Stage(search=Quota(tokens_per_min=100))
+    for fields in ({"prompt": cut_prompt(b"x" * 4_000, 1)}, {"sequences": 101}, {"min_tokens": 101}):
+        with pytest.raises(OverLimit) as over:
+            await stage.open("search", stream=True, **fields)
+        assert over.value.hopeless, fields
+    await stage.open("search", stream=True, prompt=cut_prompt(b"x" * 1_200, 1))
+
+
+# -- whole answers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({}, 1_000),
+        ({"max_tokens": 400}, None),
+        ({"max_tokens": 4_000}, 1_000),
+        ({"max_tokens": 4_000, "sequences": 3}, 333),
+        ({"stream": True}, None),
+        ({"stream": True, "holds_back": True}, 1_000),
+        ({"api": Api.EMBEDDINGS}, None),
+    ],
+)
+async def test_a_whole_answer_may_have_what_limits_could_still_grant(fields: dict[str, object], most: int) -> None:
+    """It can be neither counted nor cut while it is made; nor can a stream whose tokens are held back."""
+    stage = Stage(search=Quota(output_tokens_per_min=1_000))
+    assert (await stage.open("search", **fields)).max_tokens == most
+
+
+async def test_a_second_answer_may_have_what_the_first_has_left() -> None:
+    """Of all limits of all its accounts the tightest counts, with its own prompt."""
+    stage = Stage(search=Quota(output_tokens_per_min=1_000))
+    await stage.open("search", max_tokens=300)
+    assert (await stage.open("search")).max_tokens == 700
+
+
+async def test_answers_that_no_engine_could_give_are_not_bounded() -> None:
+    """A limit above the context bounds nothing, and an engine refuses to be asked for more than it has."""
+    stage = Stage(search=Quota(output_tokens_per_min=1_000_000))
+    assert (await stage.open("search")).max_tokens is None
+    assert (await stage.open("search", max_tokens=6_000)).max_tokens is None
+
+
+async def test_limits_that_do_not_bind_now_bound_nothing() -> None:
+    """Nobody waits for an engine."""
+    stage = Stage(search=Quota(output_tokens_per_min=1_000, binds_only_under_load=True))
+    assert (await stage.open("search")).max_tokens is None
+
+
+async def test_what_whole_answers_took_beyond_the_limit_is_owed() -> None:
+    """Two at once that both took all that there was: the next minute pays for it before anybody is served again."""
+    stage = Stage(search=Quota(output_tokens_per_min=1_000))
+    for tab in [await stage.open("search") for _ in range(2)]:
+        tab.settle(Usage(5, 1_000), "tiny")
+        tab.close(was_carried=True, was_served=True)
+    stage.clock.now_s += 61
+    with pytest.raises(OverLimit):
+        await stage.open("search")
+    stage.clock.now_s += 61
+    await stage.open("search")

@@ -1,0 +1,121 @@
+"""A gateway and its lender part while several asks are under way: in virtual time, in the order that does harm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.limits.accounts import Quotas
+from gateway.limits.coordinator import LenderAway
+from gateway.limits.lease_keeper import Keeper
+from routing.request import Api, Request
+from routing.router import Router
+from scorers.registry import routings
+from simulator.clock import run_virtually
+from tenancy.limits.apart import cap_apart
+from tenancy.limits.slices import Ask, Granted, Slices
+from tenancy.limits.use import Kind
+from tenancy.quota import Quota
+from tests.gateway.limits.making import caller_of, quotas_of
+
+LATE_S, LOST_S = 0.2, 0.1
+
+
+class FailingLender:
+    """Lends from memory until it breaks: then what was asked of `late` is still granted, all else is lost."""
+
+    def __init__(self) -> None:
+        self.slices: dict[str, Slices] = defaultdict(Slices)
+        self.late = ""
+        self.is_breaking = False
+        self.late_s = LATE_S
+
+    @property
+    def is_connected(self) -> bool:
+        return True
+
+    async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
+        if self.is_breaking:
+            await asyncio.sleep(self.late_s if path == self.late else LOST_S)
+            if path != self.late:
+                raise LenderAway
+        return self.slices[path].ask(who, asks, asyncio.get_running_loop().time())
+
+    async def leave(self, path: str, who: str, asks: Sequence[Ask]) -> None:
+        raise LenderAway
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+def a_gateway(lender: FailingLender) -> tuple[Quotas, Keeper]:
+    clock: Any = asyncio.get_running_loop().time
+    say: Any = lambda *_, **__: None  # noqa: E731
+    quotas = quotas_of(Router(routings()["round-robin"]), clock)
+    keeper = quotas.keeper = Keeper(lender, who="r0", processes=1, books=lambda: quotas.books, clock=clock, say=say)
+    return quotas, keeper
+
+
+async def uses(quotas: Quotas, name: str, quota: Quota) -> None:
+    await quotas.reserve(Request("r", Api.CHAT, "tiny", stream=True), caller_of(quota, name))
+
+
+async def a_grant_comes_after_the_parting() -> None:
+    await asyncio.sleep(100)  # clocks do not begin at nought
+    lender, quota = FailingLender(), Quota(requests_per_min=800)
+    quotas, keeper = a_gateway(lender)
+    await keeper._beat()
+    await uses(quotas, "late", quota)
+    await uses(quotas, "lost", quota)
+    lender.late, lender.is_breaking = "late", True
+    books = {name: quotas.books.find(name) for name in ("late", "lost")}
+    await asyncio.gather(*(keeper._ask_once(book, {}) for book in books.values() if book is not None))
+    assert keeper.is_apart
+    for book in books.values():
+        assert book is not None
+        meter = book.meters[Kind.REQUESTS]
+        assert meter.cap == cap_apart(meter, keeper.replicas, keeper._silent_s)
+    for _ in range(100):
+        await uses(quotas, "late", quota)
+
+
+def test_a_grant_that_comes_late_takes_nothing_from_who_stands_alone() -> None:
+    """Two asks were under way: one is lost, the other answered after it. Both accounts keep their float."""
+    run_virtually(a_grant_comes_after_the_parting())
+
+
+async def an_ask_begins_after_the_parting() -> None:
+    await asyncio.sleep(100)  # clocks do not begin at nought
+    lender, quota = FailingLender(), Quota(requests_per_min=800)
+    quotas, keeper = a_gateway(lender)
+    await keeper._beat()
+    await uses(quotas, "late", quota)
+    book = quotas.books.find("late")
+    assert book is not None
+    asked, asking = keeper.asked, asyncio.create_task(keeper._ask_once(book, {}))
+    keeper.part()
+    cap = book.meters[Kind.REQUESTS].cap
+    await asking
+    assert (book.meters[Kind.REQUESTS].cap, keeper.asked) == (cap, asked)
+
+
+def test_who_stands_alone_asks_nobody() -> None:
+    """An ask that was decided on before the parting gives nothing up, and is not made."""
+    run_virtually(an_ask_begins_after_the_parting())
+
+
+async def a_request_has_waited_too_long() -> None:
+    await asyncio.sleep(100)
+    lender, quota = FailingLender(), Quota(requests_per_min=800)
+    quotas, keeper = a_gateway(lender)
+    await keeper._beat()
+    lender.late, lender.is_breaking, lender.late_s = "search", True, 3600.0
+    await uses(quotas, "search", quota)
+    assert keeper.is_apart
+
+
+def test_a_lender_that_says_nothing_is_no_limit_that_is_used_up() -> None:
+    """Whoever has waited as long as a request may is served by what its gateway may use alone."""
+    run_virtually(a_request_has_waited_too_long())

@@ -1,0 +1,53 @@
+"""Predictions judged pod by pod: sums, a share, an alarm that begins and ends once."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.observe.metrics.calibration import LEAST_ANSWERS, Calibration
+from tests.gateway.samples import an_attempt
+
+POD = "http://a:1"
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.pods = {POD, "http://b:1"}
+        self.said: list[tuple[str, str]] = []
+        self.calibration = Calibration(lambda: self.pods, lambda level, words, **_: self.said.append((level, words)))
+
+    def judge(self, predicted: int, real: int | None, times: int = 1, engine: str = POD) -> None:
+        for _ in range(times):
+            attempt = an_attempt(predicted_warm_tokens=predicted, real_warm_tokens=real, engine=engine)
+            self.calibration.judge(attempt)
+
+    def page(self) -> str:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self.calibration)
+        return generate_latest(registry).decode()
+
+
+def test_sums_are_by_pod_and_differences_do_not_cancel() -> None:
+    """Ranks of one pod count together; what was not told is not judged; who is gone has no series."""
+    scene = Scene()
+    scene.judge(100, 80)
+    scene.judge(100, 120, engine=f"{POD}#1")
+    scene.judge(100, None)
+    scene.judge(7, 7, engine="http://b:1")
+    page = scene.page()
+    assert f'hearth_pod_predicted_warm_tokens_total{{pod="{POD}"}} 200.0' in page
+    assert f'hearth_pod_real_warm_tokens_total{{pod="{POD}"}} 200.0' in page
+    assert f'hearth_pod_missed_warm_tokens_total{{pod="{POD}"}} 40.0' in page
+    assert f'hearth_pod_warmth_drift{{pod="{POD}"}} 0.0' in page
+    scene.pods.remove("http://b:1")
+    assert "http://b:1" not in scene.page()
+
+
+def test_drift_is_said_once_and_so_is_its_end() -> None:
+    """A few wrong answers are learning; many are an alarm, until they are right again."""
+    scene = Scene()
+    scene.judge(1000, 0, times=LEAST_ANSWERS // 2)
+    assert scene.said == []
+    scene.judge(1000, 0, times=2 * LEAST_ANSWERS)
+    assert scene.said == [("warning", "what is reused drifts from what is predicted")]
+    assert f'hearth_pod_warmth_drift{{pod="{POD}"}} 1.0' in scene.page()
+    scene.judge(1000, 1000, times=400)
+    assert scene.said[1:] == [("info", "what is reused is again what is predicted")]

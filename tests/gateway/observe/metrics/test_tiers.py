@@ -1,0 +1,124 @@
+"""Signals for autoscalers: by tier and pool, of what exists, in counts that sum over processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+from prometheus_client import CollectorRegistry
+
+from gateway.observe.metrics.tiers import TierExposition, TierTallies, Waiting, WaitingForPod
+from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.rejections import status_of
+from routing.fleet import Fleet
+from routing.learning import Usage
+from routing.pods import Pod, Standing
+from routing.refusal import Reason
+from routing.router import Router
+from tests.gateway.samples import a_request, an_outcome
+
+
+class Scene:
+    """A fleet, what its tiers asked for, and who waits."""
+
+    def __init__(self, **pools: str | None) -> None:
+        self.fleet = Fleet()
+        for model, pool in pools.items():
+            self.fleet.put(Pod(f"http://{model}", Standing.READY, frozenset({model}), pool=pool))
+        self.tallies = TierTallies(self.fleet)
+        self.waiting: list[Waiting] = []
+        self.registry = CollectorRegistry()
+        self.registry.register(TierExposition(self.tallies, self.fleet, lambda: self.waiting))
+
+    def end(self, model: str = "tiny", tier: str = "gold", **changes: Any) -> None:
+        self.tallies.witness(an_outcome(request=a_request(model=model), tier=tier, **changes))
+
+    def shown(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+    def series(self) -> int:
+        return sum(len(family.samples) for family in self.registry.collect())
+
+
+def refused(reason: Reason) -> dict[str, Any]:
+    return {"status": status_of(reason), "reason": reason, "usage": None, "attempts": ()}
+
+
+def test_goodput_is_counted_by_tier_and_pool() -> None:
+    """Promises kept of those made: an overload that we refuse is a miss, what the client spoils is neither."""
+    scene = Scene(tiny="small-pods")
+    scene.end(promise_met=True, queued_s=0.3, usage=Usage(100, 11, 0))
+    scene.end(promise_met=False)
+    scene.end(promise_met=False, **refused(Reason.OVERLOADED))
+    scene.end(promise_met=None, **refused(Reason.RATE_LIMITED_TOKENS))
+    labels = {"tier": "gold", "pool": "small-pods"}
+    assert scene.shown("hearth_promised_requests_total", **labels) == 3
+    assert scene.shown("hearth_met_requests_total", **labels) == 1
+    assert scene.shown("hearth_met_tokens_total", **labels) == 11
+    assert scene.shown("hearth_queue_wait_seconds_count", **labels) == 3
+    assert scene.shown("hearth_queue_wait_seconds_sum", **labels) == 0.3
+    assert scene.shown("hearth_tier_refusals_total", **labels, reason="overloaded") == 1
+    assert scene.shown("hearth_tier_refusals_total", **labels, reason="rate_limited_tokens") == 1
+
+
+def test_queues_are_shown_as_they_are_now() -> None:
+    """By tier and pool; an empty queue of somebody known is zero, not absent."""
+    scene = Scene(tiny="pods", other=None)
+    scene.end(promise_met=True)
+    scene.waiting = [Waiting("gold", "other", 2, 1.5), Waiting("bronze", "tiny", 3, 4.0)]
+    assert scene.shown("hearth_queued_requests", tier="gold", pool="pods") == 0
+    assert scene.shown("hearth_queued_requests", tier="gold", pool="other") == 2
+    assert scene.shown("hearth_backlog_seconds", tier="bronze", pool="pods") == 4.0
+
+
+def test_who_waits_for_a_pod_is_shown_by_model() -> None:
+    """Every model of `model_list` from the start, other known ones while they wait, invented names never."""
+    room, fleet, registry = Room(Router(()), clock=float, draw=float), Fleet(), CollectorRegistry()
+    fleet.put(Pod("http://a", Standing.STARTING, frozenset({"known", "idle"})))
+    fleet.named = frozenset({"asleep", "other"})
+    registry.register(WaitingForPod(room, fleet))
+    room.waiting_for_pod.update({"asleep": 2, "known": 1, "invented": 7})
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    assert {sample.name for sample in samples} == {"hearth_waiting_for_pod_requests"}
+    shown = {sample.labels["model"]: sample.value for sample in samples}
+    assert shown == {"asleep": 2.0, "known": 1.0, "other": 0.0}
+
+
+def test_a_pool_of_several_models_is_one() -> None:
+    """What its models asked for is summed; a model whose pods name several pools stands for itself."""
+    scene = Scene(tiny="pods", other="pods")
+    scene.end("tiny", promise_met=True)
+    scene.end("other", promise_met=True)
+    assert scene.shown("hearth_met_requests_total", tier="gold", pool="pods") == 2
+    scene.fleet.put(Pod("http://x", Standing.READY, frozenset({"tiny"}), pool="elsewhere"))
+    assert scene.shown("hearth_met_requests_total", tier="gold", pool="tiny") == 1
+
+
+def test_who_is_gone_has_no_series() -> None:
+    """Neither queue nor counts are left of a pool whose last pod has gone."""
+    scene = Scene(tiny="pods")
+    nothing = scene.series()
+    scene.end(promise_met=True)
+    assert scene.series() > nothing
+    scene.fleet.remove("http://tiny")
+    assert scene.series() == nothing
+
+
+def test_names_cannot_be_invented() -> None:
+    """Of a model that nobody serves nothing is counted, nor of those to whom nothing is promised."""
+    scene = Scene(tiny="pods")
+    nothing = scene.series()
+    scene.end("invented", promise_met=False, **refused(Reason.UNKNOWN_MODEL))
+    scene.end("tiny", tier="usual")
+    assert scene.series() == nothing
+
+
+def test_a_wait_is_that_of_the_request() -> None:
+    """In its bucket."""
+    scene = Scene(tiny="pods")
+    outcome = an_outcome(tier="gold", promise_met=True)
+    for queued_s in (0.0, 0.2, 99.0):
+        scene.tallies.witness(structs.replace(outcome, queued_s=queued_s))
+    labels = {"tier": "gold", "pool": "pods"}
+    assert scene.shown("hearth_queue_wait_seconds_bucket", **labels, le="0.25") == 2
+    assert scene.shown("hearth_queue_wait_seconds_bucket", **labels, le="+Inf") == 3

@@ -1,0 +1,74 @@
+"""What is left of an answer that was cut is asked for as often as cuts may be, whoever else fails it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.pipeline.attempt import Leg, LegEnd
+from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.resume_blocker import Bar
+from routing.learning import Usage
+from routing.placement import Placement
+from routing.request import Api, Request
+from routing.retries import RetryTerms
+from simulator.clock import run_virtually
+from tests.gateway.pipeline.test_pipeline import MODEL, PROMPT, PlayedCarrier, Stage
+
+REST = Request("r", Api.CHAT, MODEL, PROMPT, stream=True)
+CUT = Leg(LegEnd.LOST, begun=True, rest=REST)
+PREFILL_LOST = Leg(LegEnd.LOST)
+"""As a pair says it whose prefill pod has failed: the client is told nothing by such an attempt."""
+ANSWERED = Leg(LegEnd.ANSWERED, 200, begun=True, usage=Usage(400, 10, 100))
+
+
+class Cutting(PlayedCarrier):
+    """Ends its attempts so, one after the other, the last one again and again."""
+
+    def __init__(self, legs: Sequence[Leg]) -> None:
+        super().__init__(())
+        self._legs = legs
+
+    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+        leg = self._legs[min(len(self.pods), len(self._legs) - 1)]
+        self.pods.append(placement.engine.pod)
+        if leg.begun:
+            placement.first_token(asyncio.get_running_loop().time())
+        return leg
+
+
+def led(*legs: Leg, cuts: int = 8) -> tuple[Cutting, Stage]:
+    async def play() -> tuple[Cutting, Stage]:
+        stage = Stage(Patience(retries=RetryTerms(cuts=cuts)), [f"http://pod{at}" for at in range(12)])
+        carrier = Cutting(legs)
+        await stage.passage.lead(REST, carrier)
+        return carrier, stage
+
+    carrier, stage = run_virtually(play())
+    assert stage.router.ledger.is_empty()
+    return carrier, stage
+
+
+@pytest.mark.parametrize("before", [1, 3, 8])
+def test_an_attempt_of_which_the_client_hears_nothing_ends_no_stream(before: int) -> None:
+    """However often it was cut before: it is no longer a request that looks for its first byte."""
+    carrier, stage = led(*[CUT] * before, PREFILL_LOST, ANSWERED)
+    assert not carrier.refusals
+    (outcome,) = stage.outcomes
+    assert (outcome.status, outcome.resumed, outcome.unresumed) == (200, before, None)
+
+
+def test_it_is_cut_no_oftener_than_said() -> None:
+    """And the outcome says that this was why, also where the last attempt said nothing."""
+    carrier, stage = led(CUT, cuts=2)
+    assert len(carrier.pods) == 3
+    assert (len(carrier.refusals), stage.outcomes[0].unresumed) == (1, Bar.CUTS)
+
+
+def test_who_gives_up_says_why() -> None:
+    """Nobody went on in time; the last attempt was one that its client heard nothing of."""
+    _, stage = led(CUT, PREFILL_LOST)
+    (outcome,) = stage.outcomes
+    assert outcome.unresumed is Bar.CUTS

@@ -1,0 +1,207 @@
+"""How the rest of an answer is asked for, and what of it cannot be asked for truthfully."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.pipeline.resume_blocker import Bar
+from gateway.resume.continuation_request import Asking, ask_on
+from gateway.resume.delivered import Said, piece_of, read_said
+from routing.request import Api
+
+MESSAGES = [{"role": "user", "content": "Tell."}]
+
+
+def said(api: Api, text: str = "Once upon", tokens: int = 2, **more: Any) -> Said:
+    return Said(api, b"", (), tokens, text=text, tokens=tokens, **more)
+
+
+def asked(api: Api, body: dict[str, Any], before: Said | None = None, sequences: int = 1) -> Asking | Bar:
+    return ask_on(api, json.dumps({"model": "tiny", "stream": True} | body).encode(), before or said(api), sequences)
+
+
+def body_of(asking: Asking | Bar) -> dict[str, Any]:
+    assert isinstance(asking, Asking), asking
+    read: dict[str, Any] = json.loads(asking.body)
+    return read
+
+
+def test_a_chat_goes_on_with_its_last_message() -> None:
+    """Everything else is asked as it was; limits are what is left of them."""
+    more = {"max_tokens": 10, "max_completion_tokens": 12, "min_tokens": 1, "seed": 7, "temperature": 0.5}
+    body = body_of(asked(Api.CHAT, {"messages": MESSAGES} | more))
+    assert body["messages"] == [*MESSAGES, {"role": "assistant", "content": "Once upon"}]
+    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+    assert (body["max_tokens"], body["max_completion_tokens"], body["min_tokens"]) == (8, 10, 0)
+    assert (body["seed"], body["temperature"]) == (7, 0.5)
+
+
+def test_an_answer_that_a_client_began_goes_on_in_its_message() -> None:
+    """It is one message, whoever wrote its beginning."""
+    begun = [*MESSAGES, {"role": "assistant", "content": "So: "}]
+    more = {"continue_final_message": True, "add_generation_prompt": False}
+    assert body_of(asked(Api.CHAT, {"messages": begun} | more))["messages"] == [
+        *MESSAGES,
+        {"role": "assistant", "content": "So: Once upon"},
+    ]
+
+
+def test_an_answer_of_blanks_begins_anew() -> None:
+    """Templates lose it; what the next pod says first is taken for what was said."""
+    asking = asked(Api.CHAT, {"messages": MESSAGES, "max_tokens": 10}, said(Api.CHAT, "\n", 1))
+    assert isinstance(asking, Asking)
+    assert asking.again == "\n"
+    assert (body_of(asking)["messages"], body_of(asking)["max_tokens"]) == (MESSAGES, 10)
+
+
+def test_nothing_left_is_asked_for_one_token() -> None:
+    """No engine takes zero; nobody hears what it says."""
+    asking = asked(Api.CHAT, {"messages": MESSAGES, "max_tokens": 2, "min_tokens": 2})
+    assert isinstance(asking, Asking)
+    assert asking.is_full
+    assert (body_of(asking)["max_tokens"], body_of(asking)["min_tokens"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "more", "wanted"),
+    [
+        ("Tell: ", {}, "Tell: Once upon"),
+        (["Tell: "], {}, "Tell: Once upon"),
+        ("Tell: ", {"token_ids": (5, 6), "prompt_ids": (1, 2)}, [1, 2, 5, 6]),
+        ([1, 2], {"token_ids": (5, 6), "prompt_ids": (1, 2)}, [1, 2, 5, 6]),
+    ],
+)
+def test_a_completion_goes_on_behind_its_prompt(prompt: Any, more: dict[str, Any], wanted: Any) -> None:
+    """By the tokens themselves where they were told, else by their text; the usual length is said aloud."""
+    body = body_of(asked(Api.COMPLETIONS, {"prompt": prompt}, said(Api.COMPLETIONS, **more)))
+    assert (body["prompt"], body["max_tokens"]) == (wanted, 14)
+
+
+def test_with_stop_strings_a_completion_goes_on_by_text() -> None:
+    """Engines hold text back that may be the beginning of one: their tokens are ahead of it."""
+    before = said(Api.COMPLETIONS, token_ids=(5, 6), prompt_ids=(1, 2))
+    assert body_of(asked(Api.COMPLETIONS, {"prompt": "Tell: ", "stop": ["END"]}, before))["prompt"] == "Tell: Once upon"
+
+
+def test_a_message_is_asked_for_as_the_chat_that_it_is() -> None:
+    """System, texts, calls and their results, as vLLM puts them over."""
+    content = [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "12 C"}]}]
+    use = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Bern"}}
+    tool = {"name": "weather", "description": "Now.", "input_schema": {"type": "object"}}
+    turns = [*MESSAGES, {"role": "assistant", "content": [{"type": "text", "text": "Let me see."}, use]}]
+    fields = {"system": [{"type": "text", "text": "Be brief."}], "max_tokens": 50, "stop_sequences": ["END"]}
+    messages = [*turns, {"role": "user", "content": content}]
+    asking = asked(Api.MESSAGES, {"messages": messages, "tools": [tool]} | fields)
+    body = body_of(asking)
+    assert isinstance(asking, Asking)
+    assert asking.api is Api.CHAT
+    function = {"name": "weather", "arguments": '{"city": "Bern"}'}
+    assert body["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Tell."},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "t1", "type": "function", "function": function}],
+            "content": "Let me see.",
+        },
+        {"role": "tool", "tool_call_id": "t1", "content": "12 C"},
+        {"role": "assistant", "content": "Once upon"},
+    ]
+    assert (body["max_completion_tokens"], body["stop"], body["tool_choice"]) == (48, ["END"], "auto")
+    assert body["tools"][0]["function"]["parameters"] == {"type": "object"}
+
+
+def test_a_response_goes_on_with_its_item() -> None:
+    """As vLLM knows it: an item that is in progress is gone on with."""
+    item = {"id": "msg_1", "type": "message"}
+    before = Said(Api.RESPONSES, b"", ({"type": "response.output_item.added", "item": item},), 3, "Once upon", tokens=2)
+    body = body_of(asked(Api.RESPONSES, {"input": "Tell.", "max_output_tokens": 9}, before))
+    first, last = body["input"]
+    assert first == {"role": "user", "content": "Tell."}
+    assert (last["id"], last["status"], last["content"][0]["text"]) == ("msg_1", "in_progress", "Once upon")
+    assert body["max_output_tokens"] == 7
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "bar"),
+    [
+        (Api.CHAT, {"response_format": {"type": "json_object"}}, Bar.GRAMMAR),
+        (Api.CHAT, {"structured_outputs": {"regex": "a+"}}, Bar.GRAMMAR),
+        (Api.CHAT, {"tool_choice": "required"}, Bar.GRAMMAR),
+        (Api.CHAT, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, Bar.GRAMMAR),
+        (Api.CHAT, {"echo": True}, Bar.ECHO),
+        (Api.CHAT, {"stop": "on a time", "include_stop_str_in_output": True}, Bar.STOP),
+        (Api.CHAT, {"add_generation_prompt": False}, Bar.PROMPT),
+        (Api.COMPLETIONS, {"prompt": [1, 2]}, Bar.PROMPT),
+        (Api.COMPLETIONS, {"prompt": "a", "suffix": "b"}, Bar.PROMPT),
+        (Api.COMPLETIONS, {"prompt": "a", "use_beam_search": True}, Bar.COPIES),
+        (Api.MESSAGES, {"thinking": {"type": "disabled"}}, Bar.PROMPT),
+        (Api.MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, Bar.GRAMMAR),
+        (Api.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, Bar.PROMPT),
+        (Api.MESSAGES, {"messages": [*MESSAGES, {"role": "assistant", "content": "So"}]}, Bar.PROMPT),
+        (Api.RESPONSES, {"previous_response_id": "resp_1"}, Bar.CONVERSATION),
+        (Api.RESPONSES, {"text": {"format": {"type": "json_schema"}}}, Bar.GRAMMAR),
+    ],
+)
+def test_what_cannot_be_asked_for_truthfully_is_named(api: Api, fields: dict[str, Any], bar: Bar) -> None:
+    """The client is told that its stream was lost, and operators why."""
+    assert asked(api, {"messages": MESSAGES, "input": "Tell.", "max_tokens": 99} | fields) is bar
+
+
+def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
+    """Its client was told that it is whole: who goes on with it has nothing more to say, and would call nobody."""
+    over = said(Api.RESPONSES, is_over=True)
+    body = {"input": "Tell.", "tools": [{"type": "function", "name": "look"}]}
+    assert asked(Api.RESPONSES, body, over) is Bar.CALL
+    again = asked(Api.RESPONSES, body | {"temperature": 0}, over)
+    assert isinstance(again, Asking)
+    assert again.is_anew
+    for no_call in ({"input": "Tell."}, body | {"tool_choice": "none"}):
+        assert body_of(asked(Api.RESPONSES, no_call, over))["max_output_tokens"] == 1
+
+
+def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
+    """Nor what calls, nor what thinks."""
+    body = {"messages": MESSAGES}
+    assert asked(Api.CHAT, body, sequences=2) is Bar.COPIES
+    assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is Bar.CALL
+    assert asked(Api.CHAT, body, said(Api.CHAT, has_thought=True)) is Bar.REASONING
+    assert asked(Api.CHAT, body | {"include_reasoning": False}) is Bar.REASONING, "nobody saw whether it did"
+    assert ask_on(Api.CHAT, b"[]", said(Api.CHAT), 1) is Bar.PROMPT
+
+
+@pytest.mark.parametrize(
+    ("api", "event", "word"),
+    [
+        (Api.CHAT, {"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}, "is_call"),
+        (Api.CHAT, {"choices": [{"delta": {"reasoning": "Hm"}}]}, "is_thought"),
+        (Api.MESSAGES, {"type": "content_block_start", "content_block": {"type": "tool_use"}}, "is_call"),
+        (Api.MESSAGES, {"type": "content_block_delta", "delta": {"thinking": "Hm"}}, "is_thought"),
+        (Api.MESSAGES, {"type": "content_block_start", "content_block": {"type": "redacted_thinking"}}, "is_thought"),
+        (Api.MESSAGES, {"type": "content_block_delta", "delta": {"partial_json": "{"}}, "is_call"),
+        (Api.RESPONSES, {"type": "response.output_item.added", "item": {"type": "function_call"}}, "is_call"),
+        (Api.RESPONSES, {"type": "response.output_item.added", "item": {"type": "reasoning"}}, "is_thought"),
+        (Api.RESPONSES, {"type": "response.reasoning_text.delta", "delta": "Hm"}, "is_thought"),
+        (Api.RESPONSES, {"type": "response.function_call_arguments.delta", "delta": "{"}, "is_call"),
+    ],
+)
+def test_calls_and_thoughts_are_seen_in_any_words(api: Api, event: dict[str, Any], word: str) -> None:
+    """Each API has its own."""
+    assert getattr(piece_of(api, event), word)
+
+
+def test_an_event_that_went_out_in_part_is_not_said() -> None:
+    """Nor is anything behind an error, or what cannot be read."""
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+    for behind in (event[:30], b'data: {"error":{"message":"no"}}\n\n' + event, b"data: {broken\n\n" + event):
+        assert read_said(Api.CHAT, event + behind, 1, withholds_usage=False).text == "Hi"
+
+
+def test_events_that_were_kept_as_one_count_as_many() -> None:
+    """Of a run only the texts are kept."""
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"Hi you there"}}]}\n\n'
+    before = read_said(Api.CHAT, event, 3, withholds_usage=False)
+    assert (before.text, before.tokens, before.passed) == ("Hi you there", 3, 3)
