@@ -1,6 +1,6 @@
 """Why a request is not served: one exception, a closed list of reasons.
 
-Knows nothing of HTTP: `gateway/pipeline/rejections.py` holds the one table that turns a reason into status, code and headers.
+Knows nothing of HTTP: the table in `gateway/pipeline/rejections.py` turns a reason into status, code and headers.
 """
 
 from __future__ import annotations

@@ -6,34 +6,29 @@ Drawn is what states a temperature and no seed; here all but the likeliest token
 equal requests have equal answers all the same, and what was joined can be compared.
 """
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
 from gateway.resume.anthropic import as_chat
-from gateway.resume.continuation import Rest
-from gateway.resume.continuation import rest_of
+from gateway.resume.continuation import Rest, rest_of
 from gateway.resume.delivered import read_said
 from gateway.resume.reasoning import recalled_from
 from gateway.resume.splice import stitched
-from pathlib import Path
 from routing.request import Api
-from tests.gateway.resume.test_rehearsing import events_of
-from tests.gateway.resume.test_rehearsing import hear
-from tests.vllm.gateways import in_front
-from tests.vllm.gateways import until
-from tests.vllm.pods import Pod
-from tests.vllm.pods import running
+from tests.gateway.resume.test_rehearsing import events_of, hear
+from tests.vllm.gateways import in_front, until
+from tests.vllm.pods import Pod, running
 from tests.vllm.test_pod_loss import drain
-from tests.vllm.test_thoughts import PATIENCE_S
-from tests.vllm.test_thoughts import requests_of
-from tests.vllm.thinker import build_wordy
-from tests.vllm.thinker import thinking
-from tests.vllm.thinker import words_of
-from typing import Any
-import aiohttp
-import asyncio
-import json
-import pytest
-import pytest_asyncio
+from tests.vllm.test_thoughts import PATIENCE_S, requests_of
+from tests.vllm.thinker import build_wordy, thinking, words_of
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 

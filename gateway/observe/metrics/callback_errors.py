@@ -1,4 +1,4 @@
-"""Counts and logs the exceptions that timers, callbacks and endless tasks have raised. See `gateway/runtime/guard.py`."""
+"""Counts and logs the exceptions of timers, callbacks and endless tasks. See `gateway/runtime/guard.py`."""
 
 from __future__ import annotations
 
