@@ -1,6 +1,6 @@
 """Pods of one namespace as a source: what all its scopes find, told when any object has changed.
 
-Own list and watch over HTTP, no client library: see DECISIONS.md. While the API server cannot be asked, what it said
+Own list and watch over HTTP, no client library: see docs/adr/0029-kubernetes-client.md. While the API server cannot be asked, what it said
 last stands; how each pod is, our own probes know all the while.
 """
 
