@@ -24,7 +24,7 @@ AGAINST ?= HEAD~1
 JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
-.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request fuzz fuzz-long chaos soak attacks wheel \
+.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request fuzz fuzz-long chaos soak attacks nightly wheel \
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
 
@@ -122,6 +122,12 @@ soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, 
 attacks: $(READY) ## What attackers get of a gateway's time and memory, beside plain requests (ARGS="--count 1000 --only slow").
 	@$(BIN)/python -m pytest tests/attacks --quiet --timeout 600
 	@$(BIN)/python -m tests.attacks $(ARGS)
+
+# Each part runs even where one before it has failed; the exit status tells whether all passed.
+NIGHTLY = fuzz fuzz-long chaos soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc
+
+nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
+	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/.
 	@$(BIN)/python -m build --outdir dist .
