@@ -10,6 +10,7 @@ All times are engine seconds from an origin of the caller's choosing and must no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
 
@@ -70,6 +71,10 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"<Engine {self._batch.running} running, {len(self._batch.waiting)} waiting, {self._batch.cache!r}>"
+
+    def held_blocks(self, blocks: Iterable[int]) -> int:
+        """Return how many leading blocks of a chain are cached."""
+        return self._batch.cache.match(blocks)[0]
 
     # --- What comes in -----------------------------------------------------------------------------------------------
 

@@ -42,6 +42,8 @@ class Setting:
     """How prefill and decode are shared; None: pods that know nothing of each other."""
     news_s: float | None = 0.005
     """How long it takes until one gateway's news are heard by the others; None where they tell each other nothing."""
+    knows_caches: bool = False
+    """Whether gateways see what engines hold, exactly and at once: the bound of a precise prefix index."""
 
 
 def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Replay:

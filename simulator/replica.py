@@ -22,6 +22,7 @@ from routing.pods import EngineShape, Pod, Standing
 from routing.refusal import Refused
 from routing.request import Request
 from routing.router import Router
+from simulator.known_caches import KnownCaches
 from simulator.policies.board import Board
 from simulator.policies.registry import scorers_of
 from simulator.profile import Profile
@@ -61,6 +62,8 @@ class Made(Protocol):
     def deadline_s(self) -> float: ...
     @property
     def split(self) -> Split | None: ...
+    @property
+    def knows_caches(self) -> bool: ...
 
 
 class Replica:
@@ -87,6 +90,7 @@ class Replica:
         self.role_changes: list[tuple[float, str, str]] = []
         self.keeper = RoleKeeper(self.router, made.split.terms) if made.split is not None else None
         self._pods = pods
+        self._caches = KnownCaches(self.router, pods, made.profile.block_size) if made.knows_caches else None
         self._clock = loop.time
         self.room = (make_room or _plain_room)(self.router, loop.time, draws.random)
         self._passage = Passage(
@@ -114,6 +118,8 @@ class Replica:
 
     async def lead(self, request: Request, sequence: Sequence, caller: Caller = NOBODY) -> Refused | None:
         """Send one request through the spine. What the client is told where it is refused."""
+        if self._caches is not None:
+            request = self._caches.known_to(request, sequence)
         is_patient = self._split is not None
         carrier = VirtualCarrier(
             self._pods, sequence, self.board.first_token, is_patient=is_patient, resumes=self._resumes

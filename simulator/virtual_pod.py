@@ -76,6 +76,11 @@ class VirtualPod:
             self._held.add(sequence.sequence_id)
         self._go_on()
 
+    def held_blocks(self, blocks: tuple[int, ...]) -> int:
+        """Return how many leading blocks of a chain the engine has cached now."""
+        self._play()
+        return self.engine.held_blocks(blocks)
+
     def abort(self, sequence_id: str) -> None:
         """Nobody listens to this sequence any more."""
         if self._listeners.pop(sequence_id, None) is None:

@@ -38,10 +38,14 @@ class Entry:
     news_s: float | None = NEWS_S
     most_seeds: int = 99
     """Of a row that only shows what is known, few will do."""
+    knows_caches: bool = False
+    """Whether the gateway sees what every engine holds: what a precise prefix index could be worth at most."""
 
     @property
     def name(self) -> str:
         """As the row is called."""
+        if self.knows_caches:
+            return f"{self.policy}, caches known"
         if self.replicas == 1:
             return self.policy
         told = "alone" if self.news_s is None else f"news {self.news_s * 1000:.0f} ms"
@@ -52,6 +56,7 @@ REPLICAS = Entry(OURS, 16, most_seeds=3)
 
 ENTRIES = (
     *map(Entry, COMPARED),
+    Entry(OURS, knows_caches=True),
     Entry("weighted-3-1", 4, None, most_seeds=1),
     Entry(OURS, 4, None, most_seeds=1),
     Entry(OURS, 4, most_seeds=3),
@@ -77,4 +82,5 @@ def compare(load: Load, engine: Profile, seeds: int, workers: int, entries: Sequ
 def _play(job: tuple[Trace, Profile, Entry, int]) -> Row:
     trace, engine, entry, seed = job
     setting = Setting(entry.policy, PODS, engine, seed, replicas=entry.replicas, news_s=entry.news_s)
+    setting = replace(setting, knows_caches=entry.knows_caches)
     return row_of(entry.name, report_on(play(trace.jittered(JITTER_S, seed), setting), engine))

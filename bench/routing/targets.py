@@ -105,4 +105,5 @@ def replica_targets(load: Load, where: str, one: Row, many: Row | None, name: st
 
 
 def _split(rows: Sequence[Row], name: str) -> tuple[Row, list[Row]]:
-    return next(row for row in rows if row.name == name), [row for row in rows if row.name != name]
+    """One's own row, and those of others: one's own rows under other circumstances are neither."""
+    return next(row for row in rows if row.name == name), [row for row in rows if not row.name.startswith(name)]

@@ -52,6 +52,7 @@ class Made:
     seed: int
     deadline_s: float = 600.0
     split: Split | None = None
+    knows_caches: bool = False
 
 
 def play(job: Job) -> Figures:

@@ -46,14 +46,18 @@ def test_prose_does_not_become_more_archaic(part: str) -> None:
 def test_the_glossary_names_what_replaces_each_retired_word(tmp_path: Path) -> None:
     """The last column holds the retired words, the one before it what to use."""
     page = tmp_path / "page.md"
-    page.write_text("| a | b | c |\n\n## Glossary\n\n| thing | use | not |\n|---|---|---|\n| one try | attempt | leg, go |\n")
+    page.write_text(
+        "| a | b | c |\n\n## Glossary\n\n| thing | use | not |\n|---|---|---|\n| one try | attempt | leg, go |\n"
+    )
     assert retired_words(page) == {"leg": "attempt", "go": "attempt"}
     assert retired_words()["rung"] == "cascade, model, escalate"
 
 
 def test_a_planted_word_is_found_by_its_part() -> None:
     """In classes, functions, parameters, attributes and module names; once per module."""
-    source = parse("gateway/told_x.py", "class Told:\n    def f(self, was_told): self.told = told_a = 1\ndef retold(): ...")
+    source = parse(
+        "gateway/told_x.py", "class Told:\n    def f(self, was_told): self.told = told_a = 1\ndef retold(): ..."
+    )
     assert set(defined_names(source)) == {"told_x", "Told", "f", "self", "was_told", "told", "told_a", "retold"}
     assert retired_names([source], {"told"}) == {"told": 5}
     assert parts("HttpToldOf") == ["http", "told", "of"]
