@@ -1,10 +1,10 @@
-"""Bytes of a client to requests. llhttp, in its strict mode, decides what a request is; what it refuses is refused.
+"""Parses the bytes of a client connection into requests. llhttp in strict mode decides what a valid request is.
 
-What llhttp does not bound is bounded here: a head, and what stands behind the head without being body. The parser adds
-up the pieces of a trailer's value by copying: without a bound its cost would grow with the square of the length.
+What llhttp does not bound is bounded here: the head, and framing (trailers, chunk sizes, chunk extensions). The parser
+joins the pieces of a trailer's value by copying, so its cost without a bound would be quadratic in the length.
 
-Once something was refused, what follows on the connection cannot be told apart, or is not wanted: the reader is deaf
-from then on. Knows nothing of sockets, times and answers.
+After a rejection the rest of the connection cannot be parsed reliably: the reader ignores all further input
+(`is_deaf`). Does no I/O, reads no clock and writes no response.
 """
 
 from __future__ import annotations
@@ -15,98 +15,94 @@ from typing import Protocol
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from gateway.config.port_limits import Limits
-from gateway.http.client_request import KEPT_HEADERS, Asked, Budget, head_too_large, judge_head
+from gateway.http.client_request import KEPT_HEADERS, Asked, Budget, head_too_large, url_too_long
 from routing.refusal import Reason, Refused
 
 UNWANTED_BODY_BYTES = 64 << 10
-"""Body of a refused request that is read and dropped so that its connection can be kept; for more it is closed."""
-
+"""Body of a rejected request that is read and dropped to keep its connection open; a longer one closes it."""
 
 MOST_FRAMING_BYTES = 16 << 10
-"""Of a chunked request: trailers, chunk extensions and chunk sizes, beside what ordinary chunks need."""
+"""Trailers, chunk extensions and chunk sizes of one request, beyond the allowance for ordinary chunks."""
 
 FRAMING_BYTES_PER_BODY_BYTE = 16
-"""More than the size line and the line end of a chunk of one byte, also of a size with leading zeros."""
+"""Allowance: more than size line and line end of a chunk of one byte, also where the size has leading zeros."""
 
 
 class Listener(Protocol):
-    """Who is told of requests as they are read."""
+    """Receives the events of a `RequestReader`."""
 
-    def request_begins(self) -> None: ...
+    def request_begins(self) -> None:
+        """The first byte of a request was read."""
+        ...
 
     def head_is_read(self, asked: Asked) -> None:
-        """May raise `Refused`, before any of the body is kept."""
+        """The head is complete, and none of the body is kept yet. May raise `Refused`."""
         ...
 
     def request_is_read(self, asked: Asked) -> None:
-        """All of it; or as much as was needed to refuse it, `asked.is_cut_off` then being set."""
+        """The request is complete, or was rejected before its end (`asked.is_cut_off`)."""
         ...
 
 
 class RequestReader:
-    """Holds at most one request that is not read to its end."""
+    """Parser state of one connection; holds at most one incomplete request."""
 
     def __init__(
         self, listener: Listener, budget: Budget, limits: Limits, kept: AbstractSet[bytes] = KEPT_HEADERS
     ) -> None:
-        """`kept`: names of the headers that mean something."""
+        """`kept`: lower-case names of the headers to keep; the others count against the limits and are dropped."""
         self._listener = listener
         self._budget = budget
         self._limits = limits
         self._kept = kept
         self._parser = HttpRequestParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
-        """Of the head being read."""
+        """Headers of the head that is being read, as written."""
         self._raw: bytes | bytearray | memoryview = b""
-        """What was fed since the message that is being read could have begun; kept only while its head is not there."""
+        """Input from the earliest point where the current request can begin; kept only until its head is complete."""
         self._is_first_in_raw = True
         self.reading: Asked | None = None
         self.is_deaf = False
 
     @property
     def missing_bytes(self) -> int:
-        """How much more of a body is sure to come; zero where its length is not known, or not yet."""
+        """Bytes that the current body still lacks; 0 where there is no body, or its length is unknown."""
         asked = self.reading
         return 0 if asked is None or asked.declared_bytes is None else asked.declared_bytes - asked.body_bytes
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Read on."""
-        asked = self.reading
-        if asked is not None and not asked.has_head:
+        """Parse more input, with a call of the listener for each event in it."""
+        asked, body_bytes, unparsed = self.reading, 0, piece
+        if asked is None:
+            self._raw, self._is_first_in_raw = piece, True
+        elif asked.has_head:
+            self._raw, self._is_first_in_raw, body_bytes = piece, False, asked.body_bytes
+        else:
             self._bound_head(asked, len(piece))
             if not isinstance(self._raw, bytearray):
                 self._raw = bytearray(self._raw)
             self._raw += piece
-        else:
-            self._raw, self._is_first_in_raw = piece, asked is None
-        is_chunked = asked is not None and asked.has_head and asked.declared_bytes is None
-        body_bytes = asked.body_bytes if asked is not None else 0
-        count = len(piece)
-        self._parse(piece)
-        reading = self.reading
-        if reading is None or reading.has_head:
-            self._raw = b""
-        if is_chunked and asked is not None and reading is asked:
-            self._bound_framing(asked, count, asked.body_bytes - body_bytes)
-
-    def _parse(self, piece: bytes | memoryview) -> None:
-        while piece and not self.is_deaf:
+            asked = None
+        while unparsed and not self.is_deaf:
             try:
-                self._parser.feed_data(piece)
+                self._parser.feed_data(unparsed)
             except HttpParserUpgrade as upgrade:
-                piece = piece[upgrade.args[0] :]
+                unparsed = unparsed[upgrade.args[0] :]
                 self._decline_upgrade()
                 continue
             except HttpParserCallbackError:
                 raise
             except HttpParserError:
-                if not self.is_deaf:
-                    part = "body" if self.reading is not None and self.reading.has_head else "head"
-                    self.refuse(Refused(Reason.BAD_REQUEST, f"The {part} of the request is not valid HTTP/1.1."))
-            return
+                self._refuse_syntax()
+            break
+        reading = self.reading
+        if reading is None or reading.has_head:
+            self._raw = b""
+        if asked is not None and reading is asked and asked.declared_bytes is None:
+            self._bound_framing(asked, len(piece), asked.body_bytes - body_bytes)
 
     def refuse(self, refusal: Refused) -> None:
-        """Cut the request being read short, and hear no more."""
+        """Reject the request that is being read, and ignore further input."""
         asked, self.reading = self.reading or Asked(), None
         asked.drop_body(self._budget)
         asked.refusal = refusal
@@ -116,19 +112,19 @@ class RequestReader:
         self._listener.request_is_read(asked)
 
     def close(self) -> None:
-        """Forget what was being read, and hear no more."""
+        """Drop the request that is being read, and ignore further input."""
         if self.reading is not None:
             self.reading.drop_body(self._budget)
         self.reading = None
         self.is_deaf = True
-        # One holds our methods, the other holds us: without both no connection that has ended waits to be collected.
+        # The parser holds our methods and the listener holds us: without both, no closed connection is a cycle.
         vars(self).pop("_parser", None)
         vars(self).pop("_listener", None)
 
-    # -- what the parser tells -------------------------------------------------------------------------------------
+    # -- callbacks of llhttp ---------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.is_deaf or self.reading is not None:  # A declined upgrade begins anew in the middle.
+        if self.is_deaf or self.reading is not None:  # After a declined upgrade, in the middle of a request.
             return
         self.reading = Asked()
         self._listener.request_begins()
@@ -137,14 +133,13 @@ class RequestReader:
         asked = self.reading
         if asked is None or asked.has_head:
             return
-        try:
-            asked.add_target(url, self._limits)
-        except Refused as refusal:
-            self.refuse(refusal)
+        asked.target += url
+        if len(asked.target) > self._limits.max_url_bytes:
+            self.refuse(url_too_long(self._limits))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         asked = self.reading
-        if asked is None or asked.has_head:  # Trailers mean nothing to us.
+        if asked is None or asked.has_head:  # Trailers are dropped.
             return
         headers = self._headers
         headers.append((name, value))
@@ -164,7 +159,7 @@ class RequestReader:
         try:
             self._check_line(asked)
             asked.take_headers(headers, self._limits, self._kept)
-            judge_head(asked, self._budget, self._limits)
+            asked.check_head(self._budget, self._limits)
         except Refused as refusal:
             self.refuse(refusal)
             return
@@ -197,30 +192,36 @@ class RequestReader:
         self.is_deaf = not asked.keep_alive
         self._listener.request_is_read(asked)
 
-    # -- what the parser does not bound or does not read ------------------------------------------------------------
+    def _refuse_syntax(self) -> None:
+        """Reject what llhttp does not parse, unless a callback has already rejected it."""
+        if not self.is_deaf:
+            part = "body" if self.reading is not None and self.reading.has_head else "head"
+            self.refuse(Refused(Reason.BAD_REQUEST, f"The {part} of the request is not valid HTTP/1.1."))
+
+    # -- what llhttp does not bound or does not read ---------------------------------------------------------------
 
     def _bound_head(self, asked: Asked, count: int) -> None:
-        """A header is told when all of it is there: one that never ends is seen here only."""
+        """Bound a head by its bytes: llhttp reports a header only once it is complete."""
         asked.head_bytes += count
         if asked.head_bytes > self._limits.max_header_bytes + self._limits.max_url_bytes:
             self.refuse(head_too_large(self._limits))
 
     def _check_line(self, asked: Asked) -> None:
-        """Raise `Refused` where the request line has more than one space between its parts: llhttp skips them."""
-        line = f"{asked.method} {asked.target.decode('latin-1')} HTTP/{asked.version}".encode("latin-1")
+        """Raise `Refused` if the request line has more than one space between its parts: llhttp skips them."""
+        line = b"%b %b HTTP/%b" % (asked.method.encode("ascii"), asked.target, asked.version.encode("ascii"))
         raw = self._raw if not isinstance(self._raw, memoryview) else bytes(self._raw)
         is_first, self._is_first_in_raw = self._is_first_in_raw, False
         if raw.startswith(line):
             return
-        # Empty lines may stand before a message, and others in the same read.
+        # Empty lines may precede a request, and other requests in the same read.
         if raw.lstrip(b"\r\n").startswith(line) if is_first else line in raw:
             return
         raise Refused(Reason.BAD_REQUEST, "The request line must be a method, a path and a version, one space between.")
 
     def _bound_framing(self, asked: Asked, count: int, body_bytes: int) -> None:
-        """Count a read behind the head of a chunked message: what was not body is framing.
+        """Count one read behind the head of a chunked request: what was not body is framing.
 
-        Without body it may be a trailer, whose bytes the parser keeps: a run of these has a bound that does not grow.
+        Framing without body may be a trailer, whose bytes the parser keeps: a run of it has a fixed bound.
         """
         framing = count - body_bytes
         asked.framing_bytes += framing
@@ -230,9 +231,9 @@ class RequestReader:
             self.refuse(asked.refusal or framing_too_large())
 
     def _decline_upgrade(self) -> None:
-        """Read on as if the offer of another protocol had not been made: JDK clients make it with every request.
+        """Ignore the offer of another protocol, which JDK clients make with every request.
 
-        llhttp reads no body after such a head. A new parser is told the framing of the body, and goes on from there.
+        llhttp reads no body after such a head. So a new parser is fed a head with the same framing, and reads the body.
         """
         asked = self.reading
         if asked is None:
@@ -249,6 +250,7 @@ class RequestReader:
 
 
 def framing_too_large() -> Refused:
+    """Return the rejection of a chunked request with too much framing."""
     return Refused(
         Reason.HEADERS_TOO_LARGE,
         f"The trailers, chunk extensions and chunk sizes of the request are longer than {MOST_FRAMING_BYTES} bytes.",

@@ -1,7 +1,6 @@
-"""A question asked aside of a client's request: of another model, at the lowest priority, for nobody's account.
+"""Requests of the gateway itself beside a client's: to another model, at the lowest priority, charged to no account.
 
-By the same spine as any request, under the same tenant's regions and cache isolation; the answer is kept whole, read
-once, and told to whoever asked. Nothing of it reaches a client.
+They run through the same pipeline under the tenant's regions and cache isolation. No client sees the response.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from msgspec import Raw
 from gateway.cascades.agreement import spoken
 from gateway.cascades.shadow_sampling import Said
 from gateway.http.client_request import Asked
-from gateway.http.coalescing import SharedReply, Told
 from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import Reply
 from gateway.pipeline.pipeline import Passage
 from gateway.relay.downstream_transport import Carries
+from gateway.server.coalescing import SharedReply, Told
 from routing.learning import Usage
 from routing.reading import answer_bytes, read_request, read_usage
 from routing.request import Api
@@ -40,7 +39,7 @@ MakeAside = Callable[[Endpoint, Reply, bytes], Carries]
 
 
 class Aside:
-    """Of one request."""
+    """Internal requests beside one client request: shadow samples and judgements."""
 
     def __init__(
         self, passage: Passage, make: MakeAside, asked: Asked, endpoint: Endpoint, body: bytes, request_id: str
@@ -53,7 +52,7 @@ class Aside:
         self._request_id = request_id
 
     async def ask(self, question: bytes | None, model: str) -> Said | None:
-        """The client's own body, or a question to a judge model. None where it was not answered."""
+        """Send the client's own body, or a question to a judge model. Returns None if it got no answer."""
         if question is None:
             return await self._ask(self._endpoint, whole(self._body), model, "shadow")
         chat = {
@@ -83,7 +82,7 @@ class Aside:
 
 
 class AsideReply(SharedReply):
-    """Kept until it is whole, and told to nobody else."""
+    """Keeps the response until it is complete."""
 
     __slots__ = ()
 
@@ -94,7 +93,7 @@ class AsideReply(SharedReply):
 
 
 def whole(body: bytes) -> bytes:
-    """The same body, its answer in one piece and nothing asked for that only a client wants."""
+    """Return the same body without streaming, log probabilities and fields for the gateway."""
     fields = FIELDS.decode(body)
     for name in ("stream", "stream_options", "logprobs", "top_logprobs", "hearth"):
         fields.pop(name, None)

@@ -1,7 +1,7 @@
-"""Clients that ask the same at the same time share one answer, where their tenant's policy allows it.
+"""Coalesces identical requests in flight: their clients share one response, if the tenant's policy allows it.
 
-Only what would be answered alike is shared: not streams, not what is drawn at random, not what an engine stores. The
-answer is generated for nobody in particular: whoever leaves, even who asked first, takes it from nobody else.
+Only requests with one possible response are coalesced: no streams, no random sampling, nothing that an engine stores. A
+client that disconnects, even the first one, does not cancel the response of the others.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 
 SHARED_HEADER = "x-hearth-shared"
-"""Names the receipt of the request whose answer it is."""
+"""Response header: id of the request whose response it is."""
 
 STATEFUL = frozenset({Api.RESPONSES})
-"""Its answers are stored one by one."""
+"""APIs whose responses engines store one by one."""
 
 
 class Drawing(Struct):
-    """How the next token is chosen."""
+    """Sampling parameters of a body that decide whether a response is deterministic."""
 
     temperature: float | None = None
     seed: int | None = None
@@ -37,7 +37,7 @@ DRAWING = msgspec.json.Decoder(Drawing)
 
 
 def is_shareable(request: Request, body: bytes) -> bool:
-    """Whether asking twice would be answered alike."""
+    """Return whether two requests with this body would get the same response."""
     if request.stream or request.api in STATEFUL:
         return False
     if not request.api.generates:
@@ -45,13 +45,13 @@ def is_shareable(request: Request, body: bytes) -> bool:
     try:
         drawing = DRAWING.decode(body)
     except msgspec.MsgspecError:
-        return False  # The engine will say what is wrong with it.
+        return False  # The engine rejects it with a reason.
     return drawing.temperature == 0 or drawing.seed is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     content_type: str
@@ -59,7 +59,7 @@ class Told:
 
 
 class SharedReply(Reply):
-    """The reply to a crowd: nothing is written, all of it is kept until it is whole."""
+    """Writes nothing; keeps the response for all clients that share it until it is complete."""
 
     __slots__ = ("_content_type", "_parts", "_status", "whole")
 
@@ -87,7 +87,7 @@ class SharedReply(Reply):
         self._tell(Told(self._status, self._content_type, b"".join(self._parts)))
 
     def refuse(self, refusal: Refused, *, fields: Iterable[tuple[str, str]] = ()) -> None:
-        # Also where an answer had begun: none of it was sent to anybody.
+        # Also if a response had begun: none of it was sent to a client.
         self._tell(refusal)
 
     def cut(self) -> None:
@@ -102,25 +102,25 @@ class SharedReply(Reply):
 
 
 Begin = Callable[[SharedReply], None]
-"""Has an answer generated; `reply.task` is the task that does."""
+"""Starts a request for this response; `reply.task` is set to its task."""
 
 
 class Crowds:
-    """Who waits for which answer."""
+    """Requests in flight by key, and the number of clients that wait for each."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, SharedReply] = {}
         self._members: Counter[SharedReply] = Counter()
 
     def whose(self, key: Hashable) -> str | None:
-        """The id of the request under way whose answer one with this key would share."""
+        """Return the id of the request in flight with this key, None if there is none."""
         shared = self._by_key.get(key)
         return None if shared is None else shared.request_id
 
     async def answer(self, key: Hashable, asked: Asked, reply: Reply, begin: Begin) -> Told | Refused:
-        """Answer one client, and return what it was told.
+        """Answer one client from the request in flight with this key; returns the response.
 
-        Requests with the same key are alike; where none is under way, `begin` is called.
+        Without one, `begin` is called for a new one.
         """
         shared = self._by_key.get(key)
         joined = self.whose(key)
@@ -144,7 +144,7 @@ class Crowds:
         self._members[shared] -= 1
         if self._members[shared] and not shared.whole.done():
             return
-        if self._by_key.get(key) is shared:  # Who comes now asks anew.
+        if self._by_key.get(key) is shared:  # The next request with this key starts a new one.
             del self._by_key[key]
         if not self._members[shared]:
             del self._members[shared]
