@@ -187,7 +187,7 @@ class Exchange:
             return
         self._has_all = True
         self._since_s = self._office.clock()
-        self._office.desk.serve(self.asked, self.reply, shell=self._modes.shell, make_carrier=self._carrier)
+        self._office.desk.serve(self.asked, self.reply, frontend=self._modes.shell, make_transport=self._carrier)
 
     def _refuse(self, refusal: Refused) -> None:
         """Say no to what may be on its way already."""

@@ -64,11 +64,11 @@ class RequestHandler(Protocol):
         """Return a request id that no other gateway makes."""
         ...
 
-    def route(self, asked: Asked, *, is_trusted: bool) -> None:
+    def route(self, incoming: Asked, *, is_trusted: bool) -> None:
         """Find endpoint and caller of a request by its head, before its body is read. Raises `Refused`."""
         ...
 
-    def serve(self, asked: Asked, reply: Reply) -> None:
+    def serve(self, incoming: Asked, reply: Reply) -> None:
         """Answer a request, now or later. Raises nothing."""
         ...
 
@@ -205,20 +205,19 @@ class ClientConnection(asyncio.Protocol):
     def request_begins(self) -> None:
         self._wait, self._wait_until_s = Wait.HEAD, None
 
-    def head_is_read(self, asked: Asked) -> None:
+    def head_is_read(self, incoming: Asked) -> None:
         self._wait, self._wait_until_s = Wait.BODY, None
-        self._handler.route(asked, is_trusted=self._is_trusted)
-        if not asked.declared_bytes and b"expect" not in asked.headers:
-            return
-        asked.check_share(self._budget)
+        self._handler.route(incoming, is_trusted=self._is_trusted)
+        if incoming.declared_bytes:
+            incoming.check_share(self._budget)
         # Behind an unanswered request `100 Continue` cannot be written yet; the client may wait for it or send anyway.
-        if asked.expects_continue and self._reply is None and not self._waiting:
+        if b"expect" in incoming.headers and incoming.expects_continue and self._reply is None and not self._waiting:
             self.transport.write(CONTINUE)
 
-    def request_is_read(self, asked: Asked) -> None:
+    def request_is_read(self, incoming: Asked) -> None:
         self._wait, self._wait_until_s = Wait.NOTHING, None
-        self._linger_s = LINGER_S if asked.is_cut_off else 0.0
-        self._waiting.append(asked)
+        self._linger_s = LINGER_S if incoming.is_cut_off else 0.0
+        self._waiting.append(incoming)
 
     def _read(self, unread: bytes) -> None:
         start = 0
@@ -261,15 +260,15 @@ class ClientConnection(asyncio.Protocol):
             return
         self._is_advancing = True
         while self._waiting and self._reply is None and not self._is_stalled and not self._is_closing:
-            self._serving = asked = self._waiting.popleft()
+            self._serving = incoming = self._waiting.popleft()
             self._reply = reply = Reply(
-                asked,
+                incoming,
                 self._handler.new_id(),
                 self.transport,
-                keep_alive=asked.keep_alive and not self._handler.is_draining,
+                keep_alive=incoming.keep_alive and not self._handler.is_draining,
                 answered=self._answered,
             )
-            self._handler.serve(asked, reply)
+            self._handler.serve(incoming, reply)
         self._is_advancing = False
 
     def _answered(self) -> None:
@@ -395,8 +394,8 @@ class ClientConnection(asyncio.Protocol):
     def _drop_waiting(self) -> None:
         """Drop requests that were read and are not served."""
         self._reader.close()
-        for asked in self._waiting:
-            asked.drop_body(self._budget)
+        for incoming in self._waiting:
+            incoming.drop_body(self._budget)
         self._waiting.clear()
 
     def _await(self, wait: Wait) -> None:

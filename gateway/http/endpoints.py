@@ -82,9 +82,17 @@ def find_endpoint(target: bytes) -> Endpoint:
     """Return the endpoint of a request target. Raises `Refused` if there is none.
 
     The path is compared as sent, without normalization: a proxy that forwards `//x/v1/models` or `/v1/./models` as it
-    stands could make a pod read another path than the one checked here.
+    stands could make a pod read another path than the one checked here. Exact targets are in `TABLE`.
     """
-    return TABLE.get(target) or _find(target)
+    path = _path_of(target)
+    endpoint = TABLE.get(path.encode())
+    if endpoint is not None:
+        return endpoint
+    if path.startswith(MODELS_BELOW) and path != MODELS_BELOW:
+        return Endpoint(path, READ, local=Local.MODEL, name=unquote(path.removeprefix(MODELS_BELOW)))
+    if path.startswith(RESPONSES_BELOW):
+        return _find_response(path)
+    raise _unknown(path)
 
 
 def _path_of(target: bytes) -> str:
@@ -98,18 +106,6 @@ def _path_of(target: bytes) -> str:
         _, slash, rest = rest.partition(b"/")
         raw = slash + rest if scheme.lower() in (b"http", b"https") else b""
     return raw.decode("ascii", "replace")
-
-
-def _find(target: bytes) -> Endpoint:
-    path = _path_of(target)
-    endpoint = TABLE.get(path.encode())
-    if endpoint is not None:
-        return endpoint
-    if path.startswith(MODELS_BELOW) and path != MODELS_BELOW:
-        return Endpoint(path, READ, local=Local.MODEL, name=unquote(path.removeprefix(MODELS_BELOW)))
-    if path.startswith(RESPONSES_BELOW):
-        return _find_response(path)
-    raise _unknown(path)
 
 
 def _find_response(path: str) -> Endpoint:

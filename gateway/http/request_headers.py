@@ -90,16 +90,16 @@ def decided_model(headers: Mapping[bytes, bytes]) -> str | None:
     for name in MODEL_HEADERS:
         if (value := headers.get(name)) is not None:
             if not 0 < len(value) <= LONGEST_MODEL or not value.isascii():
-                word = name.decode()
-                raise Refused(Reason.BAD_REQUEST, f"`{word}` must be the name of a model.", param=word)
+                header = name.decode()
+                raise Refused(Reason.BAD_REQUEST, f"`{header}` must be the name of a model.", param=header)
             return value.decode("ascii")
     return None
 
 
 def retries(headers: Mapping[bytes, bytes]) -> int:
     """Return how often the client has retried, as OpenAI's and Anthropic's libraries report it."""
-    said = headers.get(RETRIES, b"0")
-    return int(said) if len(said) < 4 and said.isdigit() else 0
+    value = headers.get(RETRIES, b"0")
+    return int(value) if len(value) < 4 and value.isdigit() else 0
 
 
 def key_shown(headers: Mapping[bytes, bytes]) -> str | None:
@@ -131,7 +131,8 @@ def _seconds(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> float 
             continue
         found = float(value) if NUMBER.fullmatch(value) else 0.0
         if not 0 < found <= LONGEST_MS:
-            word = name.decode()
-            raise Refused(Reason.BAD_REQUEST, f"`{word}` must be milliseconds, above 0 and at most a day.", param=word)
+            header = name.decode()
+            message = f"`{header}` must be milliseconds, above 0 and at most a day."
+            raise Refused(Reason.BAD_REQUEST, message, param=header)
         return found / 1000
     return None

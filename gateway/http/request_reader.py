@@ -35,12 +35,12 @@ class Listener(Protocol):
         """The first byte of a request was read."""
         ...
 
-    def head_is_read(self, asked: Asked) -> None:
+    def head_is_read(self, incoming: Asked) -> None:
         """The head is complete, and none of the body is kept yet. May raise `Refused`."""
         ...
 
-    def request_is_read(self, asked: Asked) -> None:
-        """The request is complete, or was rejected before its end (`asked.is_cut_off`)."""
+    def request_is_read(self, incoming: Asked) -> None:
+        """The request is complete, or was rejected before its end (`incoming.is_cut_off`)."""
         ...
 
 
@@ -67,22 +67,24 @@ class RequestReader:
     @property
     def missing_bytes(self) -> int:
         """Bytes that the current body still lacks; 0 where there is no body, or its length is unknown."""
-        asked = self.reading
-        return 0 if asked is None or asked.declared_bytes is None else asked.declared_bytes - asked.body_bytes
+        incoming = self.reading
+        if incoming is None or incoming.declared_bytes is None:
+            return 0
+        return incoming.declared_bytes - incoming.body_bytes
 
     def feed(self, piece: bytes | memoryview) -> None:
         """Parse more input, with a call of the listener for each event in it."""
-        asked, body_bytes, unparsed = self.reading, 0, piece
-        if asked is None:
+        incoming, body_bytes, unparsed = self.reading, 0, piece
+        if incoming is None:
             self._raw, self._is_first_in_raw = piece, True
-        elif asked.has_head:
-            self._raw, self._is_first_in_raw, body_bytes = piece, False, asked.body_bytes
+        elif incoming.has_head:
+            self._raw, self._is_first_in_raw, body_bytes = piece, False, incoming.body_bytes
         else:
-            self._bound_head(asked, len(piece))
+            self._bound_head(incoming, len(piece))
             if not isinstance(self._raw, bytearray):
                 self._raw = bytearray(self._raw)
             self._raw += piece
-            asked = None
+            incoming = None
         while unparsed and not self.is_deaf:
             try:
                 self._parser.feed_data(unparsed)
@@ -98,18 +100,18 @@ class RequestReader:
         reading = self.reading
         if reading is None or reading.has_head:
             self._raw = b""
-        if asked is not None and reading is asked and asked.declared_bytes is None:
-            self._bound_framing(asked, len(piece), asked.body_bytes - body_bytes)
+        if incoming is not None and reading is incoming and incoming.declared_bytes is None:
+            self._bound_framing(incoming, len(piece), incoming.body_bytes - body_bytes)
 
     def refuse(self, refusal: Refused) -> None:
         """Reject the request that is being read, and ignore further input."""
-        asked, self.reading = self.reading or Asked(), None
-        asked.drop_body(self._budget)
-        asked.refusal = refusal
-        asked.keep_alive = False
-        asked.is_cut_off = True
+        incoming, self.reading = self.reading or Asked(), None
+        incoming.drop_body(self._budget)
+        incoming.refusal = refusal
+        incoming.keep_alive = False
+        incoming.is_cut_off = True
         self.is_deaf = True
-        self._listener.request_is_read(asked)
+        self._listener.request_is_read(incoming)
 
     def close(self) -> None:
         """Drop the request that is being read, and ignore further input."""
@@ -130,16 +132,16 @@ class RequestReader:
         self._listener.request_begins()
 
     def on_url(self, url: bytes) -> None:
-        asked = self.reading
-        if asked is None or asked.has_head:
+        incoming = self.reading
+        if incoming is None or incoming.has_head:
             return
-        asked.target += url
-        if len(asked.target) > self._limits.max_url_bytes:
+        incoming.target += url
+        if len(incoming.target) > self._limits.max_url_bytes:
             self.refuse(url_too_long(self._limits))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        asked = self.reading
-        if asked is None or asked.has_head:  # Trailers are dropped.
+        incoming = self.reading
+        if incoming is None or incoming.has_head:  # Trailers are dropped.
             return
         headers = self._headers
         headers.append((name, value))
@@ -148,49 +150,49 @@ class RequestReader:
             self.refuse(Refused(Reason.HEADERS_TOO_LARGE, f"There are more than {most} headers."))
 
     def on_headers_complete(self) -> None:
-        asked = self.reading
-        if asked is None or asked.has_head:
+        incoming = self.reading
+        if incoming is None or incoming.has_head:
             return
-        asked.has_head = True
-        asked.method = self._parser.get_method().decode("ascii")
-        asked.version = self._parser.get_http_version()
-        asked.keep_alive = self._parser.should_keep_alive()
+        incoming.has_head = True
+        incoming.method = self._parser.get_method().decode("ascii")
+        incoming.version = self._parser.get_http_version()
+        incoming.keep_alive = self._parser.should_keep_alive()
         headers, self._headers = self._headers, []
         try:
-            self._check_line(asked)
-            asked.take_headers(headers, self._limits, self._kept)
-            asked.check_head(self._budget, self._limits)
+            self._check_line(incoming)
+            incoming.take_headers(headers, self._limits, self._kept)
+            incoming.check_head(self._budget, self._limits)
         except Refused as refusal:
             self.refuse(refusal)
             return
         try:
-            self._listener.head_is_read(asked)
+            self._listener.head_is_read(incoming)
         except Refused as refusal:
-            asked.refusal = refusal
-            if asked.expects_continue or (asked.declared_bytes or 0) > UNWANTED_BODY_BYTES:
+            incoming.refusal = refusal
+            if incoming.expects_continue or (incoming.declared_bytes or 0) > UNWANTED_BODY_BYTES:
                 self.refuse(refusal)
 
     def on_body(self, body: bytes) -> None:
-        asked = self.reading
-        if asked is None:
+        incoming = self.reading
+        if incoming is None:
             return
-        if asked.refusal is None:
+        if incoming.refusal is None:
             try:
-                asked.add_body(body, self._budget, self._limits)
+                incoming.add_body(body, self._budget, self._limits)
             except Refused as refusal:
                 self.refuse(refusal)
             return
-        asked.body_bytes += len(body)
-        if asked.body_bytes > UNWANTED_BODY_BYTES:
-            self.refuse(asked.refusal)
+        incoming.body_bytes += len(body)
+        if incoming.body_bytes > UNWANTED_BODY_BYTES:
+            self.refuse(incoming.refusal)
 
     def on_message_complete(self) -> None:
-        asked = self.reading
-        if asked is None or self._parser.should_upgrade():  # With an upgrade, the body is yet to come.
+        incoming = self.reading
+        if incoming is None or self._parser.should_upgrade():  # With an upgrade, the body is yet to come.
             return
         self.reading = None
-        self.is_deaf = not asked.keep_alive
-        self._listener.request_is_read(asked)
+        self.is_deaf = not incoming.keep_alive
+        self._listener.request_is_read(incoming)
 
     def _refuse_syntax(self) -> None:
         """Reject what llhttp does not parse, unless a callback has already rejected it."""
@@ -200,15 +202,15 @@ class RequestReader:
 
     # -- what llhttp does not bound or does not read ---------------------------------------------------------------
 
-    def _bound_head(self, asked: Asked, count: int) -> None:
+    def _bound_head(self, incoming: Asked, count: int) -> None:
         """Bound a head by its bytes: llhttp reports a header only once it is complete."""
-        asked.head_bytes += count
-        if asked.head_bytes > self._limits.max_header_bytes + self._limits.max_url_bytes:
+        incoming.head_bytes += count
+        if incoming.head_bytes > self._limits.max_header_bytes + self._limits.max_url_bytes:
             self.refuse(head_too_large(self._limits))
 
-    def _check_line(self, asked: Asked) -> None:
+    def _check_line(self, incoming: Asked) -> None:
         """Raise `Refused` if the request line has more than one space between its parts: llhttp skips them."""
-        line = b"%b %b HTTP/%b" % (asked.method.encode("ascii"), asked.target, asked.version.encode("ascii"))
+        line = b"%b %b HTTP/%b" % (incoming.method.encode("ascii"), incoming.target, incoming.version.encode("ascii"))
         raw = self._raw if not isinstance(self._raw, memoryview) else bytes(self._raw)
         is_first, self._is_first_in_raw = self._is_first_in_raw, False
         if raw.startswith(line):
@@ -218,34 +220,34 @@ class RequestReader:
             return
         raise Refused(Reason.BAD_REQUEST, "The request line must be a method, a path and a version, one space between.")
 
-    def _bound_framing(self, asked: Asked, count: int, body_bytes: int) -> None:
+    def _bound_framing(self, incoming: Asked, count: int, body_bytes: int) -> None:
         """Count one read behind the head of a chunked request: what was not body is framing.
 
         Framing without body may be a trailer, whose bytes the parser keeps: a run of it has a fixed bound.
         """
         framing = count - body_bytes
-        asked.framing_bytes += framing
-        asked.framing_run_bytes = 0 if body_bytes else asked.framing_run_bytes + framing
-        allowed = MOST_FRAMING_BYTES + FRAMING_BYTES_PER_BODY_BYTE * asked.body_bytes
-        if asked.framing_run_bytes > MOST_FRAMING_BYTES or asked.framing_bytes > allowed:
-            self.refuse(asked.refusal or framing_too_large())
+        incoming.framing_bytes += framing
+        incoming.framing_run_bytes = 0 if body_bytes else incoming.framing_run_bytes + framing
+        allowed = MOST_FRAMING_BYTES + FRAMING_BYTES_PER_BODY_BYTE * incoming.body_bytes
+        if incoming.framing_run_bytes > MOST_FRAMING_BYTES or incoming.framing_bytes > allowed:
+            self.refuse(incoming.refusal or framing_too_large())
 
     def _decline_upgrade(self) -> None:
         """Ignore the offer of another protocol, which JDK clients make with every request.
 
         llhttp reads no body after such a head. So a new parser is fed a head with the same framing, and reads the body.
         """
-        asked = self.reading
-        if asked is None:
+        incoming = self.reading
+        if incoming is None:
             return
-        if asked.method == "CONNECT":
-            self.refuse(asked.refusal or Refused(Reason.UNKNOWN_PATH, "This is no tunnel."))
+        if incoming.method == "CONNECT":
+            self.refuse(incoming.refusal or Refused(Reason.UNKNOWN_PATH, "This is no tunnel."))
             return
         self._parser = HttpRequestParser(self)
-        head = f"{asked.method} / HTTP/1.1\r\n".encode("ascii")
+        head = f"{incoming.method} / HTTP/1.1\r\n".encode("ascii")
         for name in (b"content-length", b"transfer-encoding"):
-            if name in asked.headers:
-                head += name + b": " + asked.headers[name] + b"\r\n"
+            if name in incoming.headers:
+                head += name + b": " + incoming.headers[name] + b"\r\n"
         self._parser.feed_data(head + b"\r\n")
 
 

@@ -86,14 +86,14 @@ class Reply:
 
     def __init__(
         self,
-        asked: Asked,
+        incoming: Asked,
         request_id: str,
         transport: asyncio.Transport,
         *,
         keep_alive: bool,
         answered: Callable[[], None],
     ) -> None:
-        client_id = asked.headers.get(b"x-request-id", b"")
+        client_id = incoming.headers.get(b"x-request-id", b"")
         self._echoed_id = client_id.decode("ascii") if SANE_ID.fullmatch(client_id) else request_id
         self._transport = transport
         self._write: Callable[[bytes], None] = transport.write
@@ -101,8 +101,8 @@ class Reply:
         self.passed: Callable[[int], int] = count_nothing
         """Called with the number of events sent by `write_chunk`; returns after how many more to call it again."""
         self._answered = answered
-        self._is_http_1_0 = asked.version == "1.0"
-        self._wants_body = asked.method != "HEAD"
+        self._is_http_1_0 = incoming.version == "1.0"
+        self._wants_body = incoming.method != "HEAD"
         self._framing = Framing.LENGTH
         self.request_id = request_id
         self.keep_alive = keep_alive

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.http.client_request import Asked
+from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import JSON, Reply
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
@@ -43,10 +44,10 @@ def is_shareable(request: Request, body: bytes) -> bool:
     if not request.api.generates:
         return True
     try:
-        drawing = DRAWING.decode(body)
+        sampling = DRAWING.decode(body)
     except msgspec.MsgspecError:
         return False  # The engine rejects it with a reason.
-    return drawing.temperature == 0 or drawing.seed is not None
+    return sampling.temperature == 0 or sampling.seed is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,13 @@ class Told:
 
 
 class SharedReply(Reply):
-    """Writes nothing; keeps the response for all clients that share it until it is complete."""
+    """Writes nothing; keeps a response until it is complete, for clients that share it or for the gateway itself."""
 
     __slots__ = ("_content_type", "_parts", "_status", "whole")
 
-    def __init__(self, asked: Asked, reply: Reply) -> None:
-        super().__init__(asked, reply.request_id, asyncio.Transport(), keep_alive=True, answered=lambda: None)
-        self.api, self.is_anthropic = reply.api, reply.is_anthropic
+    def __init__(self, incoming: Asked, request_id: str, endpoint: Endpoint) -> None:
+        super().__init__(incoming, request_id, asyncio.Transport(), keep_alive=True, answered=lambda: None)
+        self.api, self.is_anthropic = endpoint.counted_as, endpoint.is_anthropic
         self.whole: asyncio.Future[Told | Refused] = asyncio.get_running_loop().create_future()
         self._status, self._content_type = 0, JSON
         self._parts: list[bytes] = []
@@ -73,7 +74,7 @@ class SharedReply(Reply):
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
     ) -> None:
-        self._tell(Told(status, content_type, body))
+        self._complete(Told(status, content_type, body))
 
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
         self.begun = True
@@ -84,21 +85,21 @@ class SharedReply(Reply):
         self._parts.append(payload)
 
     def end(self) -> None:
-        self._tell(Told(self._status, self._content_type, b"".join(self._parts)))
+        self._complete(Told(self._status, self._content_type, b"".join(self._parts)))
 
     def refuse(self, refusal: Refused, *, fields: Iterable[tuple[str, str]] = ()) -> None:
         # Also if a response had begun: none of it was sent to a client.
-        self._tell(refusal)
+        self._complete(refusal)
 
     def cut(self) -> None:
         self._stop()
-        self._tell(Refused(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+        self._complete(Refused(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
 
-    def _tell(self, told: Told | Refused) -> None:
+    def _complete(self, response: Told | Refused) -> None:
         self.begun = self.ended = True
         self.source = None
         if not self.whole.done():
-            self.whole.set_result(told)
+            self.whole.set_result(response)
 
 
 Begin = Callable[[SharedReply], None]
@@ -117,28 +118,29 @@ class Crowds:
         shared = self._by_key.get(key)
         return None if shared is None else shared.request_id
 
-    async def answer(self, key: Hashable, asked: Asked, reply: Reply, begin: Begin) -> Told | Refused:
+    async def answer(
+        self, key: Hashable, endpoint: Endpoint, incoming: Asked, reply: Reply, begin: Begin
+    ) -> Told | Refused:
         """Answer one client from the request in flight with this key; returns the response.
 
         Without one, `begin` is called for a new one.
         """
-        shared = self._by_key.get(key)
-        joined = self.whose(key)
+        joined, shared = self.whose(key), self._by_key.get(key)
         if shared is None:
-            shared = self._by_key[key] = SharedReply(asked, reply)
+            shared = self._by_key[key] = SharedReply(incoming, reply.request_id, endpoint)
             begin(shared)
         self._members[shared] += 1
         try:
-            told = await asyncio.shield(shared.whole)
+            response = await asyncio.shield(shared.whole)
         finally:
             self._leave(key, shared)
         if joined is not None:
             reply.fields += ((SHARED_HEADER, joined),)
-        if isinstance(told, Refused):
-            reply.refuse(told)
+        if isinstance(response, Refused):
+            reply.refuse(response)
         else:
-            reply.answer(told.status, told.body, content_type=told.content_type, fields=shared.fields)
-        return told
+            reply.answer(response.status, response.body, content_type=response.content_type, fields=shared.fields)
+        return response
 
     def _leave(self, key: Hashable, shared: SharedReply) -> None:
         self._members[shared] -= 1

@@ -79,13 +79,13 @@ class Desk:
         self._passage = passage
         self._fleet = router.fleet
         self._identify = identify
-        self._ladders = ladders
+        self._cascades = ladders
         self._readiness = readiness
         self._on_refused = on_refused
         self._cors = cors
         self._stored = Stored(router, passage, first_byte_s=timeouts.first_byte_s)
-        self._crowds = Crowds()
-        self._look_at: LookAt | None = None
+        self._coalescer = Crowds()
+        self._lookup: LookAt | None = None
         # 96 random bits per process and a count: an id finds a receipt on the admin port and grants nothing, so that
         # the next one may be guessed.
         self._id_prefix = secrets.token_hex(12)
@@ -104,9 +104,9 @@ class Desk:
         """Read these headers as well, also on open connections: a policy names them."""
         self.kept_headers.update(name.lower().encode("latin-1") for name in names)
 
-    def use_lookup(self, look_at: LookAt) -> None:
+    def use_lookup(self, lookup: LookAt) -> None:
         """Look up each request in the precise prefix index before it is placed."""
-        self._look_at = look_at
+        self._lookup = lookup
 
     def is_ready(self) -> bool:
         """Whether new requests are welcome: `/ready`, the metrics port and Envoy's health checks report it."""
@@ -116,50 +116,51 @@ class Desk:
         """Report not ready, and close each connection with its next response; requests are still served."""
         self.is_draining = True
 
-    def route(self, asked: Asked, *, is_trusted: bool) -> None:
+    def route(self, incoming: Asked, *, is_trusted: bool) -> None:
         """Set endpoint and caller of a request by its head. Raises `Refused`.
 
         `is_trusted`: it comes from a trusted proxy, whose headers may name the caller and the model.
         """
-        asked.endpoint = endpoint = find_endpoint(asked.target)
-        if asked.method not in endpoint.methods:
-            if asked.method == "OPTIONS" and self._cors is not None and is_allowed_origin(self._cors, asked.headers):
-                asked.endpoint = Endpoint(endpoint.path, ("OPTIONS",), local=Local.PREFLIGHT, name=endpoint.allow)
+        incoming.endpoint = endpoint = TABLE.get(incoming.target) or find_endpoint(incoming.target)
+        if incoming.method not in endpoint.methods:
+            is_options, cors = incoming.method == "OPTIONS", self._cors
+            if is_options and cors is not None and is_allowed_origin(cors, incoming.headers):
+                incoming.endpoint = Endpoint(endpoint.path, ("OPTIONS",), local=Local.PREFLIGHT, name=endpoint.allow)
                 return
             raise Refused(Reason.WRONG_METHOD, f"{endpoint.path} takes {endpoint.allow}.")
         if endpoint.needs_key:
-            asked.caller = self._identify(key_shown(asked.headers), asked.headers if is_trusted else None)
-            asked.model = decided_model(asked.headers) if is_trusted else None
+            incoming.caller = self._identify(key_shown(incoming.headers), incoming.headers if is_trusted else None)
+            incoming.model = decided_model(incoming.headers) if is_trusted else None
         if endpoint.api is not None:
-            _check_media_type(asked)
+            _check_media_type(incoming)
 
     def serve(
-        self, asked: Asked, reply: Reply, *, shell: Shell = HTTP, make_carrier: MakeCarrier | None = None
+        self, incoming: Asked, reply: Reply, *, frontend: Shell = HTTP, make_transport: MakeCarrier | None = None
     ) -> None:
         """Answer a complete or rejected request, now or later. Raises nothing.
 
-        `shell`: the frontend it came by; `make_carrier`: makes its transport, by default one over our own connections.
+        `frontend`: where it came from; `make_transport`: makes its transport, by default over our own connections.
         """
-        endpoint = asked.endpoint
+        endpoint = incoming.endpoint
         if endpoint is None:  # Rejected before it was routed; the error has the format of its API all the same.
-            endpoint = asked.endpoint = TABLE.get(asked.target)
+            endpoint = incoming.endpoint = TABLE.get(incoming.target)
         if endpoint is not None:
             reply.api, reply.is_anthropic = endpoint.counted_as, endpoint.is_anthropic
-        elif ANTHROPIC_TARGET.match(asked.target):
+        elif ANTHROPIC_TARGET.match(incoming.target):
             reply.is_anthropic = True
         if self._cors is not None:
-            reply.fields += response_fields(self._cors, asked.headers)
+            reply.fields += response_fields(self._cors, incoming.headers)
         try:
-            if asked.refusal is not None or endpoint is None:
-                raise asked.refusal or Refused(Reason.GATEWAY_ERROR, "The request was not routed.")
+            if incoming.refusal is not None or endpoint is None:
+                raise incoming.refusal or Refused(Reason.GATEWAY_ERROR, "The request was not routed.")
             if endpoint.api is not None:
-                self._infer(endpoint, endpoint.api, asked, reply, shell, make_carrier)
+                self._infer(endpoint, endpoint.api, incoming, reply, frontend, make_transport)
             elif endpoint.local is Local.STORED_RESPONSE:
-                self._forward_stored(endpoint, asked, reply, make_carrier)
+                self._forward_stored(endpoint, incoming, reply, make_transport)
             else:
-                self._answer_locally(endpoint, asked, reply)
+                self._answer_locally(endpoint, incoming, reply)
         except Refused as refusal:
-            self._reject(asked, reply, refusal, shell)
+            self._reject(incoming, reply, refusal, frontend)
         except Exception as fault:  # noqa: BLE001 - whatever fails in the gateway, the client gets a response
             self._report(fault, reply)
 
@@ -169,108 +170,116 @@ class Desk:
         self,
         endpoint: Endpoint,
         api: Api,
-        asked: Asked,
+        incoming: Asked,
         reply: Reply,
-        shell: Shell,
-        make_carrier: MakeCarrier | None,
+        frontend: Shell,
+        make_transport: MakeCarrier | None,
     ) -> None:
         """Read and check the body, then serve it. Raises `Refused` if it cannot be read."""
-        tenant = asked.caller.tenant
-        superseded_key = key_of(asked) if SUPERSEDES in asked.headers else None
-        reading = read_asked(api, asked, asked.body(), reply.request_id, model=asked.model)
+        tenant = incoming.caller.tenant
+        supersede_key = key_of(incoming) if SUPERSEDES in incoming.headers else None
+        reading = read_asked(api, incoming, incoming.body(), reply.request_id, model=incoming.model)
         request = reading.request
         try:
             if not tenant.may_use(request.model):
                 raise unknown_model(request.model, Reason.MODEL_NOT_ALLOWED)
             if request.continues:
                 self._stored.check(request, tenant)
-            promise = promised(tenant.tier, asked.headers)
+            promise = promised(tenant.tier, incoming.headers)
         except Refused as refusal:
-            self._reject(asked, reply, refusal, shell, request.model)
+            self._reject(incoming, reply, refusal, frontend, request.model)
             return
-        if tenant.coalesces and make_carrier is None and is_shareable(request, reading.body):
-            self._run(reply, self._coalesce(endpoint, asked, reply, reading, promise))
+        if tenant.coalesces and make_transport is None and is_shareable(request, reading.body):
+            self._run(reply, self._coalesce(endpoint, incoming, reply, reading, promise))
         else:
-            self._begin(endpoint, asked, reply, reading, promise, shell, make_carrier)
-        if superseded_key is not None:
-            self.latest.take(superseded_key, reply)
+            self._begin(endpoint, incoming, reply, reading, promise, frontend, make_transport)
+        if supersede_key is not None:
+            self.latest.take(supersede_key, reply)
 
     def _begin(
         self,
         endpoint: Endpoint,
-        asked: Asked,
+        incoming: Asked,
         reply: Reply,
         reading: Reading,
         promise: Promise | None,
-        shell: Shell = HTTP,
-        make_carrier: MakeCarrier | None = None,
+        frontend: Shell = HTTP,
+        make_transport: MakeCarrier | None = None,
     ) -> None:
         """Run a request through the pipeline in a task of its own.
 
         The body belongs to the transport, which drops it when the response begins: nothing that lives as long as a
         stream may hold the reading.
         """
-        request, caller, look_at = reading.request, asked.caller, self._look_at
-        carrier = (
-            self.carriers.make(endpoint, asked, reply, reading.body, usage_added=reading.usage_added)
-            if make_carrier is None
-            else make_carrier(endpoint.path, reading.body, reading.usage_added)
+        request, caller, lookup = reading.request, incoming.caller, self._lookup
+        transport = (
+            self.carriers.make(endpoint, incoming, reply, reading.body, usage_added=reading.usage_added)
+            if make_transport is None
+            else make_transport(endpoint.path, reading.body, reading.usage_added)
         )
         climb: Climb | None = None
-        if request.model in self._ladders.names:
+        if request.model in self._cascades.names:
             try:
-                climb, request = self._climb(endpoint, asked, request, carrier)
+                climb, request = self._begin_cascade(endpoint, incoming, request, transport)
             except Refused as refusal:
-                self._reject(asked, reply, refusal, shell, request.model)
+                self._reject(incoming, reply, refusal, frontend, request.model)
                 return
 
         def smaller(model: str) -> Request:
-            again = read_asked(request.api, asked, carrier.body, request.id, model=model)
-            carrier.ask_instead(again.body, request.model)
-            return again.request
+            reread = read_asked(request.api, incoming, transport.body, request.id, model=model)
+            transport.ask_instead(reread.body, request.model)
+            return reread.request
 
         self._run(
             reply,
             self._passage.lead(
                 request,
-                carrier,
+                transport,
                 caller=caller,
                 promise=promise,
-                trace=trace_of(asked.headers),
-                look=None if look_at is None else lambda request: look_at(request, carrier.body),
+                trace=trace_of(incoming.headers),
+                look=None if lookup is None else lambda request: lookup(request, transport.body),
                 smaller=smaller if caller.tenant.downgrades and climb is None else None,
-                shell=shell,
+                shell=frontend,
                 climb=climb,
             ),
         )
 
-    def _climb(self, endpoint: Endpoint, asked: Asked, request: Request, carrier: Carries) -> tuple[Climb, Request]:
+    def _begin_cascade(
+        self, endpoint: Endpoint, incoming: Asked, request: Request, transport: Carries
+    ) -> tuple[Climb, Request]:
         """Return the cascade state of a request, and the request for its first model. Raises `Refused`."""
-        body = asked.body()
-        rungs = Rungs(carrier, lambda model: read_asked(request.api, asked, asked.body(), request.id, model=model))
-        aside = Aside(
-            self._passage,
-            lambda endpoint, reply, body: self.carriers.make(endpoint, asked, reply, body, usage_added=False),
-            *(asked, endpoint, body, request.id),
+        body = incoming.body()
+
+        def read(model: str) -> Reading:
+            return read_asked(request.api, incoming, incoming.body(), request.id, model=model)
+
+        internal = Aside(self._passage, self.carriers, incoming, endpoint, body, request.id)
+        climb = self._cascades.begin(
+            request,
+            body,
+            incoming.caller.tenant,
+            incoming.headers,
+            Rungs(transport, read),
+            asyncio.get_running_loop().time(),
+            internal.ask,
         )
-        now_s = asyncio.get_running_loop().time()
-        climb = self._ladders.begin(request, body, asked.caller.tenant, asked.headers, rungs, now_s, aside.ask)
         return climb, climb.ask()
 
     async def _coalesce(
-        self, endpoint: Endpoint, asked: Asked, reply: Reply, reading: Reading, promise: Promise | None
+        self, endpoint: Endpoint, incoming: Asked, reply: Reply, reading: Reading, promise: Promise | None
     ) -> None:
         """Answer from an identical request in flight, or for those that join this one. Only the first is charged.
 
         Requests of different accounts are never identical: a limit may reject one and not the other.
         """
-        caller, deadlines = asked.caller, tuple(asked.headers.get(name) for name in sorted(DEADLINES))
+        caller, deadlines = incoming.caller, tuple(incoming.headers.get(name) for name in sorted(DEADLINES))
         key = (caller.tenant.name, caller.tenant.tier.name, caller.accounts, endpoint.path, deadlines, reading.body)
-        shared, started_s = self._crowds.whose(key), asyncio.get_running_loop().time()
-        told: Told | Refused | None = None
+        shared, started_s = self._coalescer.whose(key), asyncio.get_running_loop().time()
+        response: Told | Refused | None = None
         try:
-            told = await self._crowds.answer(
-                key, asked, reply, lambda shared: self._begin(endpoint, asked, shared, reading, promise)
+            response = await self._coalescer.answer(
+                key, endpoint, incoming, reply, lambda shared: self._begin(endpoint, incoming, shared, reading, promise)
             )
         finally:
             if shared is not None:
@@ -278,31 +287,33 @@ class Desk:
                     reading.request,
                     shared,
                     started_s=started_s,
-                    leg=Leg(LegEnd.ANSWERED, told.status) if isinstance(told, Told) else None,
-                    refusal=told if isinstance(told, Refused) else None,
+                    leg=Leg(LegEnd.ANSWERED, response.status) if isinstance(response, Told) else None,
+                    refusal=response if isinstance(response, Refused) else None,
                     caller=caller,
-                    trace=trace_of(asked.headers),
+                    trace=trace_of(incoming.headers),
                 )
 
     # -- other endpoints -------------------------------------------------------------------------------------------
 
-    def _forward_stored(self, endpoint: Endpoint, asked: Asked, reply: Reply, make_carrier: MakeCarrier | None) -> None:
+    def _forward_stored(
+        self, endpoint: Endpoint, incoming: Asked, reply: Reply, make_transport: MakeCarrier | None
+    ) -> None:
         """Forward a request about a stored response to the engine that stores it. Raises `Refused`."""
-        errand = self._stored.errand(reply.request_id, endpoint.name, asked.caller.tenant)
-        body = asked.body()
-        carrier = (
-            self.carriers.make(endpoint, asked, reply, body, usage_added=False)
-            if make_carrier is None
-            else make_carrier(endpoint.path, body, False)
+        pinned = self._stored.errand(reply.request_id, endpoint.name, incoming.caller.tenant)
+        body = incoming.body()
+        transport = (
+            self.carriers.make(endpoint, incoming, reply, body, usage_added=False)
+            if make_transport is None
+            else make_transport(endpoint.path, body, False)
         )
-        self._run(reply, self._stored.run(errand, carrier, asked.caller, trace_of(asked.headers)))
+        self._run(reply, self._stored.run(pinned, transport, incoming.caller, trace_of(incoming.headers)))
 
-    def _answer_locally(self, endpoint: Endpoint, asked: Asked, reply: Reply) -> None:
-        """Answer what no pod is needed for. Raises `Refused` for an unknown model, and while not ready."""
-        tenant, wall_clock = asked.caller.tenant, self._passage.wall_clock
+    def _answer_locally(self, endpoint: Endpoint, incoming: Asked, reply: Reply) -> None:
+        """Answer what no pod is needed for. Raises `Refused` for an unknown model."""
+        tenant, wall_clock = incoming.caller.tenant, self._passage.wall_clock
         match endpoint.local:
             case Local.PREFLIGHT if self._cors is not None:
-                fields = preflight_fields(self._cors, asked.headers, endpoint.name)
+                fields = preflight_fields(self._cors, incoming.headers, endpoint.name)
                 reply.answer(200, b"", content_type=PLAIN, fields=fields)
             case Local.HEALTH:
                 reply.answer(200, b"", content_type=PLAIN)
@@ -311,9 +322,9 @@ class Desk:
             case Local.READY:
                 reply.refuse(Refused(Reason.NO_POD_READY, "The gateway is not ready.", retry_after_s=1.0))
             case Local.MODELS:
-                reply.answer(200, models_page(self._fleet, tenant, int(wall_clock()), self._ladders.all))
+                reply.answer(200, models_page(self._fleet, tenant, int(wall_clock()), self._cascades.all))
             case _:
-                reply.answer(200, model_page(self._fleet, tenant, endpoint.name, int(wall_clock()), self._ladders.all))
+                reply.answer(200, model_page(self._fleet, tenant, endpoint.name, int(wall_clock()), self._cascades.all))
 
     # -- how requests end ------------------------------------------------------------------------------------------
 
@@ -330,15 +341,15 @@ class Desk:
         if not reply.ended:
             reply.cut()
 
-    def _reject(self, asked: Asked, reply: Reply, refusal: Refused, shell: Shell, model: str = "") -> None:
+    def _reject(self, incoming: Asked, reply: Reply, refusal: Refused, frontend: Shell, model: str = "") -> None:
         """Answer with a rejection. An inference request leaves an outcome, and so a receipt; others are counted."""
         if reply.api is None:
             self._on_refused(refusal)
         else:
-            request, trace = Request(reply.request_id, reply.api, model=model), trace_of(asked.headers)
-            self._passage.turn_away(request, refusal, caller=asked.caller, trace=trace, shell=shell)
-        is_method = refusal.reason is Reason.WRONG_METHOD and asked.endpoint is not None
-        reply.refuse(refusal, fields=[("allow", asked.endpoint.allow)] if is_method and asked.endpoint else ())
+            request, trace = Request(reply.request_id, reply.api, model=model), trace_of(incoming.headers)
+            self._passage.turn_away(request, refusal, caller=incoming.caller, trace=trace, shell=frontend)
+        is_method = refusal.reason is Reason.WRONG_METHOD and incoming.endpoint is not None
+        reply.refuse(refusal, fields=[("allow", incoming.endpoint.allow)] if is_method and incoming.endpoint else ())
 
     def _report(self, fault: BaseException, reply: Reply) -> None:
         """Log a bug of ours with its traceback, and answer with 500."""
@@ -348,29 +359,29 @@ class Desk:
         reply.refuse(Refused(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
 
 
-def read_asked(api: Api, asked: Asked, body: bytes, request_id: str, *, model: str | None) -> Reading:
+def read_asked(api: Api, incoming: Asked, body: bytes, request_id: str, *, model: str | None) -> Reading:
     """Read a body under the tenant's terms; `model` replaces the one it names. Raises `Refused`."""
-    tenant = asked.caller.tenant
+    tenant = incoming.caller.tenant
     reading = read_request(
         api,
         body,
         request_id=request_id,
-        session=session_of(asked.headers),
+        session=session_of(incoming.headers),
         terms=tenant,
         priority=tenant.tier.priority,
-        retried=retries(asked.headers),
+        retried=retries(incoming.headers),
         model=model,
-        adds_usage=asked.may_add_usage,
+        adds_usage=incoming.may_add_usage,
     )
-    if asked.pods is None:
+    if incoming.pods is None:
         return reading
-    return replace(reading, request=replace(reading.request, pods=asked.pods))
+    return replace(reading, request=replace(reading.request, pods=incoming.pods))
 
 
-def _check_media_type(asked: Asked) -> None:
-    kind = asked.headers.get(b"content-type", b"")
+def _check_media_type(incoming: Asked) -> None:
+    kind = incoming.headers.get(b"content-type", b"")
     if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
         raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body as `Content-Type: application/json`.")
-    if asked.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+    if incoming.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         # Engines would take the compressed bytes for the body.
         raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body without a Content-Encoding.")

@@ -5,8 +5,6 @@ They run through the same pipeline under the tenant's regions and cache isolatio
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -16,9 +14,8 @@ from gateway.cascades.agreement import spoken
 from gateway.cascades.shadow_sampling import Said
 from gateway.http.client_request import Asked
 from gateway.http.endpoints import Endpoint
-from gateway.http.response_writer import Reply
 from gateway.pipeline.pipeline import Passage
-from gateway.relay.downstream_transport import Carries
+from gateway.relay.transport_factory import Carriers
 from gateway.server.coalescing import SharedReply, Told
 from routing.learning import Usage
 from routing.reading import answer_bytes, read_request, read_usage
@@ -35,18 +32,16 @@ FIELDS = msgspec.json.Decoder(dict[str, Raw])
 
 VERDICT_TOKENS = 8
 
-MakeAside = Callable[[Endpoint, Reply, bytes], Carries]
-
 
 class Aside:
     """Internal requests beside one client request: shadow samples and judgements."""
 
     def __init__(
-        self, passage: Passage, make: MakeAside, asked: Asked, endpoint: Endpoint, body: bytes, request_id: str
+        self, passage: Passage, carriers: Carriers, incoming: Asked, endpoint: Endpoint, body: bytes, request_id: str
     ) -> None:
         self._passage = passage
-        self._make = make
-        self._asked = asked
+        self._carriers = carriers
+        self._incoming = incoming
         self._endpoint = endpoint
         self._body = body
         self._request_id = request_id
@@ -64,32 +59,21 @@ class Aside:
         return await self._ask(CHAT, msgspec.json.encode(chat), model, "judge")
 
     async def _ask(self, endpoint: Endpoint, body: bytes, model: str, purpose: str) -> Said | None:
-        api, tenant = endpoint.api, self._asked.caller.tenant
+        api, tenant = endpoint.api, self._incoming.caller.tenant
         if api is None:
             return None
         reading = read_request(
             api, body, request_id=f"{self._request_id}-{purpose}", terms=tenant, priority=LOWEST.priority, model=model
         )
-        reply = AsideReply(self._asked, reading.request.id, api)
+        reply = SharedReply(self._incoming, reading.request.id, endpoint)
         caller = Caller(replace(tenant, name=None, tier=LOWEST, on_overload=Overload.REJECT))
-        carrier = self._make(endpoint, reply, reading.body)
-        await self._passage.lead(reading.request, carrier, caller=caller, promise=promise_of(LOWEST))
-        told = reply.whole.result() if reply.whole.done() else None
-        if not isinstance(told, Told) or told.status != 200:
+        transport = self._carriers.make(endpoint, self._incoming, reply, reading.body, usage_added=False)
+        await self._passage.lead(reading.request, transport, caller=caller, promise=promise_of(LOWEST))
+        response = reply.whole.result() if reply.whole.done() else None
+        if not isinstance(response, Told) or response.status != 200:
             return None
-        text = spoken(answer_bytes(api, told.body, stream=False))
-        return Said(text, read_usage(api, told.body) or Usage(0)) if text else None
-
-
-class AsideReply(SharedReply):
-    """Keeps the response until it is complete."""
-
-    __slots__ = ()
-
-    def __init__(self, asked: Asked, request_id: str, api: Api) -> None:
-        named = Reply(asked, request_id, asyncio.Transport(), keep_alive=True, answered=lambda: None)
-        named.api, named.is_anthropic = api, api.is_anthropic
-        super().__init__(asked, named)
+        text = spoken(answer_bytes(api, response.body, stream=False))
+        return Said(text, read_usage(api, response.body) or Usage(0)) if text else None
 
 
 def whole(body: bytes) -> bytes:

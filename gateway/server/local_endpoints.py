@@ -27,13 +27,13 @@ def models_page(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[s
 
 def model_page(fleet: Fleet, tenant: Tenant, name: str, created_s: int, ladders: Mapping[str, Ladder]) -> bytes:
     """Return one model. Raises `Refused` if this tenant has none of this name."""
-    called = tenant.aliases.get(name, name)
+    resolved = tenant.aliases.get(name, name)
     models = _cards_of(fleet, tenant)
-    if (ladder := ladders.get(called)) is not None and _is_shown(ladder, tenant, models):
+    if (ladder := ladders.get(resolved)) is not None and _is_shown(ladder, tenant, models):
         return msgspec.json.encode(_ladder_card(ladder, models, created_s))
-    if called not in models or not tenant.may_use(called):
+    if resolved not in models or not tenant.may_use(resolved):
         raise unknown_model(name)
-    return msgspec.json.encode(_card(name, called, models[called], created_s))
+    return msgspec.json.encode(_card(name, resolved, models[resolved], created_s))
 
 
 Cards = Mapping[str, Sequence[ModelCard]]

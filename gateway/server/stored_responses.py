@@ -33,11 +33,11 @@ class Stored:
                     return Errand(Request(request_id, Api.RESPONSES, _model_of(pod), max_tokens=0), engine)
         raise _unknown_response("response_id")
 
-    async def run(self, errand: Errand, carrier: Carries, caller: Caller, trace: str | None) -> None:
+    async def run(self, errand: Errand, transport: Carries, caller: Caller, trace: str | None) -> None:
         """Forward the request, and record its outcome."""
         by_s = asyncio.get_running_loop().time() + self._first_byte_s
         await self._passage.run_errand(
-            errand.request, lambda: carrier.carry(errand, by_s), carrier.refuse, caller=caller, trace=trace
+            errand.request, lambda: transport.carry(errand, by_s), transport.refuse, caller=caller, trace=trace
         )
 
     def check(self, request: Request, tenant: Tenant) -> None:

@@ -14,15 +14,15 @@ from routing.refusal import Reason, Refused
 HEADER = b"x-hearth-supersedes"
 
 
-def key_of(asked: Asked) -> Hashable | None:
+def key_of(incoming: Asked) -> Hashable | None:
     """Return the key of a request, distinct from other users' keys; None without one. Raises `Refused` if invalid."""
-    key = asked.headers.get(HEADER)
+    key = incoming.headers.get(HEADER)
     if key is None:
         return None
     if not SANE_ID.fullmatch(key):
         name = HEADER.decode()
         raise Refused(Reason.BAD_REQUEST, f"`{name}` must be 1 to 128 visible ASCII characters.", param=name)
-    return asked.caller.tenant.name, asked.caller.user, key
+    return incoming.caller.tenant.name, incoming.caller.user, key
 
 
 class Latest:

@@ -40,7 +40,7 @@ def a_draw(**more: Any) -> dict[str, Any]:
 async def asked_at_once(rig: Rig, *requests: tuple[dict[str, Any], dict[str, str]], path: str = CHAT_PATH) -> list[Any]:
     """Clients that have all asked, in this order, each with its connection."""
     clients: list[Any] = []
-    crowds = rig.front.desk._crowds
+    crowds = rig.front.desk._coalescer
     for body, headers in requests:
         client = await rig.client()
         await client.send(request_bytes(path, body, **headers))
