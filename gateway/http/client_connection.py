@@ -97,7 +97,10 @@ class Connections:
         """Set when a connection has ended; cleared by whatever waits for it."""
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Register a new connection. Returns whether its requests may be served; aborts it if it may not even ask."""
+        """Register a new connection. Returns False if it is one too many.
+
+        So many more are accepted and sent a rejection; beyond these it is aborted.
+        """
         open_now, most = len(self.open), self.shares.clients
         is_room = open_now < most
         if not is_room and open_now >= most + self.shares.overflow:
@@ -121,7 +124,6 @@ class ClientConnection(asyncio.Protocol):
         self._handler = shared.handler
         self._budget = shared.budget
         self._limits = shared.limits
-        self._timeouts = shared.timeouts
         self._loop = asyncio.get_running_loop()
         self._reader = RequestReader(self, shared.budget, shared.limits, shared.handler.kept_headers)
         self._is_trusted = False
@@ -354,7 +356,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _expect_reading(self) -> None:
         self._stalled_bytes = self.transport.get_write_buffer_size()
-        self._stalled_until_s = self._loop.time() + self._timeouts.client_stall_s
+        self._stalled_until_s = self._loop.time() + self._shared.timeouts.client_stall_s
 
     def _close(self) -> None:
         self._is_closing = self._reader.is_deaf = True
@@ -403,7 +405,7 @@ class ClientConnection(asyncio.Protocol):
         self._wait_until_s = None
 
     def _limit_s(self) -> float:
-        timeouts = self._timeouts
+        timeouts = self._shared.timeouts
         match self._wait:
             case Wait.REQUEST:
                 return timeouts.idle_s
