@@ -233,14 +233,17 @@ class Asked:
 
 
 def url_too_long(limits: Limits) -> Refused:
+    """Return the rejection of a URL above `max_url_bytes`."""
     return Refused(Reason.URL_TOO_LONG, f"The URL is longer than {limits.max_url_bytes} bytes.")
 
 
 def head_too_large(limits: Limits) -> Refused:
+    """Return the rejection of a head above `max_header_bytes`."""
     return Refused(Reason.HEADERS_TOO_LARGE, f"The headers are longer than {limits.max_header_bytes} bytes.")
 
 
 def body_too_large(limits: Limits) -> Refused:
+    """Return the rejection of a body above `max_body_bytes`."""
     return Refused(Reason.BODY_TOO_LARGE, f"The body is longer than {limits.max_body_bytes} bytes.")
 
 
@@ -250,6 +253,7 @@ def no_room(budget: Budget, count: int) -> Refused:
 
 
 def too_many_bodies_of_tenant() -> Refused:
+    """Return the rejection of a body above the share of its tenant."""
     return Refused(
         Reason.GATEWAY_BUSY,
         "The request bodies of this tenant hold its share of the gateway's memory for bodies.",
@@ -258,4 +262,5 @@ def too_many_bodies_of_tenant() -> Refused:
 
 
 def too_many_bodies() -> Refused:
+    """Return the rejection of a body for which the budget has no room."""
     return Refused(Reason.GATEWAY_BUSY, "The gateway holds as many request bodies as it can.", retry_after_s=1.0)

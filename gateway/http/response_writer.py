@@ -40,6 +40,8 @@ UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 
 
 class Framing(Enum):
+    """How the end of a body is marked."""
+
     LENGTH = "length"
     CHUNKS = "chunks"
     UNTIL_CLOSE = "until close"

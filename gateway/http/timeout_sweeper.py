@@ -51,13 +51,16 @@ class Patrol:
         ticker.period_s = min(ticker.period_s, max(SHORTEST_PERIOD_S, min(waits_s) / SWEEPS_PER_TIMEOUT))
 
     def watch(self, one: Watched) -> None:
+        """Check this connection from now on."""
         self._watched.add(one)
         self._ticker.start()
 
     def leave(self, one: Watched) -> None:
+        """Check this connection no more."""
         self._watched.discard(one)
 
     def stop(self) -> None:
+        """Stop the timer."""
         self._ticker.stop()
 
     def _walk(self) -> None:
