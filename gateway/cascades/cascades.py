@@ -72,6 +72,7 @@ class Ladders:
     def put(self, served: Mapping[str, Served]) -> None:
         """Serve these from now on."""
         self._served = dict(served)
+        self.names = frozenset(served)
         self.shadowing.put(served)
         found = {name: silence for name, each in served.items() if (silence := silence_of(each)) is not None}
         for name, silence in found.items():

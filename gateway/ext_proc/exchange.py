@@ -22,7 +22,6 @@ from gateway.ext_proc.response_writer import EnvoyReply
 from gateway.ext_proc.shared import Office
 from gateway.ext_proc.transport import EnvoyCarrier, Pick
 from gateway.http.client_request import Asked, body_too_large, too_many_bodies
-from gateway.http.endpoints import Endpoint
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.relay import Relay
 from routing.placement import Placement
@@ -135,9 +134,7 @@ class Exchange:
         self.asked = asked = Asked()
         self._read_head(asked, told.request_headers.headers)
         asked.may_add_usage = sight is Sight.FULL
-        self.reply = self._answer.reply = reply = EnvoyReply(asked, office.new_id(), self._answer)
-        reply.shell = self._modes.shell
-        reply.make_carrier = self._carrier
+        self.reply = self._answer.reply = EnvoyReply(asked, office.desk.new_id(), self._answer)
         if told.HasField("metadata_context"):
             asked.pods = subset_of(told, office.fleet.pods)
         try:
@@ -190,7 +187,7 @@ class Exchange:
             return
         self._has_all = True
         self._since_s = self._office.clock()
-        self._office.desk.serve(self.asked, self.reply)
+        self._office.desk.serve(self.asked, self.reply, frontend=self._modes.shell, make_transport=self._carrier)
 
     def _refuse(self, refusal: Refused) -> None:
         """Say no to what may be on its way already."""
@@ -212,7 +209,7 @@ class Exchange:
 
     # -- where it goes ---------------------------------------------------------------------------------------------
 
-    def _carrier(self, endpoint: Endpoint, body: bytes, usage_added: bool) -> EnvoyCarrier:  # noqa: FBT001 - as asked for
+    def _carrier(self, path: str, body: bytes, usage_added: bool) -> EnvoyCarrier:  # noqa: FBT001 - as asked for
         asked, reply, office = self.asked, self.reply, self._office
         assert asked is not None  # noqa: S101 - there is no carrier without a request
         assert reply is not None  # noqa: S101
@@ -221,7 +218,7 @@ class Exchange:
             asked.target,
             reply,
             office.means,
-            path=endpoint.path,
+            path=path,
             body=body,
             usage_added=usage_added,
             body_needed_no_more=lambda: asked.drop_body(office.budget),
@@ -339,4 +336,4 @@ class Exchange:
         self._office.leave(self)
         self._answer.part()
         if self.reply is not None:
-            self.reply.make_carrier = self.reply.task = None
+            self.reply.task = None

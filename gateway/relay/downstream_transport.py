@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.http.endpoints import Endpoint
 from gateway.pipeline.attempt import Carrier, Leg
 from gateway.relay.pinned_request import Errand
 from routing.placement import Placement
@@ -30,5 +29,5 @@ class Carries(Carrier, Protocol):
         ...
 
 
-MakeCarrier = Callable[[Endpoint, bytes, bool], Carries]
-"""For what is asked, with this body; the third says whether usage was asked for on the client's behalf."""
+MakeCarrier = Callable[[str, bytes, bool], Carries]
+"""Makes the transport of a request: path, body, and whether usage was requested on the client's behalf."""

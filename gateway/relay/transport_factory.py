@@ -1,4 +1,4 @@
-"""Makes the carrier of whatever is asked: ours, unless whoever brings the request brings its own."""
+"""Makes the transport of a request over our own connections."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ class Carriers:
 
     def make(self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool) -> Carries:
         """For one request, sent with this body."""
-        if reply.make_carrier is not None:
-            return reply.make_carrier(endpoint, body, usage_added)
         tenant = asked.caller.tenant
         return HttpCarrier(
             asked,
