@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gateway.pipeline.attempt import Leg, LegEnd, Prefilled
 from gateway.relay.unary import Whole, ask_whole
 from gateway.relay.upstream_pool import Pool
-from gateway.resume.reasoning import Recall, Recalled, recalled_from
+from gateway.resume.token_recovery import Recall, Recalled, recalled_from
 
 CHAT_PATH, WORDS_PATH = "/v1/chat/completions", "/tokenize"
 

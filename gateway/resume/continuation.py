@@ -6,14 +6,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.pipeline.resume_blocker import Bar
-from gateway.resume.choices import ChoicesAgain, ChoicesStitch
 from gateway.resume.continuation_request import Asking, ask_on, ask_recalled
 from gateway.resume.delivered import Said
-from gateway.resume.messages import MessagesAgain, MessagesStitch
-from gateway.resume.reasoning import Recalled
-from gateway.resume.replay_transcript import Proof, RecalledChat, RecalledMessage
-from gateway.resume.responses import ResponsesAgain, ResponsesStitch
-from gateway.resume.splice import UNLIKE, Joint, Stitch
+from gateway.resume.replay import ChoicesAgain, MessagesAgain, ResponsesAgain
+from gateway.resume.splice import UNLIKE, ChoicesStitch, Joint, MessagesStitch, ResponsesStitch, Stitch
+from gateway.resume.token_recovery import Proof, Recalled, RecalledChat, RecalledMessage
 from routing.request import Api
 
 PATHS = {

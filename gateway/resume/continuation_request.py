@@ -17,8 +17,8 @@ from msgspec import Struct
 from gateway.pipeline.resume_blocker import Bar
 from gateway.resume.anthropic import as_chat
 from gateway.resume.delivered import READ, UNREADABLE, Said
-from gateway.resume.reasoning import Recall, Recalled, recall_of
 from gateway.resume.replay import is_same_again
+from gateway.resume.token_recovery import Recall, Recalled, recall_of
 from routing.reading.prefilling import LIMITS
 from routing.request import Api
 

@@ -11,8 +11,8 @@ from gateway.pipeline.resume_blocker import Bar
 from gateway.resume.continuation import Rest
 from gateway.resume.continuation_request import Asking, ask_on
 from gateway.resume.delivered import Event, Said
-from gateway.resume.reasoning import Recall, Recalled, recalled_from
 from gateway.resume.splice import Differs, stitched
+from gateway.resume.token_recovery import Recall, Recalled, recalled_from
 from routing.request import Api
 from tests.gateway.resume.teller import plain
 

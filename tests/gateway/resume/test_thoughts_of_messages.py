@@ -11,8 +11,8 @@ from gateway.pipeline.resume_blocker import Bar
 from gateway.resume.continuation import Rest, rest_of
 from gateway.resume.continuation_request import Asking, ask_on
 from gateway.resume.delivered import Event, Said, read_said
-from gateway.resume.reasoning import Recalled
 from gateway.resume.splice import Differs, stitched
+from gateway.resume.token_recovery import Recalled
 from routing.request import Api
 from tests.gateway.resume.teller import named, plain
 from tests.gateway.resume.test_rehearsing import events_of, hear
