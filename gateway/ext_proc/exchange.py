@@ -22,7 +22,6 @@ from gateway.ext_proc.response_writer import EnvoyReply
 from gateway.ext_proc.shared import Office
 from gateway.ext_proc.transport import EnvoyCarrier, Pick
 from gateway.http.client_request import Asked, body_too_large, too_many_bodies
-from gateway.http.endpoints import Endpoint
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.relay import Relay
 from routing.placement import Placement
@@ -212,7 +211,7 @@ class Exchange:
 
     # -- where it goes ---------------------------------------------------------------------------------------------
 
-    def _carrier(self, endpoint: Endpoint, body: bytes, usage_added: bool) -> EnvoyCarrier:  # noqa: FBT001 - as asked for
+    def _carrier(self, path: str, body: bytes, usage_added: bool) -> EnvoyCarrier:  # noqa: FBT001 - as asked for
         asked, reply, office = self.asked, self.reply, self._office
         assert asked is not None  # noqa: S101 - there is no carrier without a request
         assert reply is not None  # noqa: S101
@@ -221,7 +220,7 @@ class Exchange:
             asked.target,
             reply,
             office.means,
-            path=endpoint.path,
+            path=path,
             body=body,
             usage_added=usage_added,
             body_needed_no_more=lambda: asked.drop_body(office.budget),

@@ -13,9 +13,9 @@ from gateway.ext_proc.http2.stream import Stream
 from gateway.ext_proc.messages_pb2 import HeaderMap
 from gateway.ext_proc.modes import Sight
 from gateway.ext_proc.response_writer import EnvoyReply, Fields
-from gateway.relay.bodies import BUSY, OUR_KEY_IS_WRONG, Answer, PodHead
-from gateway.relay.relay import EVENT_STREAM, Relay
-from gateway.relay.token_limiter import EVENT_END
+from gateway.relay.fast_path import EVENT_END
+from gateway.relay.relay import BUSY, EVENT_STREAM, OUR_KEY_IS_WRONG, Relay
+from gateway.relay.upstream_connection import Answer, PodHead
 
 
 class AnswerSide:

@@ -26,7 +26,7 @@ from gateway.ext_proc.transport import Means
 from gateway.http.listener import Front
 from gateway.http.request_headers import is_within
 from gateway.pipeline.attempt import LegEnd
-from gateway.relay.http_transport import PodKeys
+from gateway.relay.upstream_request import PodKeys
 from gateway.runtime.ports import addresses_of, cannot_listen
 from gateway.runtime.tls import listener_tls, renew
 from routing.refusal import Reason, Refused

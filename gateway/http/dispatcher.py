@@ -20,7 +20,7 @@ from gateway.http.request_headers import decided_model, key_shown, trace_of
 from gateway.http.response_writer import Reply
 from gateway.http.stored_responses import Stored
 from gateway.pipeline.pipeline import Passage
-from gateway.relay.transport_factory import Carriers
+from gateway.relay.http_transport import Carriers
 from routing.refusal import Reason, Refused
 from routing.router import Router
 from tenancy.tenants import Caller

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.climb import Climb
+from gateway.cascades.model_requests import Rungs
 from gateway.http.client_request import Asked
 from gateway.http.coalescing import Begin, Crowds, Told, is_shareable
 from gateway.http.endpoints import Endpoint
@@ -24,10 +25,9 @@ from gateway.http.stored_responses import Stored
 from gateway.http.superseding import Latest
 from gateway.http.superseding import key_of as newest_of
 from gateway.pipeline.attempt import Leg, LegEnd
+from gateway.pipeline.downstream_transport import Carries
 from gateway.pipeline.pipeline import Passage
-from gateway.relay.cascade_attempt import Rungs
-from gateway.relay.downstream_transport import Carries
-from gateway.relay.transport_factory import Carriers
+from gateway.relay.http_transport import Carriers
 from routing.reading import Reading, read_request
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request

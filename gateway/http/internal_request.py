@@ -19,8 +19,8 @@ from gateway.http.client_request import Asked
 from gateway.http.coalescing import SharedReply, Told
 from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import Reply
+from gateway.pipeline.downstream_transport import Carries
 from gateway.pipeline.pipeline import Passage
-from gateway.relay.downstream_transport import Carries
 from routing.learning import Usage
 from routing.reading import answer_bytes, read_request, read_usage
 from routing.request import Api

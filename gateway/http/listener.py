@@ -22,9 +22,9 @@ from gateway.http.response_writer import Reply
 from gateway.http.timeout_sweeper import Patrol
 from gateway.http.tls_handshake import Handshake
 from gateway.pipeline.pipeline import Passage
-from gateway.relay.http_transport import PodKeys
-from gateway.relay.transport_factory import Carriers
+from gateway.relay.http_transport import Carriers
 from gateway.relay.upstream_pool import Pool
+from gateway.relay.upstream_request import PodKeys
 from gateway.runtime.closing import KNOCKING_S
 from gateway.runtime.descriptors import descriptors_wanted, share_out
 from routing.refusal import Reason, Refused

@@ -14,9 +14,9 @@ from http import HTTPStatus
 from typing import Protocol
 
 from gateway.http.client_request import Asked
+from gateway.pipeline.downstream_transport import MakeCarrier
 from gateway.pipeline.outcome import HTTP
 from gateway.pipeline.rejections import refusal_body, refusal_event, refusal_headers, status_of
-from gateway.relay.downstream_transport import MakeCarrier
 from routing.refusal import Refused
 from routing.request import Api
 
@@ -33,9 +33,6 @@ PHRASES = {status.value: status.phrase for status in HTTPStatus} | {529: "Overlo
 
 ENDED_BY_DONE = frozenset({Api.CHAT, Api.COMPLETIONS})
 DONE_EVENT = b"data: [DONE]\n\n"
-
-FAR = 1 << 29
-"""Events; no stream has as many."""
 
 UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 """Said of a stream, so that proxies between us and the client pass every event on at once."""
@@ -80,7 +77,6 @@ class Reply:
         "is_stream",
         "keep_alive",
         "make_carrier",
-        "passed",
         "request_id",
         "shell",
         "source",
@@ -102,8 +98,6 @@ class Reply:
         self._transport = transport
         self._write: Callable[[bytes], None] = transport.write
         self.write_chunk: Callable[[bytes], None] = transport.write
-        self.passed: Callable[[int], int] = nobody_counts
-        """Is told how many events have gone by `write_chunk`; says after how many more it wants to be told again."""
         self._answered = answered
         self._is_http_1_0 = asked.version == "1.0"
         self._wants_body = asked.method != "HEAD"
@@ -157,11 +151,6 @@ class Reply:
             self._write(b"%x\r\n%b\r\n" % (len(payload), payload))
         else:
             self._write(payload)
-
-    def write_by(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Have all but `write_chunk` write by something else from here on; returns what wrote it so far."""
-        before, self._write = self._write, write
-        return before
 
     def end(self) -> None:
         """Write the end of a body that was begun."""
@@ -234,11 +223,6 @@ class Reply:
         elif self._is_http_1_0:
             head += "connection: keep-alive\r\n"
         return f"{head}\r\n".encode("latin-1")
-
-
-def nobody_counts(_events: int) -> int:
-    """Who counts nothing wants to be told as seldom as counting down allows."""
-    return FAR
 
 
 def phrase_of(status: int) -> str:

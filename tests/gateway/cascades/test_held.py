@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -61,7 +63,8 @@ def test_time_closes_a_window(verdict: Verdict) -> None:
             timers.append((wait_s, call))
             return asyncio.get_running_loop().call_later(wait_s, call)
 
-        scene.relay.call_later = call_later  # type: ignore[method-assign]
+        loop = SimpleNamespace(time=asyncio.get_running_loop().time, call_later=call_later)
+        scene.relay.loop = cast("asyncio.AbstractEventLoop", loop)
         scene.feed([STREAM_HEAD, chunk(sure[0])])
         assert timers == []
         scene.feed([chunk(sure[1]), chunk(sure[2])])

@@ -1,18 +1,19 @@
-"""A client's body asked of one rung after the other."""
+"""The client's request, sent to one model of a cascade after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from gateway.cascades.logprobs import Trim, with_logprobs
-from gateway.relay.downstream_transport import Carries
+from gateway.pipeline.downstream_transport import Carries
 from routing.reading import Reading
 from routing.request import Request
 
 
 class Rungs:
-    """One request's. `read` reads the body that the client sent as one to another model; it may until the answer
-    begins.
+    """Builds the model requests of one downstream request.
+
+    `read` reads the client's body as a request to another model; it may be called until the response begins.
     """
 
     def __init__(self, carrier: Carries, read: Callable[[str], Reading]) -> None:
@@ -20,6 +21,10 @@ class Rungs:
         self._read = read
 
     def ask(self, model: str, top: int | None) -> tuple[Request, Trim | None]:
+        """Have the transport send the request for `model`, with `top` log-probabilities per token, None for none.
+
+        Returns the request, and what has to be taken out of the response, None for nothing.
+        """
         reading = self._read(model)
         request, body, trim = reading.request, reading.body, None
         if top is not None:
