@@ -26,13 +26,13 @@ from gateway.resume.splice import (
 from routing.request import Api
 
 GREEDY_BELOW = 1e-5
-"""Temperatures that vLLM takes for zero."""
+"""vLLM samples greedily below this temperature."""
 
 
 def is_same_again(api: Api, fields: dict[str, Any]) -> bool:
-    """Whether an engine says the same to the same request: it takes what is likeliest, or draws as it drew before.
+    """Whether an engine gives the same answer to the same request: it samples greedily, or from the same seed.
 
-    Only what a client has stated counts: what a model does by default its engine knows. Anthropic's API has no seed.
+    Only fields that the client has set count: the defaults of a model are not known here. Anthropic's API has no seed.
     """
     temperature, seed = fields.get("temperature"), fields.get("seed")
     if isinstance(temperature, int | float) and temperature < GREEDY_BELOW:
@@ -41,36 +41,36 @@ def is_same_again(api: Api, fields: dict[str, Any]) -> bool:
 
 
 NO_SEED = -1
-"""What vLLM takes for none."""
+"""vLLM's value for no seed."""
 
 
 Key = tuple[object, ...]
-"""Which text of an answer it is that goes on, or what stands between two of them."""
+"""Identifies a text of an answer, or what stands between two texts."""
 
 
 class Hears(Protocol):
-    """Who is told an answer, text by text."""
+    """Consumes an answer, text by text."""
 
     @property
     def is_all(self) -> bool:
-        """Whether everything from here on is new."""
+        """Whether everything that follows is new."""
         ...
 
     def text(self, key: Key, text: str) -> str:
-        """What of this is new."""
+        """Consume a piece of text; return the part of it that is new."""
         ...
 
     def mark(self, *key: object) -> bool:
-        """Whether what stands between texts is new."""
+        """Consume what stands between texts; return whether it is new."""
         ...
 
 
 Walk = Callable[[Event, Hears], object]
-"""Tells somebody all that one event says."""
+"""Feeds all texts and marks of one event to a sink."""
 
 
 class Memory:
-    """What was told: texts by their keys, in order; None for what stands between them."""
+    """The delivered output: texts by their keys, in order; None for what stands between them."""
 
     is_all = True
 
@@ -103,7 +103,7 @@ class Memory:
 
 
 class Rehearsal:
-    """How much of what was told one pod has said again."""
+    """Matches the output of one pod against the delivered output."""
 
     def __init__(self, told: Iterable[Event], walk: Walk) -> None:
         memory = Memory()
@@ -112,16 +112,16 @@ class Rehearsal:
         self._told = memory.whole()
         self._next = 0
         self._at = 0
-        """In the text that comes next."""
+        """Characters matched of the next text."""
         self.texts = 0
-        """That were heard again, wholly or in part."""
+        """Pieces of text that were repeated, wholly or in part."""
 
     @property
     def is_all(self) -> bool:
         return self._next == len(self._told)
 
     def text(self, key: Key, text: str) -> str:
-        """What of this text is new. Raises `Differs`."""
+        """Match a piece of text; return the part of it that is new. Raises `Differs`."""
         self.texts += bool(text) and not self.is_all
         while text and not self.is_all:
             wanted, told = self._told[self._next]
@@ -136,7 +136,7 @@ class Rehearsal:
         return text
 
     def mark(self, *key: object) -> bool:
-        """Whether this is new. Raises `Differs`."""
+        """Match what stands between texts; return whether it is new. Raises `Differs`."""
         if self.is_all:
             return True
         if self._at or self._told[self._next] != (key, None):
@@ -145,19 +145,19 @@ class Rehearsal:
         return False
 
     def end(self) -> None:
-        """No more comes. Raises `Differs` where the client was told more."""
+        """End the output. Raises `Differs` where more was delivered."""
         if not self.is_all:
             raise Differs
 
 
 class Anew(Joint):
-    """What an answer counts as that is asked for from its beginning: its pod tells usage of the whole."""
+    """Usage of an answer that is replayed from its beginning: its pod reports that of the whole."""
 
-    def __init__(self, said: Said, rehearsal: Rehearsal) -> None:
-        super().__init__(said, is_full=False, again="")
+    def __init__(self, delivered: Said, rehearsal: Rehearsal) -> None:
+        super().__init__(delivered, is_full=False, again="")
         self.tokens = self._begun = 0
         self.is_silent = False
-        self._said_tokens = said.tokens
+        self._said_tokens = delivered.tokens
         self._rehearsal = rehearsal
 
     @property
@@ -169,7 +169,7 @@ class Anew(Joint):
         return min(self._rehearsal.texts, self._said_tokens) if self.is_behind else self._said_tokens
 
     def tell(self, api: Api, told: Event) -> None:
-        """Usage, in the words of this API."""
+        """Read usage in the format of this API."""
         self.usage = self.whole = read_told(told, api) or self.usage
 
 
@@ -177,16 +177,16 @@ class Anew(Joint):
 
 
 THOUGHT = ("reasoning", "reasoning_content")
-"""One text, by its new name and its old one."""
+"""Names of the reasoning text, new and old."""
 
 TEXTS = (THOUGHT, ("content",), ("refusal",))
-"""Of a delta, in the order in which they are said."""
+"""Texts of a delta, in the order in which they are generated."""
 
 OF_BLOCKS = ("text", "thinking", "partial_json")
 
 
 def hear_choice(choice: Event, heard: Hears) -> Event | None:
-    """What of a choice is new; None where nothing is."""
+    """Return the new part of a choice, None where it has none."""
     is_new = was_all = heard.is_all
     made = dict(choice)
     if (delta := choice.get("delta")) is None:
@@ -199,12 +199,13 @@ def hear_choice(choice: Event, heard: Hears) -> Event | None:
     reason = choice.get("finish_reason")
     ends = reason is not None and heard.mark("end", reason)
     if not was_all:
-        # Of these nobody knows which belong to the part that is new.
+        # It is not known which of these belong to the new part.
         made |= {name: None for name in ("logprobs", "token_ids") if name in made}
     return made if says or ends or is_new else None
 
 
 def hear_choices(event: Event, heard: Hears) -> None:
+    """Feed all choices of an event to a sink."""
     for choice in event.get("choices") or ():
         hear_choice(choice, heard)
 
@@ -223,7 +224,7 @@ def _hear_delta(delta: Event, heard: Hears) -> Event:
 
 
 def _hear_call(call: Event, heard: Hears) -> Event | None:
-    """A call has its id and its name once; what comes behind is arguments."""
+    """Return the new part of a call: id and name come once, then pieces of its arguments."""
     was_all = heard.is_all
     function, at = call.get("function") or {}, call["index"]
     name = heard.text(("name", at), function.get("name") or "")
@@ -236,7 +237,7 @@ def _hear_call(call: Event, heard: Hears) -> Event | None:
 
 
 def hear_of_message(event: Event, heard: Hears) -> Event | None:
-    """What of an event of a message is new; None where nothing is."""
+    """Return the new part of an event of a message, None where it has none."""
     was_all, new = heard.is_all, _hear_of_message(event, heard)
     return event if was_all else new
 
@@ -254,7 +255,7 @@ def _hear_of_message(event: Event, heard: Hears) -> Event | None:
 
 
 def hear_of_response(event: Event, heard: Hears) -> Event | None:
-    """The same of an event of a response."""
+    """Return the new part of an event of a response, None where it has none."""
     was_all, new = heard.is_all, _hear_of_response(event, heard)
     return event if was_all else new
 
@@ -272,11 +273,11 @@ def _hear_of_response(event: Event, heard: Hears) -> Event | None:
 
 
 class ChoicesAgain(ChoicesStitch):
-    """Of the same answer, asked for once more."""
+    """Splices a replayed chat or completion."""
 
-    def __init__(self, api: Api, said: Said, *, withholds_usage: bool) -> None:
-        self._rehearsal = Rehearsal(said.events, hear_choices)
-        super().__init__(api, said, Anew(said, self._rehearsal), withholds_usage=withholds_usage)
+    def __init__(self, api: Api, delivered: Said, *, withholds_usage: bool) -> None:
+        self._rehearsal = Rehearsal(delivered.events, hear_choices)
+        super().__init__(api, delivered, Anew(delivered, self._rehearsal), withholds_usage=withholds_usage)
         self._has_ended = False
 
     def done(self) -> Iterator[bytes]:
@@ -289,13 +290,13 @@ class ChoicesAgain(ChoicesStitch):
 
 
 class MessagesAgain:
-    """Of the same message, asked for once more."""
+    """Splices a replayed message."""
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, delivered: Said) -> None:
         self.api = Api.MESSAGES
-        self._rehearsal = Rehearsal(said.events, hear_of_message)
-        self.joint = Anew(said, self._rehearsal)
-        self._input = input_told(said)
+        self._rehearsal = Rehearsal(delivered.events, hear_of_message)
+        self.joint = Anew(delivered, self._rehearsal)
+        self._input = input_told(delivered)
 
     def event(self, event: Event) -> Iterator[bytes]:
         usage = event.get("usage")
@@ -311,18 +312,18 @@ class MessagesAgain:
 
 
 class ResponsesAgain:
-    """Of the same response, asked for once more: its items keep the ids that they were told by."""
+    """Splices a replayed response: its items keep the ids that the client has."""
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, delivered: Said) -> None:
         self.api = Api.RESPONSES
-        self._rehearsal = Rehearsal(said.events, hear_of_response)
-        self.joint = Anew(said, self._rehearsal)
-        self._number = last_number(said)
-        response = response_told(said)
+        self._rehearsal = Rehearsal(delivered.events, hear_of_response)
+        self.joint = Anew(delivered, self._rehearsal)
+        self._number = last_number(delivered)
+        response = response_told(delivered)
         self._head = {name: response[name] for name in RESPONSE_FIELDS if name in response}
-        self._items = {event["output_index"]: event["item"] for event in said.events if event["type"] == ADDED}
+        self._items = {event["output_index"]: event["item"] for event in delivered.events if event["type"] == ADDED}
         self._ours: dict[object, object] = {}
-        """By their ids, those of the same items that the client knows."""
+        """Ids of the replay to the ids of the same items that the client has."""
 
     def event(self, event: Event) -> Iterator[bytes]:
         if event["type"] == ADDED and (told := self._items.get(event["output_index"])) is not None:

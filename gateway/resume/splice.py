@@ -21,57 +21,62 @@ DETAILS = ("prompt_tokens_details", "input_tokens_details")
 COMPLETION_DETAILS = "completion_tokens_details"
 
 UNLIKE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What is raised where an event has another shape than its API gives it."""
+"""Raised for an event that does not have the format of its API."""
 
 
 class Stitch(Protocol):
-    """One pod's rest of one answer. `api` is the pod's dialect; whole events are put in."""
+    """Splices the events of one pod onto an answer. `api` is the API that the pod answers in."""
 
     @property
     def api(self) -> Api: ...
     @property
-    def joint(self) -> Joint: ...
+    def joint(self) -> Joint:
+        """Usage of the answer as a whole."""
+        ...
+
     def event(self, event: Event) -> Iterator[bytes]:
-        """What the client is sent for one event of the pod's."""
+        """Return what the client is sent for one event of the pod."""
         ...
 
     def done(self) -> Iterator[bytes]:
-        """What it is sent at [DONE]."""
+        """Return what the client is sent at [DONE]."""
         ...
 
 
 class Joint:
-    """Where both parts of an answer meet: what they count as together."""
+    """Usage of a spliced answer, and its text where both parts meet."""
 
-    def __init__(self, said: Said, *, is_full: bool, again: str) -> None:
-        """`is_full`: nothing that the pod says is to be heard; `again`: what it says first was heard before."""
-        self.tokens = said.tokens - said.tells_end if (said.text or said.thoughts) and not again else 0
-        """In the continuation's prompt, and of the answer."""
-        has_ended_itself = said.is_over and not is_full and said.api is Api.RESPONSES
-        # In events of that API the end of the text shows, the token that it ends with does not.
-        self._begun = 0 if again else said.tokens + has_ended_itself
+    def __init__(self, delivered: Said, *, is_full: bool, again: str) -> None:
+        """`is_full`: no output of the continuation is sent on; `again`: text that it repeats."""
+        self.tokens = (
+            delivered.tokens - delivered.tells_end if (delivered.text or delivered.thoughts) and not again else 0
+        )
+        """Tokens of the answer that are in the continuation's prompt."""
+        has_ended_itself = delivered.is_over and not is_full and delivered.api is Api.RESPONSES
+        # Events of that API show the end of the text, but not the token that it ends with.
+        self._begun = 0 if again else delivered.tokens + has_ended_itself
         self.thoughts = 0
-        """So many tokens of thoughts are in the continuation's prompt."""
-        self.is_silent = is_full or said.is_over
-        self._prompt_tokens = said.prompt_tokens
+        """Reasoning tokens in the continuation's prompt."""
+        self.is_silent = is_full or delivered.is_over
+        self._prompt_tokens = delivered.prompt_tokens
         self._again = again
         self.usage: Usage | None = None
-        """By the word of the pod that goes on, of what it was asked."""
+        """Usage of the continuation as its pod reports it."""
         self.whole: Usage | None = None
-        """Of the answer as its client is told it."""
+        """Usage of the whole answer as the client is sent it."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether not all has been said again that is asked for once more."""
+        """Whether a replay has not repeated all of the delivered output yet."""
         return False
 
     @property
     def repeated(self) -> int:
-        """So many tokens of the answer were made once more."""
+        """Tokens of the answer that were generated once more."""
         return 0
 
     def text(self, text: str) -> str:
-        """What of this text is new."""
+        """Return the part of this text that the client does not have."""
         if self.is_silent:
             return ""
         if not self._again:
@@ -83,7 +88,7 @@ class Joint:
         return text[common:]
 
     def usage_told(self, told: Event) -> Event:
-        """Usage of the whole answer, in the words that the pod has used."""
+        """Return usage of the whole answer, in the format in which the pod reports its own."""
         self.usage = read_told(told) or self.usage
         asked, answered = (
             ("prompt_tokens", "completion_tokens") if "prompt_tokens" in told else ("input_tokens", "output_tokens")
@@ -91,7 +96,7 @@ class Joint:
         made = 0 if self.is_silent else told.get(answered) or 0
         prompt, unseen = max(0, told[asked] - self.tokens), 0
         if self._prompt_tokens is not None:
-            # A busy engine puts several tokens into one event: what the prompt did not have at first was said.
+            # A busy engine puts several tokens into one event: the excess over the first prompt was delivered.
             prompt, unseen = self._prompt_tokens, max(0, prompt - self._prompt_tokens)
         whole = {**told, asked: prompt, answered: made + self._begun + unseen}
         if "total_tokens" in told:
@@ -107,12 +112,12 @@ class Joint:
         return whole
 
 
-class Differs(Exception):  # noqa: N818 - no error of ours
-    """A pod has said something else than the client was told: what comes behind is of another answer."""
+class Differs(Exception):  # noqa: N818 - an outcome, not an error
+    """A pod's output differs from what was delivered: what follows belongs to another answer."""
 
 
 def stitched(stitch: Stitch, events: bytes) -> bytes | None:
-    """What a client is sent for these whole events; None where one of them is no event of this API.
+    """Return what the client is sent for these whole events; None where one is not an event of the pod's API.
 
     Raises `Differs`.
     """
@@ -132,10 +137,12 @@ def stitched(stitch: Stitch, events: bytes) -> bytes | None:
 
 
 def plain(event: Event) -> bytes:
+    """Encode an event without a name."""
     return b"data: " + msgspec.json.encode(event) + END
 
 
 def named(event: Event) -> bytes:
+    """Encode an event under the name of its type."""
     return b"event: %b\n" % str(event["type"]).encode() + plain(event)
 
 
@@ -152,22 +159,22 @@ def _split(events: bytes) -> Iterator[bytes]:
 
 
 CHOICE_FIELDS = ("id", "object", "created", "model", "system_fingerprint")
-"""Fields that every event of an answer has alike."""
+"""Fields that are the same in every event of an answer."""
 
 OF_THE_PROMPT = ("prompt_token_ids", "prompt_logprobs")
-"""Told once, with the first event; the continuation's prompt is nobody's."""
+"""Sent once, with the first event; those of the continuation's prompt are taken out."""
 
 
 class ChoicesStitch:
-    """Of one continuation."""
+    """Splices a continuation onto a chat or a completion."""
 
-    def __init__(self, api: Api, said: Said, joint: Joint, *, withholds_usage: bool) -> None:
+    def __init__(self, api: Api, delivered: Said, joint: Joint, *, withholds_usage: bool) -> None:
         self.api = api
         self.joint = joint
-        self._head = {name: said.first[name] for name in CHOICE_FIELDS if name in said.first}
-        self._has_ended = said.is_over
-        self._offset = len(said.text)
-        self._withholds_usage = withholds_usage or any(map(is_usage_only, said.events))
+        self._head = {name: delivered.first[name] for name in CHOICE_FIELDS if name in delivered.first}
+        self._has_ended = delivered.is_over
+        self._offset = len(delivered.text)
+        self._withholds_usage = withholds_usage or any(map(is_usage_only, delivered.events))
 
     def event(self, event: Event) -> Iterator[bytes]:
         whole = {**{name: value for name, value in event.items() if name not in OF_THE_PROMPT}, **self._head}
@@ -183,7 +190,7 @@ class ChoicesStitch:
         yield DONE_EVENT
 
     def _joined(self, choice: Event) -> Event | None:
-        """The same behind what was said; None where that is nothing."""
+        """Return a choice as the client is sent it; None where it adds nothing."""
         choice = {name: value for name, value in choice.items() if name not in OF_THE_PROMPT}
         was_said, ends = self._cut(choice), choice.get("finish_reason") is not None
         if self.joint.is_silent:
@@ -197,7 +204,7 @@ class ChoicesStitch:
         return choice if ends or was_said else None
 
     def _cut(self, choice: Event) -> bool:
-        """Take out what is not to be heard, or was; returns whether anything is left to tell."""
+        """Take out what is not sent on, or was delivered; return whether anything is left."""
         joint, delta = self.joint, choice.get("delta")
         if delta is None:
             before = choice.get("text") or ""
@@ -218,36 +225,37 @@ class ChoicesStitch:
 
 
 TEXT, THINKING = "text", "thinking"
-"""Types of blocks."""
+"""Types of blocks of a message."""
 
 OF_INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-"""What was told of the prompt when the message began stays true."""
+"""Usage of the prompt, which the first event has reported."""
 
 
-def input_told(said: Said) -> Event:
-    message = said.first.get("message") or {}
+def input_told(delivered: Said) -> Event:
+    """Return the prompt's usage as the first event of a message has reported it."""
+    message = delivered.first.get("message") or {}
     return {name: value for name, value in (message.get("usage") or {}).items() if name in OF_INPUT}
 
 
 class MessagesStitch:
-    """Of one continuation. A message is told in blocks, one after the other: `_block` is the one that is open."""
+    """Splices a continuation, in the chat API, onto a message. `_block`: index of its open block, None for none."""
 
-    def __init__(self, said: Said, joint: Joint) -> None:
+    def __init__(self, delivered: Said, joint: Joint) -> None:
         self.api = Api.CHAT
         self.joint = joint
-        self._input = input_told(said)
-        self._signature = (said.first.get("message") or {}).get("id") or ""
-        begun, ended = said.of("content_block_start"), said.of("content_block_stop")
+        self._input = input_told(delivered)
+        self._signature = (delivered.first.get("message") or {}).get("id") or ""
+        begun, ended = delivered.of("content_block_start"), delivered.of("content_block_stop")
         self._next = 0 if begun is None else begun["index"] + 1
         self._block = None if begun is None or (ended and ended["index"] == begun["index"]) else begun["index"]
         self._kind = TEXT if begun is None else begun["content_block"]["type"]
-        self._may_think = not said.text
+        self._may_think = not delivered.text
         self._call = -1
         self._arguments: list[str] = []
-        """Of the last call."""
+        """Pieces of the arguments of the last call."""
         self._end: Event = {}
-        """The choice that tells why it ended."""
-        self._has_ended = said.of("message_delta") is not None
+        """The choice that has the finish reason."""
+        self._has_ended = delivered.of("message_delta") is not None
 
     def event(self, event: Event) -> Iterator[bytes]:
         usage = event.get("usage")
@@ -266,7 +274,7 @@ class MessagesStitch:
     def _say(self, delta: Event) -> Iterator[bytes]:
         thought = delta.get("reasoning") or delta.get("reasoning_content")
         if thought and not self._may_think:
-            raise KeyError("a thought in the middle of an answer")
+            raise KeyError("reasoning in the middle of an answer")
         if thought and not self.joint.is_silent:
             yield from self._turn_to({"type": THINKING, "thinking": ""})
             yield self._delta({"type": "thinking_delta", "thinking": thought})
@@ -299,7 +307,7 @@ class MessagesStitch:
         if self._block is None:
             return
         if self._kind == THINKING:
-            # An engine signs with a number made up for it, which it never reads; its client wants one.
+            # An engine signs with a random number, which it never reads; clients require one.
             yield self._delta({"type": "signature_delta", "signature": self._signature})
         yield named({"type": "content_block_stop", "index": self._block})
         self._block = None
@@ -308,7 +316,7 @@ class MessagesStitch:
         return named({"type": "content_block_delta", "index": self._block, "delta": delta})
 
     def _why(self) -> Event:
-        """A whole call is to be made, whatever ended the answer behind it; one that a stop string has cut is not."""
+        """Return the stop reason: of a complete call `tool_use`, whatever ended the answer behind it."""
         reason, sequence = self._end.get("finish_reason"), self._end.get("stop_reason")
         if self.joint.is_silent or reason == "length":
             return {"stop_reason": "max_tokens", "stop_sequence": None}
@@ -330,6 +338,7 @@ class MessagesStitch:
 
 
 def is_json(text: str) -> bool:
+    """Whether a text is JSON."""
     try:
         msgspec.json.decode(text)
     except UNREADABLE:
@@ -356,37 +365,38 @@ TEXT_DONE, PART_DONE, ITEM_DONE = (
 
 
 IDS = ("id", "call_id")
-"""Of an item."""
+"""Ids of an item."""
 
 
-def last_number(said: Said) -> int:
-    return max((event.get("sequence_number", 0) for event in said.events), default=-1)
+def last_number(delivered: Said) -> int:
+    """Return the last sequence number that the client was sent; -1 before the first."""
+    return max((event.get("sequence_number", 0) for event in delivered.events), default=-1)
 
 
-def response_told(said: Said) -> Event:
-    """The response as it was told first; nothing where it was not."""
-    return next((event["response"] for event in said.events if "response" in event), {})
+def response_told(delivered: Said) -> Event:
+    """Return the response as the client was first sent it; empty where it was not."""
+    return next((event["response"] for event in delivered.events if "response" in event), {})
 
 
 class ResponsesStitch:
-    """Of one continuation. All text that is told as a whole is what was said before and what comes now."""
+    """Splices a continuation onto a response: same response and item, numbered on, ending with the whole text."""
 
-    def __init__(self, said: Said, joint: Joint, *, may_be_full: bool) -> None:
-        """Where the answer `may_be_full` and its text is over, the pod that goes on tells why: by whether it would."""
+    def __init__(self, delivered: Said, joint: Joint, *, may_be_full: bool) -> None:
+        """Where the answer `may_be_full` and its text is over, the continuation shows whether the limit ended it."""
         self.api = Api.RESPONSES
         self.joint = joint
-        self._had_ended_itself = said.is_over and not may_be_full
-        self._text = said.text
-        self._number = last_number(said)
-        self._response = response_told(said)
-        added = said.of(ADDED)
+        self._had_ended_itself = delivered.is_over and not may_be_full
+        self._text = delivered.text
+        self._number = last_number(delivered)
+        self._response = response_told(delivered)
+        added = delivered.of(ADDED)
         self._item: Event | None = None if added is None else added["item"]
         self._index = 0 if added is None else added.get("output_index", 0)
-        self._has_part = said.of("response.content_part.added") is not None
-        self._done = {kind for kind in (TEXT_DONE, PART_DONE, ITEM_DONE) if said.of(kind) is not None}
+        self._has_part = delivered.of("response.content_part.added") is not None
+        self._done = {kind for kind in (TEXT_DONE, PART_DONE, ITEM_DONE) if delivered.of(kind) is not None}
         self._their_id: str | None = None
         self._more: list[Event] = []
-        """Items that come behind the one that was cut."""
+        """Items behind the one that was cut."""
 
     def event(self, event: Event) -> Iterator[bytes]:
         kind = event["type"]
@@ -408,7 +418,7 @@ class ResponsesStitch:
         return iter(())
 
     def _is_theirs(self, event: Event) -> bool:
-        """Whether it is about the message that goes on with ours."""
+        """Whether an event is about the pod's item that continues the one that was cut."""
         item = event.get("item_id") or (event.get("item") or {}).get("id")
         return item is not None and item == self._their_id
 
@@ -425,7 +435,7 @@ class ResponsesStitch:
             yield from self._finish(kind)
 
     def _behind(self, kind: str, event: Event) -> Iterator[bytes]:
-        """Another item, as a call of a function, stands behind all of ours."""
+        """Pass on an event of another item, as a function call, behind the one that was cut."""
         yield from self._finish(ITEM_DONE)
         shift = self._index if self._their_id else self._index + 1
         if kind == ITEM_DONE:
@@ -433,7 +443,7 @@ class ResponsesStitch:
         yield self._numbered({**event, "output_index": event["output_index"] + shift})
 
     def _finish(self, last: str) -> Iterator[bytes]:
-        """Close what is open of our item, up to this."""
+        """Close what is open of the item that was cut, up to this event type."""
         if self._item is None:
             return
         events: dict[str, Event] = {

@@ -21,27 +21,27 @@ from routing.request import Api
 START, END = "<think>", "</think>"
 
 SHAPES_PROMPT = frozenset({"response_format"})
-"""What shapes an answer, but with some templates its prompt as well."""
+"""Fields that shape the output, and with some chat templates the prompt as well."""
 
 
 class Recall(Struct, frozen=True):
-    """Two questions to a pod, in its chat API and to its tokenizer, and how their answers are read."""
+    """Bodies of two calls to a pod, of its chat API and of its tokenizer."""
 
     prompt: bytes
     words: bytes
     has_text: bool
-    """The thoughts have ended."""
+    """The reasoning has ended."""
 
 
 class Recalled(Struct, frozen=True):
-    """The prompt and all that was said, as `ids`; the last `tokens` of them are the answer's."""
+    """Prompt and delivered output as token `ids`; the last `tokens` of them are the output's."""
 
     ids: tuple[int, ...]
     tokens: int
     thoughts: int
-    """Tokens of these, without the marks."""
+    """Number of reasoning tokens, without the marks."""
     end: int
-    """The token that ends thoughts."""
+    """Id of the token that ends reasoning."""
 
 
 class _Prompt(Struct):
@@ -54,21 +54,25 @@ class _Words(Struct):
     token_strs: list[str] | None = None
 
 
-def recall_of(fields: dict[str, Any], said: Said) -> Recall:
-    """What is to be asked about this chat, of which so much was said."""
+def recall_of(fields: dict[str, Any], delivered: Said) -> Recall:
+    """Return the calls for this chat request and its delivered output."""
     kept = {name: value for name, value in fields.items() if name not in DROPPED - SHAPES_PROMPT}
     once = dict.fromkeys(LIMITS[Api.CHAT], 1)
-    # The end mark is asked for even where it was not said: it tells thoughts from text in what comes.
-    words = {"prompt": START + said.thoughts + END + said.text, "add_special_tokens": False, "return_token_strs": True}
+    # The end mark is requested even where it was not generated: it separates reasoning from text in what follows.
+    words = {
+        "prompt": START + delivered.thoughts + END + delivered.text,
+        "add_special_tokens": False,
+        "return_token_strs": True,
+    }
     return Recall(
         msgspec.json.encode(kept | once | {"stream": False, "return_token_ids": True, "return_prompt_text": True}),
         msgspec.json.encode({"model": fields.get("model")} | words),
-        bool(said.text),
+        bool(delivered.text),
     )
 
 
 def recalled_from(recall: Recall, prompt: bytes, words: bytes) -> Recalled | None:
-    """What the pod's answers say; None where it tells no ids, or knows other marks."""
+    """Read the pod's responses; None where it returns no ids, or its model has other marks."""
     try:
         before = msgspec.json.decode(prompt, type=_Prompt)
         told = msgspec.json.decode(words, type=_Words)
@@ -81,7 +85,7 @@ def recalled_from(recall: Recall, prompt: bytes, words: bytes) -> Recalled | Non
         return None
     end_at = names.index(END)
     own = ids if recall.has_text else ids[:end_at]
-    # Some templates begin the thoughts; else the model has said so itself.
+    # Some chat templates open the reasoning; else the model has generated the mark itself.
     if before.prompt_text.rstrip().endswith(START):
         own = own[1:]
     return Recalled((*before.prompt_token_ids, *own), len(own), end_at - 1, ids[end_at])
@@ -91,18 +95,18 @@ TELLING = ("content", "reasoning", "reasoning_content", "tool_calls")
 
 
 class Proof:
-    """That one pod goes on from the very tokens that it was sent: read in the events of its chat, one by one."""
+    """Checks event by event that a pod continues from exactly the token ids that it was sent."""
 
-    def __init__(self, said: Said, recalled: Recalled) -> None:
+    def __init__(self, delivered: Said, recalled: Recalled) -> None:
         self._recalled = recalled
         self._is_of_prompt = False
-        self._is_over = said.is_over
-        self._has_spoken = bool(said.text)
-        self._thinks = not said.text
+        self._is_over = delivered.is_over
+        self._has_spoken = bool(delivered.text)
+        self._thinks = not delivered.text
 
     def read(self, event: Event) -> None:
-        """Raises `Differs` where its pod has read another prompt, or takes thoughts for text."""
-        # An engine that knows nothing of such prompts reads the conversation instead, and answers anew.
+        """Check one event. Raises `Differs` where the pod has read another prompt, or takes reasoning for text."""
+        # An engine that does not support such prompts reads the messages instead, and answers from the beginning.
         if not self._is_of_prompt and event.get("prompt_token_ids") != [*self._recalled.ids]:
             raise Differs
         self._is_of_prompt = True
@@ -119,11 +123,11 @@ class Proof:
 
 
 class RecalledChat(ChoicesStitch):
-    """Of one continuation of a chat."""
+    """Splices a continuation by token ids onto a chat; ids that only prove the continuation are taken out."""
 
-    def __init__(self, said: Said, joint: Joint, proof: Proof, *, withholds_usage: bool, tells_ids: bool) -> None:
-        """`tells_ids`: the client asked for them itself."""
-        super().__init__(Api.CHAT, said, joint, withholds_usage=withholds_usage)
+    def __init__(self, delivered: Said, joint: Joint, proof: Proof, *, withholds_usage: bool, tells_ids: bool) -> None:
+        """`tells_ids`: the client has requested token ids itself."""
+        super().__init__(Api.CHAT, delivered, joint, withholds_usage=withholds_usage)
         self._proof = proof
         self._tells_ids = tells_ids
 
@@ -137,15 +141,15 @@ class RecalledChat(ChoicesStitch):
         delta = choice.get("delta") or {}
         is_mark = not any(delta.get(name) for name in TELLING) and choice.get("finish_reason") is None
         joined = super()._joined({**choice, "token_ids": None} if "token_ids" in choice else choice)
-        # Without the ids nobody would have been told of it.
+        # Without the request for ids the pod would have sent no such event.
         return None if is_mark and not choice.get("logprobs") else joined
 
 
 class RecalledMessage(MessagesStitch):
-    """Of one continuation of a message, in the chat that it is."""
+    """Splices a continuation by token ids, in the chat API, onto a message."""
 
-    def __init__(self, said: Said, joint: Joint, proof: Proof) -> None:
-        super().__init__(said, joint)
+    def __init__(self, delivered: Said, joint: Joint, proof: Proof) -> None:
+        super().__init__(delivered, joint)
         self._proof = proof
 
     def event(self, event: Event) -> Iterator[bytes]:
