@@ -133,8 +133,8 @@ class EnvoyCarrier:
             self._path,
             loop=loop,
             withholds_usage=self._usage_added,
-            kept_bytes=self._means.kept_bytes,
-            tab=tab if tab is not None and tab.is_watched and self._envoy.sight is Sight.FULL else None,
+            recorded_bytes=self._means.kept_bytes,
+            meter=tab if tab is not None and tab.is_watched and self._envoy.sight is Sight.FULL else None,
         )
         self._envoy.send_pick(self._pick(placement), relay)
         self._body = b""

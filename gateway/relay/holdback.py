@@ -45,7 +45,7 @@ class HoldbackRelay(Relay):
     def _open_body(self, head: PodHead) -> Answer:
         if not self.is_stream:
             return HeldBody(self, head, self._judge)
-        self.scanner = Scanner(self.api, self.kept, withholds_usage=self.withholds_usage)
+        self.scanner = Scanner(self.api, self.recorder, withholds_usage=self.withholds_usage)
         return HeldStream(self, head, self.scanner, self._judge)
 
 
@@ -170,7 +170,7 @@ class HeldStream(EventStream):
             _reject(self._relay, Usage(0, window.tokens))
             return
         if self._since_s:
-            self._relay.held_s = self._relay.loop.time() - self._since_s
+            self._relay.held_back_s = self._relay.loop.time() - self._since_s
         if held := window.held():
             self.passes(held if self._trim is None else self._trim.events(held))
 
@@ -219,7 +219,7 @@ class HeldBody(WholeBody):
 
 def _reject(relay: Relay, counted: Usage) -> None:
     """End the attempt and stop the engine: the client gets none of this response."""
-    relay.counted = counted
+    relay.metered_usage = counted
     relay.disown(LegEnd.UNCONVINCING, "The answer was judged not good enough.")
 
 

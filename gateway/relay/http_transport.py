@@ -156,7 +156,7 @@ class HttpCarrier:
         self._buffer = buffer
         self._budget = budget
         self._attempts = 0
-        self._tab: Tab | None = None
+        self._meter: Tab | None = None
         self._judge: Judge | None = None
         self._trim: Trim | None = None
         """What was requested on a judge's behalf, and is taken out of the response."""
@@ -172,18 +172,18 @@ class HttpCarrier:
 
     def ask_instead(self, body: bytes, model: str) -> None:
         """Send another body from now on: a smaller model answers for `model`, which a response header says."""
-        self._body = capped_for(self._tab, body)
+        self._body = capped_for(self._meter, body)
         self._reply.fields += ((DOWNGRADED_HEADER, model),)
 
     def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Send the body for one model of a cascade from now on; a response header names the one that answers."""
-        self._body, self._usage_added, self._trim = capped_for(self._tab, body), usage_added, None
+        self._body, self._usage_added, self._trim = capped_for(self._meter, body), usage_added, None
         others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
         self._reply.fields = (*others, (RUNG_HEADER, model))
 
     def open_tab(self, tab: Tab) -> None:
         """Meter the request: its answer is capped, and a stream ended, where the caller's accounts say so."""
-        self._tab = tab
+        self._meter = tab
         self._reply.fields += tab.fields()
         if tab.max_tokens is not None:
             self._body = capped_for(tab, self._body)
@@ -249,13 +249,13 @@ class HttpCarrier:
         return relay
 
     def _relay(self, placement: Placement | Errand) -> Relay:
-        tab = self._tab
+        meter = self._meter
         options: RelayOptions = {
             "loop": self._pool.loop,
             "withholds_usage": self._usage_added,
-            "kept_bytes": self._buffer.answer_bytes,
-            "tab": tab if tab is not None and tab.is_watched else None,
-            "begun": self._response_begun,
+            "recorded_bytes": self._buffer.answer_bytes,
+            "meter": meter if meter is not None and meter.is_watched else None,
+            "on_begin": self._response_begun,
         }
         if self._rest is not None:
             return ResumedRelay(self._rest, self._trim, self._reply, placement, self._path, **options)

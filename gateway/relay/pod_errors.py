@@ -43,31 +43,31 @@ class PodError:
         return self.status < 500
 
 
-class Detail(Struct):
+class _Detail(Struct):
     message: str | None = None
     param: str | None = None
     code: int | str | None = None
 
 
-class Told(Struct):
+class _RawError(Struct):
     """All formats in one."""
 
     type: str = ""
-    error: Detail | str | None = None
+    error: _Detail | str | None = None
     detail: str | list[object] | None = None
     message: str | None = None
 
 
-TOLD = msgspec.json.Decoder(Told)
+_RAW = msgspec.json.Decoder(_RawError)
 
 
 def read_error(status: int, body: bytes) -> PodError:
     """Read the error of a response; of a body in an unknown format only the status."""
     try:
-        raw = TOLD.decode(body)
+        raw = _RAW.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return PodError(status, f"The pod answered {status}.")
-    detail = raw.error if isinstance(raw.error, Detail) else Detail()
+    detail = raw.error if isinstance(raw.error, _Detail) else _Detail()
     text = raw.error if isinstance(raw.error, str) else raw.detail if isinstance(raw.detail, str) else None
     message = detail.message or text or raw.message or f"The pod answered {status}."
     param = detail.param.removeprefix("body.") if detail.param else None
@@ -77,12 +77,12 @@ def read_error(status: int, body: bytes) -> PodError:
 def read_stream_error(payload: bytes) -> PodError | None:
     """Read the error that an event of a stream carries, None where it carries none."""
     try:
-        event = TOLD.decode(payload)
+        event = _RAW.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if event.error is None and event.type != "error":
         return None
-    code = event.error.code if isinstance(event.error, Detail) else None
+    code = event.error.code if isinstance(event.error, _Detail) else None
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
     error = read_error(status, payload)
     return replace(error, status=503) if BUSY_WORDS in error.message else error

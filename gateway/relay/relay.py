@@ -77,11 +77,11 @@ class RelayOptions(TypedDict):
     loop: asyncio.AbstractEventLoop
     withholds_usage: bool
     """The usage event was requested on the client's behalf."""
-    kept_bytes: int
+    recorded_bytes: int
     """Bytes of the response that are recorded."""
-    tab: NotRequired[Tab | None]
+    meter: NotRequired[Tab | None]
     """Meters the stream, and may end it; None: not metered here."""
-    begun: NotRequired[Callable[[bool], None]]
+    on_begin: NotRequired[Callable[[bool], None]]
     """Called when the client is sent the head, with whether the response is a stream."""
 
 
@@ -89,8 +89,8 @@ class Relay:
     """One attempt: one pod's response to one request, from sending it to the end of the response."""
 
     def __init__(self, reply: Reply, placement: Placed, path: str, **options: Unpack[RelayOptions]) -> None:
-        self._begun = options.get("begun")
-        self._tab = options.get("tab")
+        self._on_begin = options.get("on_begin")
+        self._meter = options.get("meter")
         self._is_limited = False
         """A limit has ended the stream."""
         self.loop = options["loop"]
@@ -99,7 +99,7 @@ class Relay:
         self.placement = placement
         self.api = placement.request.api
         self.path = path
-        self.kept = Kept(options["kept_bytes"])
+        self.recorder = Kept(options["recorded_bytes"])
         self.events = 0
         """Events that the client has been sent, of the whole answer."""
         self.scanner: Scanner | None = None
@@ -110,8 +110,8 @@ class Relay:
         self.end = LegEnd.ANSWERED
         self.status = 0
         self.detail = ""
-        self.counted: Usage | None = None
-        self.held_s = 0.0
+        self.metered_usage: Usage | None = None
+        self.held_back_s = 0.0
         """Seconds that a stream was held back before the client was sent its first event."""
         self.was_stale = False
         """The pod had closed the connection, perhaps before the request arrived: it may be sent once more."""
@@ -136,14 +136,14 @@ class Relay:
     def _open_body(self, head: PodHead) -> Answer | None:
         if not self.is_stream:
             return WholeBody(self, head)
-        self.scanner = Scanner(self.api, self.kept, withholds_usage=self.withholds_usage)
+        self.scanner = Scanner(self.api, self.recorder, withholds_usage=self.withholds_usage)
         return EventStream(self, head, self.scanner)
 
     def begin(self, head: PodHead, first: bytes, *, is_stream: bool) -> None:
         """Send the client the head and the first bytes: from here on no other pod can begin an answer."""
         self.has_begun = True
-        if self._begun is not None:
-            self._begun(self.is_stream)
+        if self._on_begin is not None:
+            self._on_begin(self.is_stream)
         if is_stream or self.api in PREFILL_ONLY:
             self.placement.first_token(self.loop.time())
         # A stream may lose an event or gain one: whatever the pod says, its length is not known.
@@ -156,28 +156,28 @@ class Relay:
         Returns after how many more to call again; 0 where the stream was ended.
         """
         self.events += events
-        tab = self._tab
-        if tab is None:
+        meter = self._meter
+        if meter is None:
             return FAR
-        if events and not self._is_limited and (reason := tab.passed(events)) is not None:
-            self._end_by_limit(tab, reason)
-        return 0 if self._is_limited else min(tab.unheeded, FAR)
+        if events and not self._is_limited and (reason := meter.passed(events)) is not None:
+            self._end_by_limit(meter, reason)
+        return 0 if self._is_limited else min(meter.unheeded, FAR)
 
-    def _end_by_limit(self, tab: Tab, reason: Reason) -> None:
+    def _end_by_limit(self, meter: Tab, reason: Reason) -> None:
         """Send the client the events that end a stream at its longest, and stop the engine."""
         if not self.is_stream or self.ended.done():
             return
-        usage, source, reply = tab.usage(), self.reply.source, self.reply
+        usage, source, reply = meter.usage(), self.reply.source, self.reply
         last = ending_of(
             self.api,
-            self.kept.joined(),
+            self.recorder.joined(),
             usage,
             reason=reason,
             sequences=self.placement.request.sequences,
             tells_usage=not self.withholds_usage,
         )
         self._is_limited = True
-        self.counted = usage
+        self.metered_usage = usage
         reply.send(last)
         reply.end()
         if source is not None:
@@ -232,24 +232,24 @@ class Relay:
     def leg(self) -> Leg:
         """Return the result of the attempt. Reads the recorded bytes, so it is not on the path of any token."""
         if self.end is not LegEnd.ANSWERED or self.status >= 400:
-            return Leg(self.end, self.status, begun=self.reply.begun, counted=self.counted, detail=self.detail)
+            return Leg(self.end, self.status, begun=self.reply.begun, counted=self.metered_usage, detail=self.detail)
         facts, answer = self._facts()
         return Leg(
             self.end,
             self.status,
             begun=True,
             usage=facts.usage,
-            finish_reason=facts.finish_reason if self.counted is None else "length",
+            finish_reason=facts.finish_reason if self.metered_usage is None else "length",
             response_id=facts.response_id if self.api is Api.RESPONSES else None,
             answer=answer,
-            counted=self.counted,
-            held_s=self.held_s,
+            counted=self.metered_usage,
+            held_s=self.held_back_s,
             detail=self.detail,
         )
 
     def _facts(self) -> tuple[AnswerFacts, bytes]:
         """Return what the answer reports, and the canonical bytes of what was generated if all of it was recorded."""
-        api, kept = self.api, self.kept
+        api, kept = self.api, self.recorder
         keeps_answer = api.generates and kept.is_whole
         if self.is_stream:
             facts = facts_of_stream(api, kept)
@@ -275,7 +275,7 @@ class EventStream:
             return None
         if self._flow is None:
             relay = self._relay
-            self._flow = Flow(line, relay.kept, self._reply.write_chunk, relay.passed, self._scanner.concerns)
+            self._flow = Flow(line, relay.recorder, self._reply.write_chunk, relay.passed, self._scanner.concerns)
         else:
             self._flow.count()  # Events may have passed by the parser meanwhile.
         return self._flow
@@ -351,7 +351,7 @@ class WholeBody:
     def take(self, payload: bytes) -> None:
         """Hold these bytes, or send them if the body is already too long to be held."""
         relay = self._relay
-        relay.kept.add(payload)
+        relay.recorder.add(payload)
         if relay.reply.begun:
             relay.reply.send(payload)
             return

@@ -61,9 +61,9 @@ def continuation_after(relay: Relay, body: bytes) -> Rest | Bar:
 def delivered_by(relay: Relay) -> Said | None:
     """Return what the client has been sent of a stream; None where not all of that was recorded."""
     scanner = relay.scanner
-    if not relay.is_stream or not relay.kept.is_whole or (scanner is not None and scanner.is_inside_event):
+    if not relay.is_stream or not relay.recorder.is_whole or (scanner is not None and scanner.is_inside_event):
         return None
-    return read_said(relay.api, relay.kept.joined(), relay.events, withholds_usage=relay.withholds_usage)
+    return read_said(relay.api, relay.recorder.joined(), relay.events, withholds_usage=relay.withholds_usage)
 
 
 def still_cut(leg: Leg, request: Request) -> Leg:
@@ -137,7 +137,7 @@ class ResumedRelay(Relay):
         super().__init__(reply, placement, path, **options)
         self._stitch = rest.stitch(withholds_usage=self.withholds_usage)
         self._trim = trim
-        self.kept.add(rest.said.told)
+        self.recorder.add(rest.said.told)
         self.events = rest.said.passed
 
     def _open_body(self, head: PodHead) -> Answer | None:
@@ -188,5 +188,5 @@ class ResumedStream(EventStream):
         if joined is None:
             relay.disown(LegEnd.MALFORMED, "The pod's events are not what its API says.")
         elif joined:
-            relay.kept.add(joined)
+            relay.recorder.add(joined)
             super().passes(joined)

@@ -47,53 +47,53 @@ LAST_EVENT: dict[Api, re.Pattern[bytes]] = {
 ABORTED = PodError(500, "The pod has given the request up.")
 
 
-class Choice(Struct):
+class _Choice(Struct):
     finish_reason: str | None = None
 
 
-class Choices(Struct):
-    choices: list[Choice] = []
+class _Choices(Struct):
+    choices: list[_Choice] = []
 
 
-class Stop(Struct):
+class _Stop(Struct):
     stop_reason: str | None = None
 
 
-class WholeMessage(Struct):
+class _WholeMessage(Struct):
     """A whole answer in Anthropic's format. vLLM leaves out what is null."""
 
     type: str = ""
     stop_reason: str | None = None
 
 
-class Stopped(Struct):
+class _Stopped(Struct):
     type: str = ""
-    delta: Stop | None = None
+    delta: _Stop | None = None
 
 
-class Identified(Struct):
+class _Identified(Struct):
     id: str | None = None
 
 
-class Typed(Struct):
+class _Typed(Struct):
     """An event of a responses stream."""
 
     type: str = ""
-    response: Identified | None = None
+    response: _Identified | None = None
 
 
-class UsageOnly(Struct):
+class _UsageOnly(Struct):
     """The event that carries usage and no choice."""
 
     choices: list[object] | None = None
     usage: dict[str, object] | None = None
 
 
-CHOICES = msgspec.json.Decoder(Choices)
-STOPPED = msgspec.json.Decoder(Stopped)
-WHOLE_MESSAGE = msgspec.json.Decoder(WholeMessage)
-TYPED = msgspec.json.Decoder(Typed)
-USAGE_ONLY = msgspec.json.Decoder(UsageOnly)
+_CHOICES = msgspec.json.Decoder(_Choices)
+_STOPPED = msgspec.json.Decoder(_Stopped)
+_WHOLE_MESSAGE = msgspec.json.Decoder(_WholeMessage)
+_TYPED = msgspec.json.Decoder(_Typed)
+_USAGE_ONLY = msgspec.json.Decoder(_UsageOnly)
 
 
 def concerns_us(events: bytes) -> bool:
@@ -239,7 +239,7 @@ class Scanner:
         if self._api is not Api.RESPONSES:
             return data == b"[DONE]"
         try:
-            event = TYPED.decode(data)
+            event = _TYPED.decode(data)
         except UNREADABLE:
             return False
         self.response_id = event.response.id if event.response else self.response_id
@@ -254,7 +254,7 @@ def _data_of(event: bytes) -> bytes:
 
 def _is_usage_only(data: bytes) -> bool:
     try:
-        event = USAGE_ONLY.decode(data)
+        event = _USAGE_ONLY.decode(data)
     except UNREADABLE:
         return False
     return event.choices == [] and event.usage is not None
@@ -265,7 +265,7 @@ def is_whole_aborted(api: Api, body: bytes) -> bool:
     if api is not Api.MESSAGES:
         return is_aborted(api, body)
     try:
-        message = WHOLE_MESSAGE.decode(body)
+        message = _WHOLE_MESSAGE.decode(body)
         return message.type == "message" and message.stop_reason is None
     except UNREADABLE:
         return False
@@ -279,8 +279,10 @@ def is_aborted(api: Api, data: bytes) -> bool:
     try:
         if api is Api.MESSAGES:
             return (
-                b'"message_delta"' in data and (stop := STOPPED.decode(data).delta) is not None and not stop.stop_reason
+                b'"message_delta"' in data
+                and (stop := _STOPPED.decode(data).delta) is not None
+                and not stop.stop_reason
             )
-        return ABORT in data and any(choice.finish_reason == "abort" for choice in CHOICES.decode(data).choices)
+        return ABORT in data and any(choice.finish_reason == "abort" for choice in _CHOICES.decode(data).choices)
     except UNREADABLE:
         return False

@@ -115,7 +115,7 @@ def test_a_released_stream_is_kept_as_its_client_got_it(read_bytes: int) -> None
         rest = b"".join(map(chunk, sure[2:])) + LAST_CHUNK
         scene.feed([*head, *(rest[at : at + read_bytes] for at in range(0, len(rest), read_bytes))])
         assert scene.heard.body == b"".join(plain)
-        assert scene.relay.kept.joined() == b"".join([*sure[:2], *plain[2:-1], *sure[-2:]])
+        assert scene.relay.recorder.joined() == b"".join([*sure[:2], *plain[2:-1], *sure[-2:]])
         assert scene.leg.usage is not None
 
     staged(run)

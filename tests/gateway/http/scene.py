@@ -133,7 +133,7 @@ class Scene:
         options: RelayOptions = {
             "loop": asyncio.get_running_loop(),
             "withholds_usage": self._withholds_usage,
-            "kept_bytes": self._kept,
+            "recorded_bytes": self._kept,
         }
         if judge is None:
             self.relay = Relay(self.reply, self.placement, "/v1/x", **options)

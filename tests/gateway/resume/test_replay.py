@@ -18,7 +18,7 @@ from gateway.resume.continuation import Rest, rest_of
 from gateway.resume.delivered import read_said
 from gateway.resume.splice import Differs, stitched
 from routing.request import Api
-from tests.gateway.resume.hearing import read
+from tests.gateway.resume.client_view import read
 from tests.gateway.resume.teller import STORY, Event, Teller
 from tests.gateway.resume.thinker import PROMPT_TOKENS, TOKENS, WORDS, Thinker
 

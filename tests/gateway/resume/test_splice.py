@@ -16,7 +16,7 @@ from gateway.resume.continuation import Rest, rest_of
 from gateway.resume.delivered import Said, read_said
 from gateway.resume.splice import Joint, stitched
 from routing.request import Api
-from tests.gateway.resume.hearing import read
+from tests.gateway.resume.client_view import read
 from tests.gateway.resume.teller import PLAIN_STORY, STORIES, STORY, Event, Teller
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Tell."}], "stream": True}

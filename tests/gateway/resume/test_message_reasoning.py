@@ -15,7 +15,7 @@ from gateway.resume.splice import Differs, stitched
 from gateway.resume.token_recovery import Recalled
 from routing.request import Api
 from tests.gateway.resume.teller import named, plain
-from tests.gateway.resume.test_rehearsing import events_of, hear
+from tests.gateway.resume.test_replay import events_of, hear
 
 ASKED: dict[str, Any] = {
     "model": "tiny",
