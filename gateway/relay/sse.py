@@ -181,6 +181,10 @@ class Scanner:
         # The held bytes contain no event end, but may end with the beginning of one.
         for match in EVENT_END.finditer(text, max(0, len(self._held) - 2)):
             event, start = text[start : match.end()], match.end()
+            if self.has_first_token and not (self._is_oversized or self._closing or self.concerns(event)):
+                self._last_was_oversized = False
+                passed.append(event)
+                continue
             self._last_was_oversized, self._is_oversized = self._is_oversized, False
             if self._last_was_oversized or self._lets_pass(event):
                 passed.append(self._released(event))

@@ -18,7 +18,7 @@ from gateway.resume.splice import ChoicesStitch, Differs, Joint, MessagesStitch
 from routing.reading.prefilling import DROPPED, LIMITS
 from routing.request import Api
 
-START, END = "<think>", "</think>"
+THINK_START, THINK_END = "<think>", "</think>"
 
 SHAPES_PROMPT = frozenset({"response_format"})
 """Fields that shape the output, and with some chat templates the prompt as well."""
@@ -60,7 +60,7 @@ def recall_of(fields: dict[str, Any], delivered: Said) -> Recall:
     once = dict.fromkeys(LIMITS[Api.CHAT], 1)
     # The end mark is requested even where it was not generated: it separates reasoning from text in what follows.
     words = {
-        "prompt": START + delivered.thoughts + END + delivered.text,
+        "prompt": THINK_START + delivered.thoughts + THINK_END + delivered.text,
         "add_special_tokens": False,
         "return_token_strs": True,
     }
@@ -81,12 +81,12 @@ def recalled_from(recall: Recall, prompt: bytes, words: bytes) -> Recalled | Non
     names, ids = told.token_strs or [], told.tokens
     if not before.prompt_token_ids or not before.prompt_text or len(names) != len(ids):
         return None
-    if names[:1] != [START] or END not in names:
+    if names[:1] != [THINK_START] or THINK_END not in names:
         return None
-    end_at = names.index(END)
+    end_at = names.index(THINK_END)
     own = ids if recall.has_text else ids[:end_at]
     # Some chat templates open the reasoning; else the model has generated the mark itself.
-    if before.prompt_text.rstrip().endswith(START):
+    if before.prompt_text.rstrip().endswith(THINK_START):
         own = own[1:]
     return Recalled((*before.prompt_token_ids, *own), len(own), end_at - 1, ids[end_at])
 
