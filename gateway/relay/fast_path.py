@@ -75,7 +75,7 @@ class Flow(asyncio.Protocol):
 
     __slots__ = (
         *("_after", "_before", "_concerns", "_kept", "_left", "_lessons", "_line", "_span", "_texts"),
-        *("_told", "_write", "has_stirred"),
+        *("_told", "_write", "has_read"),
     )
 
     def __init__(
@@ -96,13 +96,13 @@ class Flow(asyncio.Protocol):
         self._write = write
         self._told = told
         self._left = self._span = told(0)
-        self.has_stirred = False
+        self.has_read = False
         """Bytes have come since the connection reset this."""
         self._before = self._after = EVENTS_END  # No event begins so.
         self._lessons = LESSONS
 
     def data_received(self, data: bytes) -> None:
-        self.has_stirred = True
+        self.has_read = True
         size = SIZE_OF_READ[len(data)] if len(data) < ONE_CHUNK_BYTES else CRLF
         before, after, texts = self._before, self._after, self._texts
         text = data[len(size) + len(before) : len(data) - len(after)]

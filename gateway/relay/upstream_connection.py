@@ -2,17 +2,17 @@
 
 Theory of operation. The connection is in one of five states; `check` is called several times per timeout.
 
-    state        is                              gets bytes         ends by
-    ----------   -----------------------------   ----------------   --------------------------------------------------
-    idle         `_relay` None, in the pool      -> closed          `ask` -> head; `pod_idle_s` passed -> closed
-    head         `_relay` set, `_answer` None    -> parser          response head -> body; time-out, error -> closed
-    body         `_answer` set                   -> parser          a read that ends with its chunk -> passthrough;
-                                                                    end of message -> idle, or closed where not reusable
-    passthrough  `_flow` is the loop's protocol  -> `fast_path.py`  a read it does not pass on -> body (`take_back`)
-    closed       transport closing               dropped            for good; the pool has forgotten it
+    state        is                                bytes go to      left by
+    -----------  --------------------------------  ---------------  ---------------------------------------------------
+    idle         `_exchange` None, in the pool     -> closed        `ask` -> head; `pod_idle_s` passed -> closed
+    head         `_exchange` set, `_body` None     parser           response head -> body; time-out, error -> closed
+    body         `_body` set                       parser           a read that ends with its chunk -> passthrough; end
+                                                                    of message -> idle, or closed if not reusable
+    passthrough  `_fast_path` has the transport    `fast_path.py`   a read it does not pass on -> body (`take_back`)
+    closed       transport closing                 dropped          final; the pool forgets the connection
 
 Bytes flow in one direction: loop -> parser -> `on_body` -> body handler; nothing is queued and no task is woken. A pod
-that goes silent is found by `check` from marks that reads leave (`_has_stirred`), so a read costs one store. However
+that goes silent is found by `check` from marks that reads leave (`_has_read`), so a read costs one store. However
 the exchange ends, it is reported exactly once: to `end` of its body handler, or to `fail` of the exchange. `pause` and
 `resume` are called by the client's side: back pressure reaches the pod through TCP, and paused time is not silence.
 
@@ -137,9 +137,9 @@ class Line(asyncio.Protocol):
     def __init__(self, owner: Owner, url: str) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._relay: Carried | None = None
-        self._answer: Answer | None = None
-        self._flow: Flow | None = None
+        self._exchange: Carried | None = None
+        self._body: Answer | None = None
+        self._fast_path: Flow | None = None
         """The fast path of this response; the protocol of the transport while in state passthrough."""
         self._pieces: list[bytes] = []
         self.on_body: Callable[[bytes], None] = self._pieces.append  # Called by the parser without a frame between.
@@ -147,35 +147,35 @@ class Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_abandoned = False
         self._is_paused = False
-        self._has_stirred = False
+        self._has_read = False
         self._last_read_s = self._loop.time()
         self._due_s = NEVER
-        self._vigil: Vigil | None = None
-        self._forget_message()
+        self._stall_timer: Vigil | None = None
+        self._reset_message()
         self.url = url
         self.was_used = False
         """It has carried a response before: a pod may close it between two requests without a fault."""
 
     def __repr__(self) -> str:
-        state = "closed" if not self.is_open else "busy" if self._relay else "idle"
+        state = "closed" if not self.is_open else "busy" if self._exchange else "idle"
         return f"<{type(self).__name__} to {self.url}, {state}>"
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, relay: Carried, question: list[bytes], first_byte_by_s: float, vigil: Vigil | None = None) -> None:
-        """Send a request, head and body in `question`; the response goes to `relay`, and so does how it ends.
+    def ask(self, exchange: Carried, question: list[bytes], first_byte_by_s: float, timer: Vigil | None = None) -> None:
+        """Send a request, head and body in `question`; the response goes to `exchange`, and so does how it ends.
 
-        `first_byte_by_s` is in loop time. `vigil` says whether the engine has been silent for too long; without it only
+        `first_byte_by_s` is in loop time. `timer` says whether the engine has been silent for too long; without it only
         time-outs end the wait.
         """
         assert self._transport is not None  # noqa: S101 - a connection is leased only when it is open
-        self._forget_message()
-        self._relay = relay
-        self._vigil = vigil
-        relay.reply.source = self
-        self._has_stirred = False
+        self._reset_message()
+        self._exchange = exchange
+        self._stall_timer = timer
+        exchange.reply.source = self
+        self._has_read = False
         self._last_read_s = self._loop.time()
         self._due_s = first_byte_by_s
         self._transport.writelines(question)
@@ -190,19 +190,19 @@ class Line(asyncio.Protocol):
     def resume(self) -> None:
         if self._transport is not None and self._is_paused:
             self._is_paused = False
-            self._has_stirred = True
+            self._has_read = True
             self._transport.resume_reading()
 
     def abort(self) -> None:
         """Close at once: the engine stops with its next step."""
         self._is_abandoned = True
-        if self._flow is not None:
-            self._flow.count()
+        if self._fast_path is not None:
+            self._fast_path.count()
         if self._transport is not None:
             self._transport.abort()
 
     def leave(self) -> bool:
-        has_all = self._relay is not None and self._relay.has_told_all()
+        has_all = self._exchange is not None and self._exchange.has_told_all()
         self.abort()
         return has_all
 
@@ -214,16 +214,16 @@ class Line(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._has_stirred = True
+        self._has_read = True
         self._parse(data)
 
     def take_back(self, left: bytes) -> None:
         """Parse what the fast path did not pass on, and what comes behind it."""
-        self._leave_flow()
+        self._leave_fast_path()
         self.data_received(left)
 
     def _parse(self, data: bytes) -> None:
-        if self._relay is None:  # Bytes without a request.
+        if self._exchange is None:  # Bytes without a request.
             self.abort()
             return
         try:
@@ -233,29 +233,29 @@ class Line(asyncio.Protocol):
             if not self._is_complete:
                 self._fail(LegEnd.MALFORMED, "The pod's answer is not valid HTTP/1.1.")
                 return
-        answer = self._answer or self._open_answer(len(data))
-        if answer is None:
+        body = self._body or self._open_response(len(data))
+        if body is None:
             return
         pieces = self._pieces
         if pieces:
             payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             self._framing_bytes = 0
-            answer.take(payload)
+            body.take(payload)
         elif not self._is_complete:
             self._framing_bytes += len(data)
             if self._framing_bytes > FRAMING_BYTES:
                 self._fail(LegEnd.MALFORMED, "The trailers or chunk extensions of the pod's answer are too large.")
                 return
         if self._is_complete:
-            self._complete(answer)
+            self._complete(body)
         elif self._is_between_chunks and data.endswith(CRLF):
-            self._enter_flow(answer)
+            self._enter_fast_path(body)
 
     def eof_received(self) -> None:
-        if self._relay is not None and self._answer is not None and self._ends_with_connection:
+        if self._exchange is not None and self._body is not None and self._ends_with_connection:
             self._is_reusable = False
-            self._complete(self._answer)
+            self._complete(self._body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(
@@ -298,18 +298,18 @@ class Line(asyncio.Protocol):
 
     # -- one response ----------------------------------------------------------------------------------------------
 
-    def _open_answer(self, count: int) -> Answer | None:
-        relay = self._relay
+    def _open_response(self, count: int) -> Answer | None:
+        exchange = self._exchange
         self._head_bytes += count
-        if relay is None:
+        if exchange is None:
             return None
         if self._header_count > HEADERS or (not self._has_head and self._head_bytes > HEAD_BYTES):
             self._fail(LegEnd.MALFORMED, "The head of the pod's answer is too large.")
         elif self._has_head:
-            self._answer = relay.open_answer(self._head())
-            if self._answer is None:
+            self._body = exchange.open_answer(self._head())
+            if self._body is None:
                 self.abort()
-        return self._answer
+        return self._body
 
     def _head(self) -> PodHead:
         headers = self._headers
@@ -323,12 +323,12 @@ class Line(asyncio.Protocol):
             is_encoded=b"content-encoding" in headers or coding not in {None, b"chunked"},
         )
 
-    def _complete(self, answer: Answer) -> None:
-        relay, self._relay, self._answer, self._flow = self._relay, None, None, None
+    def _complete(self, body: Answer) -> None:
+        exchange, self._exchange, self._body, self._fast_path = self._exchange, None, None, None
         # An error response of the server is no sign of life of its engine.
-        self._end_vigil(lives=self._status < 400)
-        if relay is not None:
-            relay.reply.source = None
+        self._end_stall_timer(lives=self._status < 400)
+        if exchange is not None:
+            exchange.reply.source = None
         self._due_s = self._loop.time() + self._owner.timeouts.pod_idle_s
         self.was_used = True
         # The connection first, then the end: what the end sets off may lease a connection at once.
@@ -337,26 +337,26 @@ class Line(asyncio.Protocol):
             self._owner.give_back(self)
         else:
             self.abort()
-        if relay is not None and not relay.ended.done():
-            answer.end()
+        if exchange is not None and not exchange.ended.done():
+            body.end()
 
     def _fail(self, end: LegEnd, detail: str) -> None:
-        has_stirred = self._has_stirred
-        if self._flow is not None:
-            has_stirred |= self._flow.has_stirred
-            self._flow.count()
-        relay, self._relay, self._answer, self._flow = self._relay, None, None, None
-        self._end_vigil(lives=has_stirred and relay is not None and relay.has_begun)
+        has_read = self._has_read
+        if self._fast_path is not None:
+            has_read |= self._fast_path.has_read
+            self._fast_path.count()
+        exchange, self._exchange, self._body, self._fast_path = self._exchange, None, None, None
+        self._end_stall_timer(lives=has_read and exchange is not None and exchange.has_begun)
         self.abort()
-        if relay is not None:
-            if relay.reply.source is self:  # Another pod may be answering already.
-                relay.reply.source = None
-            relay.was_stale = end is LegEnd.LOST and self.was_used and not self._head_bytes
-            relay.fail(end, detail)
+        if exchange is not None:
+            if exchange.reply.source is self:  # Another pod may be answering already.
+                exchange.reply.source = None
+            exchange.was_stale = end is LegEnd.LOST and self.was_used and not self._head_bytes
+            exchange.fail(end, detail)
 
-    def _forget_message(self) -> None:
-        self._answer = None
-        self._flow = None
+    def _reset_message(self) -> None:
+        self._body = None
+        self._fast_path = None
         self._is_between_chunks = False
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
@@ -369,28 +369,28 @@ class Line(asyncio.Protocol):
         self._is_reusable = False
         self._ends_with_connection = False
 
-    def _enter_flow(self, answer: Answer) -> None:
-        self._flow = answer.flow(self)
-        if self._flow is not None and self._transport is not None:
-            self._transport.set_protocol(self._flow)
+    def _enter_fast_path(self, body: Answer) -> None:
+        self._fast_path = body.flow(self)
+        if self._fast_path is not None and self._transport is not None:
+            self._transport.set_protocol(self._fast_path)
 
-    def _leave_flow(self) -> None:
-        if self._flow is not None and self._transport is not None:
+    def _leave_fast_path(self) -> None:
+        if self._fast_path is not None and self._transport is not None:
             self._transport.set_protocol(self)
-        self._flow = None
+        self._fast_path = None
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:
         """End what is overdue at this loop time: a response, its next bytes, or the idle connection itself."""
         late = self._note_silence(now_s)
-        if self._relay is None:
+        if self._exchange is None:
             if now_s >= self._due_s or not self._owner.knows(self.url):
                 self.abort()
         elif late is not None:
             end, what = SILENCES[late]
             self._fail(end, what)
-        elif self._relay.has_begun and self._last_read_s == now_s:
+        elif self._exchange.has_begun and self._last_read_s == now_s:
             self._due_s = now_s + self._owner.timeouts.stall_s
         elif now_s >= self._due_s:
             self._fail(LegEnd.TIMEOUT, "The pod has been silent for too long.")
@@ -402,7 +402,7 @@ class Line(asyncio.Protocol):
         """
         now_s = self._loop.time()
         self._note_silence(now_s)
-        if self._relay is None:
+        if self._exchange is None:
             self.abort()
         elif now_s - self._last_read_s >= silent_s:
             self._fail(LegEnd.LOST, "The pod has shut down without ending its answer.")
@@ -411,29 +411,29 @@ class Line(asyncio.Protocol):
 
     def _note_silence(self, now_s: float) -> Late | None:
         """Note whether bytes have come since the last call; return the stall verdict if they have not for too long."""
-        flow, vigil = self._flow, self._vigil
-        has_stirred = self._has_stirred or (flow is not None and flow.has_stirred)
-        self._has_stirred = False
+        flow, timer = self._fast_path, self._stall_timer
+        has_read = self._has_read or (flow is not None and flow.has_read)
+        self._has_read = False
         if flow is not None:
-            flow.has_stirred = False
-        if has_stirred or self._is_paused:  # Paused is not silent.
+            flow.has_read = False
+        if has_read or self._is_paused:  # Paused is not silent.
             self._last_read_s = now_s
-        if vigil is None or self._relay is None:
+        if timer is None or self._exchange is None:
             return None
         if self._is_paused:
-            vigil.paused(now_s)
-        elif has_stirred:
-            vigil.heard(now_s, has_begun=self._relay.has_begun)
+            timer.paused(now_s)
+        elif has_read:
+            timer.heard(now_s, has_begun=self._exchange.has_begun)
         else:
-            return vigil.silent(now_s)
+            return timer.silent(now_s)
         return None
 
-    def _end_vigil(self, *, lives: bool) -> None:
+    def _end_stall_timer(self, *, lives: bool) -> None:
         """End the stall timer. `lives`: the engine has answered since the last look."""
-        vigil, self._vigil = self._vigil, None
-        if vigil is None:
+        timer, self._stall_timer = self._stall_timer, None
+        if timer is None:
             return
         if lives:
-            vigil.answered(self._loop.time())
+            timer.answered(self._loop.time())
         else:
-            vigil.over()
+            timer.over()
