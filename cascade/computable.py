@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from cascade.ladder_file import ANY_BUCKET, Cut, LadderFile, Stage
+from cascade.calibration_file import ANY_BUCKET, Cut, LadderFile, Stage
+from cascade.models import EASE
 from cascade.signals.tokens import RANGES, SIGNALS
-from cascade.starting import EASE
-from cascade.tasks.buckets import Bucket
+from cascade.tasks import Bucket
 
 BUCKETS = frozenset(bucket.value for bucket in Bucket)
 

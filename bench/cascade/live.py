@@ -49,7 +49,7 @@ REQUESTS = 300
 
 ELSEWHERE = (
     "elsewhere: real vLLM, two rungs, streaming and not, by margin, broken JSON and policy: make test-vllm "
-    "(tests/vllm/test_ladder.py); the starting rung chosen behind Envoy: make test-envoy (tests/envoy/test_ladders.py)"
+    "(tests/vllm/test_cascade.py); the starting rung chosen behind Envoy: make test-envoy (tests/envoy/test_cascades.py)"
 )
 
 Found = tuple[list[str], list[Target]]

@@ -14,11 +14,10 @@ from random import Random
 from statistics import NormalDist
 
 from cascade.calibration.calibrate import Subject
-from cascade.calibration.examples import Example
-from cascade.calibration.labelled import Tariff, examples_of
-from cascade.calibration.reading import read_labelled
-from cascade.ladder import Price
-from cascade.ladder_file import ANY_BUCKET, Stage
+from cascade.calibration.examples import Example, Tariff, examples_of
+from cascade.calibration.labelled_file import read_labelled
+from cascade.calibration_file import ANY_BUCKET, Stage
+from cascade.models import Price
 
 SIZE = 6_000
 SMALL_COST = 0.1

@@ -15,10 +15,9 @@ from bench.cascade.truth import NOTHING, Effect, Truth
 from bench.target import Target
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.examples import Example
-from cascade.ladder import Ladder, Rung
-from cascade.ladder_file import LadderFile, Promise
-from cascade.starting import start_rung
-from cascade.tasks.features import Features
+from cascade.calibration_file import LadderFile, Promise
+from cascade.models import Ladder, Rung, start_rung
+from cascade.tasks import Features
 
 SIZES = (100, 300, 500, 1_000, 2_000)
 LOSSES = (0.01, 0.03)

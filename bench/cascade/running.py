@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.ladder_json import write_ladder_file
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.calibration_json import write_ladder_file
 
 WINDOW, BOUND_MS = 16, 150.0
 NEVER_LATE_MS = 60_000

@@ -11,10 +11,9 @@ from itertools import accumulate
 from math import inf, isfinite
 
 from cascade.calibration.examples import Example
-from cascade.calibration.orders import by_rank
 from cascade.calibration.replay import replay
-from cascade.calibration.walk import cost_of_top, walk
-from cascade.ladder_file import ANY_BUCKET, LadderFile, Promise
+from cascade.calibration.thresholds import by_rank, cost_of_top, walk
+from cascade.calibration_file import ANY_BUCKET, LadderFile, Promise
 
 
 @dataclass(frozen=True, slots=True)

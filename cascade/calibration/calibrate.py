@@ -1,17 +1,30 @@
-"""From labelled examples to a ladder file: order, walk, thresholds, maps, and what the promise stands on."""
+"""From labelled examples to a calibration file: order, tests, thresholds, curves, and the evidence of the guarantee."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import ceil, isfinite, sqrt
+from statistics import NormalDist
 
-from cascade.calibration.edges import NEVER, Edge, kept_from
 from cascade.calibration.examples import Example, fingerprint
-from cascade.calibration.needs import examples_needed
-from cascade.calibration.orders import benefit_map, buckets_apart, by_rank, by_worth, split, worth_maps
-from cascade.calibration.walk import Step, chosen, cost_of_top, walk
-from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.calibration.thresholds import (
+    NEVER,
+    Edge,
+    Step,
+    benefit_map,
+    buckets_apart,
+    by_rank,
+    by_worth,
+    chosen,
+    cost_of_top,
+    kept_from,
+    split,
+    walk,
+    worth_maps,
+)
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.loss_bound import fewest
 
 GREY = 0.1
 """Of a rung's answers, the share just above the threshold that spans one step by which drift raises it."""
@@ -97,3 +110,36 @@ def _evidence(examples: Sequence[Example], at: Step | None, told: str) -> Eviden
         quality_always_top=best,
         quality_always_first=sum(example.scores[0] for example in examples) / count,
     )
+
+
+POWER = NormalDist().inv_cdf(0.9)
+"""With so many examples the promise would be made nine times in ten."""
+
+UNSEEN = 1 / 3
+"""Losses that may hide among examples that show none: a few examples without one are not a model without any."""
+
+
+def examples_needed(steps: Sequence[Step], promise: Promise, cost_of_top: float, seen: int) -> int | None:
+    """More examples than were `seen`, with which the rule that needs fewest of those that save anything would be shown.
+
+    None where every rule that saves loses more than may be lost: then no number of examples like these would do.
+    """
+    saving = [step for step in steps if step.cost < cost_of_top]
+    # Of a handful even a third of a loss is more than may be lost: then what was seen must do.
+    for unseen in (UNSEEN / seen, 0.0):
+        hoped = [needed for step in saving if (needed := _needed(step, promise, unseen)) is not None]
+        if hoped:
+            return max(seen + 1, min(hoped))
+    return None
+
+
+def _needed(step: Step, promise: Promise, unseen: float) -> int | None:
+    limit, error = promise.max_loss, 1.0 - promise.confidence
+    loss = step.loss + unseen
+    if loss >= limit:
+        return None
+    room, variance = limit - loss, max(loss, step.spread + unseen) - loss * loss
+    # At the limit there are as many losses more as the mean is short of it.
+    at_limit = variance + room * (1.0 - limit)
+    far = NormalDist().inv_cdf(promise.confidence) * sqrt(at_limit) + POWER * sqrt(variance)
+    return max(fewest(limit, error), ceil((far / room) ** 2))

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cascade.calibration.examples import Example
-from cascade.calibration.orders import lot
-from cascade.ladder_file import LadderFile
-from cascade.verdict import Verdict, judge
+from cascade.calibration.thresholds import lot
+from cascade.calibration_file import LadderFile, Verdict, judge
 
 
 @dataclass(frozen=True, slots=True)

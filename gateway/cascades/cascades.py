@@ -1,36 +1,76 @@
-"""All ladders of a gateway: from a request to a ladder's name to the plan of its climb.
+"""All cascades of a gateway: from a request for a cascade's name to the plan of its run, and their state as JSON.
 
-Chooses the first rung by what can and may answer, by the prompt, by what a conversation had before, and by seconds and
-price of each rung where it would be placed now. Reads no body twice and asks no clock.
+Chooses the first model by what can and may answer, by the prompt, by what a conversation had before, and by seconds and
+price of each model where it would be placed now: a warm prefix on the larger model may beat a cold start on the
+smaller. Reads no body twice and no clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from cascade.ladder import Ladder, Rung
-from cascade.ladder_file import LadderFile, Stage
-from cascade.starting import Wish, open_rungs, start_rung
-from gateway.cascades.climb import Climb, Ending
-from gateway.cascades.constraints import Terms, terms_of
-from gateway.cascades.escalation_share import Shares
+from cascade.calibration_file import LadderFile, Stage
+from cascade.drift import TRIAL
+from cascade.logprobs import WITH_LOGPROBS
+from cascade.models import Ladder, Rung, Wish, open_rungs, start_rung
+from cascade.record import ESCALATED, KEPT, KEPT_FOR_SHARE
+from gateway.cascades.cascade_config import Served, Silence, silence_of
+from gateway.cascades.cascade_run import Climb, Ending, Plan, Shell
+from gateway.cascades.constraints import Shares, Terms, terms_of
 from gateway.cascades.features import Asked, read_asked, tokens_of
-from gateway.cascades.guarantee_state import Standing
-from gateway.cascades.logprobs import WITH_LOGPROBS
-from gateway.cascades.placement import View, cheaper_above, stays
-from gateway.cascades.plan import Plan
-from gateway.cascades.record import ESCALATED, KEPT, KEPT_FOR_SHARE
-from gateway.cascades.request_builder import Shell
-from gateway.cascades.served import Served
-from gateway.cascades.shadow_sampling import Ask, Say, Shadowing
-from gateway.cascades.uncalibrated import Silence, silence_of
+from gateway.cascades.shadow_sampling import Ask, Say, Shadowing, Standing
 from gateway.pipeline.attempt import LegEnd
 from routing.affinity import LastSeen
 from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router
 from tenancy.tenants import Tenant
+
+WARM_ENOUGH = 0.5
+"""Of a conversation's prompt: while so much of it is held where it was, it stays there."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One rung, on the engine that would be chosen for it now."""
+
+    at: int
+    price: float | None
+    """Of the whole answer, with what is warm priced as such; None where no engine can be had."""
+    ttft_s: float | None
+    warm_share: float
+    """Of the prompt."""
+
+
+def cheaper_above(first: View, above: Sequence[View], climbs: float) -> int:
+    """The rung to begin at: one above `first` where that costs no more, all in all, and begins no later.
+
+    `climbs` is the share of answers that are thrown away: the price of a low rung has as
+    much of the next one's in it.
+    """
+    if first.price is None or first.ttft_s is None:
+        return first.at
+    for view in reversed(above):
+        if view.price is None or view.ttft_s is None or view.ttft_s > first.ttft_s:
+            continue
+        if view.price <= first.price + climbs * view.price:
+            return view.at
+    return first.at
+
+
+def stays(before: View, first: View, climbs: float) -> bool:
+    """Whether a conversation stays on the higher rung that answered it before.
+
+    Leaving loses the prefix that is warm there; the loss is in the price of the rung it would begin at.
+    """
+    if before.price is None:
+        return False
+    if before.warm_share >= WARM_ENOUGH or first.price is None:
+        return True
+    return before.price <= first.price + climbs * before.price
+
 
 REMEMBERED_SESSIONS = 1 << 16
 
@@ -286,3 +326,23 @@ class Ladders:
 def _climbing_share(file: LadderFile | None) -> float:
     """Of the answers of low rungs, about so many are thrown away; without a calibration only broken ones."""
     return 1.0 - file.evidence.kept if file is not None else 0.0
+
+
+def show_ladders(ladders: Ladders) -> list[dict[str, Any]]:
+    """Return all ladders, by name; `standing` is null without a calibration, `unused` null where one is in use."""
+    return [_show(ladders, name) for name in sorted(ladders.all)]
+
+
+def _show(ladders: Ladders, name: str) -> dict[str, Any]:
+    ladder, standing, silence = ladders.all[name], ladders.standing(name), ladders.silence(name)
+    models = [rung.model for rung in ladder.rungs]
+    shown: dict[str, Any] = {"ladder": name, "rungs": models, "unused": None, "standing": None}
+    if silence is not None:
+        shown["unused"] = {"message": silence.message, "effect": silence.effect, "fix": silence.fix}
+    if standing is not None:
+        told = asdict(standing)
+        told["frozen"] = [model for model, is_frozen in zip(models, standing.frozen, strict=False) if is_frozen]
+        told["raised"] = dict(zip(models, standing.raised, strict=False))
+        told["frozen_asked"] = f"1 of {TRIAL}"
+        shown["standing"] = told
+    return shown

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from cascade.ladder import Ability
-from cascade.tasks.buckets import Bucket, bucket_of
-from cascade.tasks.features import Features, features_of
+from cascade.models import Ability
+from cascade.tasks import Bucket, Features, bucket_of, features_of
 from routing.refusal import Reason, Refused
 from routing.request import Request
 

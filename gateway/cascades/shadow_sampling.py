@@ -1,30 +1,108 @@
-"""Shadow samples: what the next rung would have said to a question whose answer was kept, and what follows from it.
+"""Shadow samples: the next model is asked a question whose answer was accepted, and both answers are compared.
 
 Runs after the client has its answer, at the lowest priority, within a budget of money, places and tokens. Keeps no
-text: both answers are compared, and gone. Thresholds that follow it are `cascade/staying/`.
+text. Thresholds follow the results (`cascade/drift.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+import msgspec
 from msgspec import Struct
 
-from cascade.ladder import Ladder
-from cascade.ladder_file import LadderFile
-from cascade.staying.budget import ShadowBudget
-from cascade.staying.keeping import TRIAL, FreezeWatch
-from cascade.staying.staying import Staying
-from gateway.cascades.agreement import agree, question, spoken, verdict
-from gateway.cascades.climb import Climb, Ending
+from cascade.calibration_file import LadderFile
+from cascade.drift import TRIAL, FreezeWatch, Staying
+from cascade.models import Ladder
+from cascade.record import KEPT
+from cascade.shadow_budget import ShadowBudget
+from gateway.cascades.cascade_config import Served
+from gateway.cascades.cascade_run import Climb, Ending
 from gateway.cascades.features import question_in
-from gateway.cascades.guarantee_state import Standing
-from gateway.cascades.record import KEPT
-from gateway.cascades.served import Served
 from routing.learning import Usage
+from routing.reading.conversation import open_message
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of one ladder that was calibrated."""
+
+    is_promised: bool
+    max_loss: float
+    examples: int
+    has_drifted: bool = False
+    shadows: int = 0
+    agreement: float = 1.0
+    shadow_cost: float = 0.0
+    frozen: tuple[bool, ...] = ()
+    """By rung but the top: whether it keeps nothing, and is asked for one request in `keeping.TRIAL` only."""
+    raised: tuple[float, ...] = ()
+    """By rung but the top: steps that shadows have raised its thresholds by; at 10 the promise is withdrawn."""
+
+
+WORDS = re.compile(r"[^\W_]+", re.UNICODE)
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+SHORT_WORDS = 12
+"""Answers no longer than this agree only if they say the same words."""
+
+ALIKE = 0.6
+"""Longer ones agree if they have this share of their words in common, and end on the same number where both do."""
+
+VERDICT = re.compile(r"\b(same|different)\b", re.IGNORECASE)
+
+
+def agree(ours: str, theirs: str) -> bool:
+    """By normalised text: case, marks and order of phrases aside."""
+    left, right = _json(ours), _json(theirs)
+    if left is not None or right is not None:
+        return left == right
+    mine, other = WORDS.findall(ours.lower()), WORDS.findall(theirs.lower())
+    if max(len(mine), len(other)) <= SHORT_WORDS:
+        return mine == other
+    if (last := _last_number(ours)) is not None and (end := _last_number(theirs)) is not None and last != end:
+        return False
+    common = len(set(mine) & set(other))
+    return common >= ALIKE * max(1, min(len(set(mine)), len(set(other))))
+
+
+def spoken(answer: bytes) -> str:
+    """The text of a generated message in canonical bytes."""
+    return answer.removeprefix(open_message("assistant")).decode("utf-8", "replace").strip()
+
+
+def question(asked: str, ours: str, theirs: str) -> str:
+    """What a judge model is asked, in one turn."""
+    return (
+        "Two answers to the same question follow. Say SAME if a reader would be served equally well by either, "
+        f"else say DIFFERENT. Answer with that one word.\n\nQuestion:\n{asked}\n\nFirst answer:\n{ours}\n\n"
+        f"Second answer:\n{theirs}\n"
+    )
+
+
+def verdict(said: str) -> bool | None:
+    """What a judge model has said, None where it said neither."""
+    found = VERDICT.search(said)
+    return None if found is None else found[1].lower() == "same"
+
+
+def _json(text: str) -> object:
+    held = text.strip()
+    if not held.startswith(("{", "[")):
+        return None
+    try:
+        return msgspec.json.decode(held.encode())
+    except msgspec.MsgspecError:
+        return None
+
+
+def _last_number(text: str) -> float | None:
+    found = NUMBER.findall(text)
+    return float(found[-1].replace(",", "")) if found else None
 
 
 class Said(Struct, frozen=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.config.cascades import LadderEntry, RungEntry, ladder_entry, rung_entry
 from gateway.config.exact import TokenizerEntry, tokenizer_entry
 from gateway.config.fields import NOT_SUPPORTED, goes_by_priority, pod_url
-from gateway.config.ladder import LadderEntry, RungEntry, ladder_entry, rung_entry
 from tenancy.document import Fault, Table, not_negative, positive, text
 
 LATER_OF_MODEL = (*("aliases", "litellm_params"),)

@@ -5,9 +5,9 @@ Chunks are held as they came; they are read as far as the window reaches, and ne
 
 from __future__ import annotations
 
-from gateway.cascades.answers.reader import hear_events
-from gateway.cascades.evidence import Evidence
-from gateway.cascades.judge import HELD_BYTES, HoldBack, Judge, Moment, Verdict
+from cascade.calibration_file import Verdict
+from cascade.judging import HELD_BYTES, AnswerEvidence, HoldBack, Judge, Moment
+from gateway.cascades.answers import hear_events
 from routing.request import Api
 
 
@@ -20,7 +20,7 @@ class Window:
         self._api = api
         self._judge = judge
         self._hold_back: HoldBack = judge.hold_back
-        self._evidence = Evidence()
+        self._evidence = AnswerEvidence()
         self._pieces: list[bytes] = []
         self._bytes = 0
 

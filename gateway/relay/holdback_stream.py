@@ -10,10 +10,10 @@ import asyncio
 
 from msgspec.structs import replace
 
-from gateway.cascades.answers.reader import hear_whole
-from gateway.cascades.evidence import Evidence
-from gateway.cascades.judge import HELD_BYTES, Judge, Moment, Verdict
-from gateway.cascades.logprobs import Trim
+from cascade.calibration_file import Verdict
+from cascade.judging import HELD_BYTES, AnswerEvidence, Judge, Moment
+from cascade.logprobs import Trim
+from gateway.cascades.answers import hear_whole
 from gateway.relay.bodies import EventStream, PodHead, Relaying, WholeBody
 from gateway.relay.fast_path import Flow, Parsing
 from gateway.relay.holdback_buffer import Window
@@ -130,12 +130,12 @@ class HeldBody(WholeBody):
         self._pieces.append(payload)
         self._bytes += len(payload)
         if self._bytes > HELD_BYTES:
-            self._judge.weigh(Evidence(), Moment.ROOM)
+            self._judge.weigh(AnswerEvidence(), Moment.ROOM)
             self._relay.give_up(Usage(0))
 
     def end(self) -> None:
         api, body, self._pieces = self._relay.api, b"".join(self._pieces), []
-        evidence = Evidence()
+        evidence = AnswerEvidence()
         hear_whole(api, body, evidence)
         if self._judge.weigh(evidence, Moment.ENDED) is not Verdict.KEEP:
             self._relay.give_up(read_usage(api, body) or Usage(0, evidence.tokens))

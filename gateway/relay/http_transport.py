@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from gateway.cascades.judge import Judge
-from gateway.cascades.logprobs import Trim
+from cascade.judging import Judge
+from cascade.logprobs import Trim
 from gateway.http.client_request import Asked
 from gateway.http.request_headers import LONGEST_TRACE
 from gateway.http.response_writer import Reply

@@ -21,8 +21,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from gateway.cascades.judge import Judge
-from gateway.cascades.logprobs import Trim
+from cascade.judging import Judge
+from cascade.logprobs import Trim
 from gateway.http.response_writer import Reply
 from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.relay.bodies import Answer, EventStream, PodHead, Refusal, WholeBody

@@ -5,7 +5,7 @@ Each is read and written anew, which costs more than to pass it on: few streams 
 
 from __future__ import annotations
 
-from gateway.cascades.logprobs import Trim
+from cascade.logprobs import Trim
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.bodies import EventStream, PodHead, Relaying
 from gateway.relay.fast_path import Parsing

@@ -11,7 +11,7 @@ from bench.cascade.promises import Cell, judge_cell, targets
 from bench.cascade.truth import Truth
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.replay import replay
-from cascade.ladder_file import Promise
+from cascade.calibration_file import Promise
 
 CELL = Cell("made up", 0.8, 0.03, 1_000, 200, 200, 10, 0.8, 90, 1.0, None, None)
 

@@ -4,7 +4,7 @@ from math import nan
 from random import Random
 
 from cascade.calibration.examples import Example
-from cascade.ladder_file import ANY_BUCKET
+from cascade.calibration_file import ANY_BUCKET
 
 
 def example(

@@ -1,4 +1,6 @@
-"""Calibration as a whole: a promise where there is evidence, an honest no where there is none."""
+"""Calibration files from labelled examples, and how many examples would do."""
+
+from __future__ import annotations
 
 from collections import Counter
 from math import inf, nan
@@ -6,10 +8,11 @@ from random import Random
 
 import pytest
 
-from cascade.calibration.calibrate import Subject, calibrate
+from cascade.calibration.calibrate import Subject, calibrate, examples_needed
 from cascade.calibration.replay import replay
-from cascade.ladder_file import ANY_BUCKET, Promise, Stage
-from cascade.ladder_json import read_ladder_file, write_ladder_file
+from cascade.calibration.thresholds import by_rank, cost_of_top, walk
+from cascade.calibration_file import ANY_BUCKET, Promise, Stage
+from cascade.calibration_json import read_ladder_file, write_ladder_file
 from tests.cascade.calibration.labels import example, rungs_of_three, telling
 
 SUBJECT = Subject(("small", "large"), "margin", Stage.WINDOW)
@@ -117,3 +120,21 @@ def test_nothing_to_calibrate_on_is_an_error() -> None:
         calibrate([], SUBJECT, PROMISE)
     with pytest.raises(ValueError, match="a score of every rung"):
         calibrate(telling(10), THREE, PROMISE)
+
+
+def test_so_many_do() -> None:
+    """Where 90 are too few, as many as were named mostly carry the promise, and never fewer than were there."""
+    told = [calibrate(telling(90, seed=seed, shift=1.3), SUBJECT, PROMISE).file for seed in range(10)]
+    needs = [file.evidence.needs for file in told if file.evidence.needs]
+    assert len(needs) == 10, "90 never show a loss below 3 %"
+    assert min(needs) > 90
+    middle = sorted(needs)[len(needs) // 2]
+    enough = [calibrate(telling(middle, seed=seed, shift=1.3), SUBJECT, PROMISE) for seed in range(100, 110)]
+    assert sum(found.file.is_promised for found in enough) >= 7
+
+
+def test_where_every_rule_loses_too_much_no_number_does() -> None:
+    """A small model that is wrong where it is surest."""
+    drawn = [example(1.0, small=0.0)] * 100 + [example(0.0)] * 100
+    steps = walk(drawn, by_rank(drawn), PROMISE)
+    assert examples_needed(steps, PROMISE, cost_of_top(drawn), len(drawn)) is None

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from cascade.calibration.replay import answering_rung, replay
-from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
 from tests.cascade.calibration.labels import example, rungs_of_three
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from gateway.cascades.judge import HoldBack, Verdict
-from gateway.cascades.logprobs import WITH_LOGPROBS, Trim
+from cascade.calibration_file import Verdict
+from cascade.judging import HoldBack
+from cascade.logprobs import WITH_LOGPROBS, Trim
 from gateway.pipeline.attempt import LegEnd
 from tests.gateway.cascades.sure import FixedJudge, cut_up, pair_of
 from tests.gateway.http.scene import Scene

@@ -9,19 +9,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cascade.ladder import Ladder, Rung, Window
-from cascade.ladder_file import Cut, Stage
-from cascade.staying.keeping import FEWEST, TRIAL
-from gateway.cascades.cascades import Ladders
-from gateway.cascades.judge import HoldBack
-from gateway.cascades.served import Served
-from gateway.cascades.view import show_ladders
+from cascade.calibration_file import Cut, Stage
+from cascade.drift import FEWEST, TRIAL
+from cascade.judging import HoldBack
+from cascade.models import Ladder, Rung, Window
+from gateway.cascades.cascade_config import Served
+from gateway.cascades.cascades import Ladders, show_ladders
 from routing.blocks import cut_prompt
 from routing.request import Api, Request
 from tenancy.tenants import Tenant
-from tests.gateway.cascades.test_choosing_rungs import BODY, MODELS, Asks, a_router
-from tests.gateway.cascades.test_choosing_rungs import ladders as some_ladders
-from tests.scenarios.rungs import LADDER, Rungs, asking, ladder_file, settled, some_rungs
+from tests.gateway.cascades.test_choosing_models import BODY, MODELS, Asks, a_router
+from tests.gateway.cascades.test_choosing_models import ladders as some_ladders
+from tests.scenarios.cascade_pods import LADDER, Rungs, asking, ladder_file, settled, some_rungs
 
 CHAT = "/v1/chat/completions"
 NEVER = 0.99

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.cascades.judge import HoldBack, Moment, Verdict
-from gateway.cascades.logprobs import Trim
+from cascade.calibration_file import Verdict
+from cascade.judging import HoldBack, Moment
+from cascade.logprobs import Trim
 from gateway.pipeline.attempt import LegEnd
 from routing.request import Api
 from tests.gateway.cascades.fuzzed import HELD_LONG, play

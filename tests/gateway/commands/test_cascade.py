@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from cascade.ladder_json import read_ladder_file
+from cascade.calibration_json import read_ladder_file
 from gateway.cli import main
 from gateway.commands.cascade import UNPROMISED
 from tests.cascade.calibration.labels import telling
