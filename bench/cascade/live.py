@@ -48,8 +48,8 @@ FUZZED = 10_000
 REQUESTS = 300
 
 ELSEWHERE = (
-    "elsewhere: real vLLM, two rungs, streaming and not, by margin, broken JSON and policy: make test-vllm "
-    "(tests/vllm/test_cascade.py); the starting rung chosen behind Envoy: make test-envoy (tests/envoy/test_cascades.py)"
+    "elsewhere: real vLLM, two models, streaming and not, by margin, broken JSON and policy: make test-vllm "
+    "(tests/vllm/test_cascade.py); the first model chosen behind Envoy: make test-envoy (tests/envoy/test_cascades.py)"
 )
 
 Found = tuple[list[str], list[Target]]

@@ -14,43 +14,42 @@ from gateway.config.models import ModelEntry
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A value."""
+    """One cascade, how its answers are held back, and what may be spent on shadow samples."""
 
     ladder: Ladder
     hold_back: HoldBack
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
     is_start_set: bool = False
-    """Whether the configuration says where requests begin without a calibration."""
+    """Whether the configuration sets which model requests start with when there is no calibration."""
 
 
 def served_ladders(entries: Mapping[str, ModelEntry]) -> dict[str, Served]:
-    """All ladders of a `model_list`, by name."""
+    """Return all cascades of a `model_list`, by name, with the prices and abilities of their models."""
     return {name: _served(entry.ladder, name, entries) for name, entry in entries.items() if entry.ladder is not None}
 
 
 def _served(entry: LadderEntry, name: str, entries: Mapping[str, ModelEntry]) -> Served:
-    rungs = tuple(_rung(model, entries.get(model)) for model in entry.rungs)
-    ladder = Ladder(
+    cascade = Ladder(
         name=name,
-        rungs=rungs,
+        rungs=tuple(_model(model, entries.get(model)) for model in entry.rungs),
         window=entry.window,
         whole=entry.whole,
         file=entry.file,
         uncalibrated=entry.uncalibrated or 0.0,
     )
-    return Served(ladder, entry.hold_back, entry.shadow, is_start_set=entry.uncalibrated is not None)
+    return Served(cascade, entry.hold_back, entry.shadow, is_start_set=entry.uncalibrated is not None)
 
 
-def _rung(model: str, entry: ModelEntry | None) -> Rung:
-    if entry is None:  # A model of which there is nothing to say: it is listed by its pods alone.
-        return Rung(model)
+def _model(name: str, entry: ModelEntry | None) -> Rung:
+    if entry is None:  # The model is not configured: only its pods list it.
+        return Rung(name)
     price = Price(
         input_per_token=entry.input_cost_per_token or 0.0,
         cached_input_per_token=entry.cache_read_input_token_cost,
         output_per_token=entry.output_cost_per_token or 0.0,
         per_gpu_s=entry.rung.cost_per_gpu_second,
     )
-    return Rung(model, price, entry.rung.context_tokens, entry.rung.abilities)
+    return Rung(name, price, entry.rung.context_tokens, entry.rung.abilities)
 
 
 CALIBRATE = "run `hearth cascade calibrate` on labelled answers and set `calibration` to its file"
@@ -58,7 +57,7 @@ CALIBRATE = "run `hearth cascade calibrate` on labelled answers and set `calibra
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Of one ladder. `level` is warning, or info where the configuration asks for just that."""
+    """Why a cascade does not use a guarantee. `level` is warning, or info where the configuration asks for this."""
 
     level: str
     message: str
@@ -67,12 +66,12 @@ class Silence:
 
 
 def silence_of(served: Served) -> Silence | None:
-    """Return why no answer of this ladder is ever kept by a promise; None where that is possible."""
-    ladder = served.ladder
-    smallest, largest = ladder.rungs[0].model, ladder.rungs[-1].model
+    """Return why no answer of this cascade is ever accepted by a guarantee; None where that is possible."""
+    cascade = served.ladder
+    smallest, largest = cascade.rungs[0].model, cascade.rungs[-1].model
     to_largest = f"{largest} answers every request"
-    if ladder.file is None:
-        share = ladder.uncalibrated
+    if cascade.file is None:
+        share = cascade.uncalibrated
         if share <= 0.0:
             effect = to_largest
         elif share >= 1.0:
@@ -83,27 +82,27 @@ def silence_of(served: Served) -> Silence | None:
             return Silence("info", "cascade without a calibration", effect, CALIBRATE)
         fix = f"{CALIBRATE}, or set `uncalibrated` to largest, smallest, or a share for the smallest"
         return Silence("warning", "cascade without a calibration", effect, fix)
-    if not ladder.file.is_promised:
+    if not cascade.file.is_promised:
         return Silence(
             "warning",
             "calibration without a promise",
             to_largest,
             "calibrate again with more labelled answers (evidence.needs), or with a larger --max-loss",
         )
-    if not _can_judge(served, ladder.file.stage):
+    if not _can_judge(cascade, cascade.file.stage):
         return Silence(
             "warning",
             "calibration cannot be applied",
             to_largest,
-            f"its stage is {ladder.file.stage}: set `hold_back`, and `judge_whole: true` for whole answers",
+            f"its stage is {cascade.file.stage}: set `hold_back`, and `judge_whole: true` for whole answers",
         )
     return None
 
 
-def _can_judge(served: Served, stage: Stage) -> bool:
-    """Whether any answer shows the signal of this stage."""
+def _can_judge(cascade: Ladder, stage: Stage) -> bool:
+    """Return whether any answer shows the signal of this stage."""
     if stage is Stage.PROMPT:
         return True
-    if served.ladder.window is None:  # Then no log-probabilities are asked for.
+    if cascade.window is None:  # Then no log-probabilities are requested.
         return False
-    return stage is not Stage.WHOLE or served.ladder.whole
+    return stage is not Stage.WHOLE or cascade.whole

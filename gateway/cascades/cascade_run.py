@@ -99,15 +99,6 @@ Choose = Callable[[Sequence[int], Shell], int]
 """Chooses the next one of these models by its cost where it would be placed now."""
 
 
-def lowest(above: Sequence[int], _shell: Shell) -> int:
-    """Choose the cheapest model: the default of `Climb`."""
-    return above[0]
-
-
-def ignore(_climb: Climb, _ending: Ending) -> None:
-    """Do nothing: the default of `settled`."""
-
-
 class Taken:
     """Steps of one run: every model asked, how it ended and what it took."""
 
@@ -162,8 +153,8 @@ class Climb:
         plan: Plan,
         shell: Shell,
         *,
-        settled: Callable[[Climb, Ending], None] = ignore,
-        choose: Choose = lowest,
+        settled: Callable[[Climb, Ending], None],
+        choose: Choose,
     ) -> None:
         """`settled` is called once when the request has ended, however it did."""
         self._choose = choose
@@ -176,13 +167,6 @@ class Climb:
         self._is_final = False
         """No larger model can answer: the next answer is not judged."""
         self._lost: set[int] = set()
-        self._shadow: Callable[[Ending], None] | None = None
-        self.reserved: tuple[float, float] | None = None
-        """Money and tokens reserved for its shadow sample."""
-
-    def wants_shadow(self, shadow: Callable[[Ending], None]) -> None:
-        """Make it a shadow sample: `shadow` is called when the request has ended."""
-        self._shadow = shadow
 
     @property
     def kept_all_the_same(self) -> bool:
@@ -264,10 +248,8 @@ class Climb:
         return zip(self._taken.rungs, self._taken.steps, strict=True)
 
     def settle(self, ending: Ending) -> None:
-        """Report the end of the request to the cascades and to its shadow sample."""
+        """Report the end of the request."""
         self._settled(self, ending)
-        if self._shadow is not None:
-            self._shadow(ending)
 
     def _above(self, at: int) -> list[int]:
         return [other for other in self.plan.rungs if other > at and other not in self._lost]

@@ -21,47 +21,48 @@ from tenancy.schema import Schema, described, table
 HOLD, STREAM = "hold", "stream"
 
 MOST_TOP = 20
-"""As vLLM takes, unless told otherwise."""
+"""Default of vLLM's `--max-logprobs`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowEntry:
-    """What is spent on finding out whether the promise still holds."""
+    """Shadow samples of a cascade: how many, what they may cost, and how answers are compared."""
 
     fraction: float = 0.0
-    """Of the answers that were kept, so many are asked of the next rung too."""
+    """Share of accepted answers for which the next model is asked too."""
     budget: float | None = None
-    """Money in any hour, by the prices of the rungs; None: no bound."""
+    """Cost per hour, by the prices of the models; None: no limit."""
     tokens_per_hour: int = 1_000_000
-    """Of prompts and answers: binds where prices are not known."""
+    """Prompt and answer tokens per hour: limits samples where prices are unknown."""
     judge_model: str | None = None
-    """Says which of two answers is the better; None: they are compared as normalised text."""
+    """Decides whether two answers agree; None: they are compared as normalised text."""
     harmless: float = 0.3
-    """Share of answers that differ as normalised text and lose nothing: free text seldom comes out the same twice."""
+    """Share of answers that differ as normalised text and lose nothing: free text is seldom the same twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class LadderEntry:
-    """A model name that is a ladder."""
+    """A model name that is a cascade."""
 
     rungs: tuple[str, ...]
     file: LadderFile | None = field(default=None, repr=False)
     window: Window | None = field(default_factory=Window)
+    """None: streams are not held back."""
     hold_back: HoldBack = field(default_factory=HoldBack)
     whole: bool = True
-    """Whether answers that are not streamed are judged."""
+    """Whether complete answers are judged, those that are not streamed."""
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
     uncalibrated: float | None = None
-    """Without a calibration: the share of requests that begin at the smallest rung. None: nothing is set, so none do,
-    and a warning is logged."""
+    """Without a calibration: the share of requests that start with the smallest model. None: not set, so none do, and
+    a warning is logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class RungEntry:
-    """What a model is as a rung, beside its prices per token."""
+    """Abilities and price of a model as part of a cascade, beside its prices per token."""
 
     context_tokens: int | None = None
-    """None: what its pods say."""
+    """None: as its pods report."""
     abilities: frozenset[Ability] = ALL_ABILITIES
     cost_per_gpu_second: float = 0.0
 
@@ -72,7 +73,7 @@ WORDS_OF_LADDER = ("calibration", "uncalibrated", "hold_back", "judge_whole", "s
 
 
 def rung_entry(table: Table) -> RungEntry:
-    """`context_tokens`, `abilities` and `cost_per_gpu_second` of a model."""
+    """Read `context_tokens`, `abilities` and `cost_per_gpu_second` of a model."""
     abilities = table.each("abilities", one_of(tuple(Ability)))
     return RungEntry(
         context_tokens=table.get("context_tokens", positive(whole), None),
@@ -82,19 +83,19 @@ def rung_entry(table: Table) -> RungEntry:
 
 
 def ladder_entry(table: Table) -> LadderEntry | None:
-    """`ladder` and the words beside it; None where the model is no ladder."""
-    rungs = table.each("ladder", text)
-    if rungs is None:
+    """Read `ladder` and the keys beside it. Returns None where the model is not a cascade."""
+    models = table.each("ladder", text)
+    if models is None:
         for word in WORDS_OF_LADDER:
             table.refuse(word, "stands without a ladder")
         return None
-    if len(set(rungs)) != len(rungs) or len(rungs) < 2:
+    if len(set(models)) != len(models) or len(models) < 2:
         table.fault("ladder", "must name two models or more, each once, the cheapest first")
     window, hold_back = _hold_back(table)
     if "uncalibrated" in table and "calibration" in table:
         table.fault("uncalibrated", "is for a ladder without `calibration`: remove one of them")
     return LadderEntry(
-        rungs=rungs,
+        rungs=models,
         file=table.get("calibration", _ladder_file, None),
         window=window,
         hold_back=hold_back,
@@ -129,23 +130,23 @@ def _ladder_file(value: object) -> LadderFile:
 def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:
     if table.get("hold_back", lambda value: value is False or value == "off", default=False):
         return None, HoldBack()
-    usual, held = Window(), HoldBack()
-    words = table.table("hold_back")
-    if words is None:
-        return usual, held
+    default = Window()
+    keys = table.table("hold_back")
+    if keys is None:
+        return default, HoldBack()
     window = Window(
-        tokens=words.get("tokens", positive(whole), usual.tokens),
-        max_added_ttft_s=words.get("max_added_ttft_ms", not_negative, usual.max_added_ttft_s * 1000) / 1000,
-        top=words.get("top_logprobs", _top, usual.top),
+        tokens=keys.get("tokens", positive(whole), default.tokens),
+        max_added_ttft_s=keys.get("max_added_ttft_ms", not_negative, default.max_added_ttft_s * 1000) / 1000,
+        top=keys.get("top_logprobs", _top, default.top),
     )
     hold_back = HoldBack(
         tokens=window.tokens,
         max_added_s=window.max_added_ttft_s,
-        streams_reasoning=words.get("reasoning", one_of((HOLD, STREAM)), HOLD) == STREAM,
-        whole=words.get("whole_streams", flag, default=False),
-        at_time=AtTime(words.get("at_time", one_of(tuple(AtTime)), AtTime.JUDGE.value)),
+        streams_reasoning=keys.get("reasoning", one_of((HOLD, STREAM)), HOLD) == STREAM,
+        whole=keys.get("whole_streams", flag, default=False),
+        at_time=AtTime(keys.get("at_time", one_of(tuple(AtTime)), AtTime.JUDGE.value)),
     )
-    words.close()
+    keys.close()
     return window, hold_back
 
 
@@ -186,7 +187,7 @@ OFF: Schema = {"enum": [False, "off"]}
 
 
 def rung_schema() -> dict[str, Schema]:
-    """What a model may say of itself as a rung."""
+    """Return the schema of a model's keys as part of a cascade, by key."""
     abilities = {"type": "array", "items": {"enum": [ability.value for ability in Ability]}}
     return {
         "context_tokens": described(COUNT.schema, "The longest prompt with its answer; its pods say so by default."),
@@ -196,7 +197,7 @@ def rung_schema() -> dict[str, Schema]:
 
 
 def ladder_schema() -> dict[str, Schema]:
-    """What a model that is a ladder says."""
+    """Return the schema of a cascade's keys, by key."""
     held = table(
         {
             "tokens": described(COUNT.schema, "Answer tokens that are held until they are judged: 48."),

@@ -26,19 +26,19 @@ Key = tuple[str, ...]
 
 
 class CascadeTallies:
-    """A witness of what became of requests on ladders."""
+    """Counters of requests to cascades, updated by each outcome."""
 
     def __init__(self) -> None:
         self.answers: Counter[Key] = Counter()
         self.judged: Counter[Key] = Counter()
         self.cost: dict[Key, float] = {}
-        """By ladder, rung and tenant."""
+        """By cascade, model and tenant."""
         self.wasted_cost: dict[Key, float] = {}
         self.wasted_tokens: Counter[Key] = Counter()
         self.always_top: dict[Key, float] = {}
         self.always_first: dict[Key, float] = {}
         self.escalated: Counter[Key] = Counter()
-        """By ladder and tenant."""
+        """By cascade and tenant."""
         self.asked: Counter[Key] = Counter()
         self.held_s: dict[str, Histogram] = {}
         self._tenants: set[str] = set()
@@ -74,7 +74,7 @@ class CascadeTallies:
 
 
 class CascadeExposition(Collector):
-    """Makes families of the tallies, and of what is promised."""
+    """Metric families of the counters, and of the quality guarantees."""
 
     def __init__(
         self,
