@@ -16,7 +16,6 @@ from msgspec import Struct, field
 
 from cascade.calibration_file import LadderFile, Stage, Verdict, judge
 from cascade.logprobs import Trim
-from cascade.models import Ladder
 from cascade.record import KEPT_FOR_SHARE
 from cascade.signals.answer_checks import NO_SCHEMA, Whole, faults_of
 from cascade.signals.tokens import Token, read_signals
@@ -118,7 +117,6 @@ class Judge(Protocol):
 class JudgingStandard:
     """By what an answer is judged."""
 
-    ladder: Ladder
     file: LadderFile | None
     at: int
     """Index of the model that answers, cheapest first."""

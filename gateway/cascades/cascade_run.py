@@ -186,7 +186,7 @@ class Climb:
             return request
         request, trim = self._shell.ask(model, plan.top)
         standard = JudgingStandard(
-            *(plan.ladder, plan.file, at, plan.asked.bucket),
+            *(plan.file, at, plan.asked.bucket),
             wants_json=plan.asked.wants_json,
             schema=plan.asked.schema,
             draw=plan.draw,

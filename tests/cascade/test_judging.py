@@ -6,7 +6,6 @@ import pytest
 
 from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage, Verdict
 from cascade.judging import AnswerEvidence, AtTime, HoldBack, JudgingStandard, ModelJudge, Moment
-from cascade.models import Ladder, Rung
 from cascade.record import KEPT_FOR_SHARE
 
 FILE = LadderFile(
@@ -21,7 +20,7 @@ UNSURE = AnswerEvidence(answer=[(-0.7, (-0.7, -0.7))], text=["Paris"])
 def a_judge(
     file: LadderFile | None = FILE, *, hold_back: HoldBack | None = None, may_escalate: bool = True, **words: bool
 ) -> ModelJudge:
-    standard = JudgingStandard(Ladder("auto", (Rung("small"), Rung("large"))), file, 0, "chat", **words)
+    standard = JudgingStandard(file, 0, "chat", **words)
     return ModelJudge(standard, hold_back or HoldBack(), None, may_escalate=lambda: may_escalate)
 
 

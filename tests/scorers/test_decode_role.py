@@ -3,7 +3,7 @@
 from routing.facts import Role
 from routing.pods import Engine
 from routing.request import Api, Request
-from scorers.duty import Duty
+from scorers.decode_role import Duty
 from tests.scorers.columns import candidates_of
 
 REQUEST = Request("r", Api.CHAT, "m")

@@ -3,7 +3,7 @@
 import pytest
 
 from routing.request import Api, Request
-from scorers.stall import MOST_BUSY, Stall
+from scorers.prefill_stall import MOST_BUSY, Stall
 from tests.scorers.columns import candidates_of
 
 REQUEST = Request("r", Api.CHAT, "m")

@@ -1,7 +1,7 @@
 """Round robin."""
 
 from routing.request import Api, Request
-from scorers.turn import Turn
+from scorers.round_robin import Turn
 from tests.scorers.columns import candidates_of
 
 

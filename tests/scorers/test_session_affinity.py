@@ -1,7 +1,7 @@
 """Sessions stay where they are when all else is equal; continued responses go where they are stored."""
 
 from routing.request import Api, Request
-from scorers.session import Session
+from scorers.session_affinity import Session
 from tests.scorers.columns import candidates_of
 
 

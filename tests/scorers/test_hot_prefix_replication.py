@@ -3,7 +3,7 @@
 import pytest
 
 from routing.request import Api, Request
-from scorers.copies import Copies
+from scorers.hot_prefix_replication import Copies
 from tests.scorers.columns import candidates_of
 
 CHAT = Request("r", Api.CHAT, "m", max_tokens=100)

@@ -1,7 +1,7 @@
 """Adapters are preferred where they are loaded."""
 
 from routing.request import Api, Request
-from scorers.lora import Lora
+from scorers.lora_affinity import Lora
 from tests.scorers.columns import candidates_of
 
 REQUEST = Request("r", Api.CHAT, "adapter")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.request import Api, Request
-from scorers.kv_room import KvRoom
+from scorers.kv_headroom import KvRoom
 from tests.scorers.columns import candidates_of
 
 REQUEST = Request("r", Api.CHAT, "m", max_tokens=200)

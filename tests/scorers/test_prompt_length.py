@@ -4,7 +4,7 @@ import pytest
 
 from routing.facts import Prompts
 from routing.request import Api, Request
-from scorers.suited import Suited
+from scorers.prompt_length import Suited
 from tests.scorers.columns import candidates_of
 
 REQUEST = Request("r", Api.CHAT, "m")

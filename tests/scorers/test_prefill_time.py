@@ -3,7 +3,7 @@
 import pytest
 
 from routing.request import Api, Request
-from scorers.prefill import Prefill
+from scorers.prefill_time import Prefill
 from tests.scorers.columns import candidates_of
 
 REQUEST = Request("r", Api.CHAT, "m")
