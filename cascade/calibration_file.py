@@ -27,7 +27,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """At most `max_loss` of quality lost against always asking the top rung, with this confidence."""
+    """At most `max_loss` of quality lost against always asking the largest model, with this confidence."""
 
     max_loss: float
     """Mean score lost per request; scores go from 0 to 1, so 0.01 is one point."""
@@ -39,7 +39,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a promise stands on."""
+    """What a guarantee stands on."""
 
     examples: int
     """On which the thresholds were tested."""
@@ -48,7 +48,7 @@ class Evidence:
     loss: float = 0.0
     """Mean score lost by those examples with these thresholds."""
     kept: float = 0.0
-    """Share of requests that the top rung is not asked for."""
+    """Share of requests that the largest model is not asked for."""
     cost: float = 0.0
     """Of one request, in the currency of the prices."""
     cost_always_top: float = 0.0
@@ -57,7 +57,7 @@ class Evidence:
     quality_always_top: float = 0.0
     quality_always_first: float = 0.0
     needs: int | None = None
-    """How many examples would do, where the promise is not made; None where no number would, or none is needed."""
+    """How many examples would do, where the guarantee is not made; None where no number would, or none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Map:
     benefits: tuple[float, ...]
 
     def at(self, signal: float) -> float:
-        """Score gained by asking the next rung, expected at this signal; inf where the signal is not known."""
+        """Score gained by asking the next model, expected at this signal; inf where the signal is not known."""
         if not self.signals or isnan(signal):
             return inf
         right = bisect_right(self.signals, signal)
@@ -83,10 +83,10 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where one rung's answers to one bucket of tasks are good enough."""
+    """Where one model's answers to one bucket of tasks are good enough."""
 
     rung: int
-    """Counted from the cheapest; its next one is rung + 1."""
+    """Index of the model, cheapest first; the next one is `rung` + 1."""
     bucket: str
     threshold: float
     """The answer is kept from this signal on; inf: never."""
@@ -109,10 +109,10 @@ ANY_BUCKET = "*"
 
 @dataclass(frozen=True, slots=True)
 class LadderFile:
-    """All that calibration says of one ladder."""
+    """All that calibration says of one cascade."""
 
     models: tuple[str, ...]
-    """The rungs, cheapest first."""
+    """The models, cheapest first."""
     signal: str
     """Which signal the thresholds are in; higher = surer."""
     stage: Stage
@@ -120,35 +120,35 @@ class LadderFile:
     evidence: Evidence
     cuts: tuple[Cut, ...] = ()
     is_promised: bool = False
-    """Whether the promise is made. If not, nothing is kept: the top rung answers."""
+    """Whether the guarantee is made. If not, nothing is kept: the largest model answers."""
 
-    def cut(self, rung: int, bucket: str) -> Cut | None:
-        """What holds for a rung's answers to a bucket; None where nothing was calibrated, so nothing may be kept."""
+    def cut(self, index: int, bucket: str) -> Cut | None:
+        """What holds for a model's answers to a bucket; None where nothing was calibrated, so nothing may be kept."""
         found = None
         for cut in self.cuts:
-            if cut.rung == rung and cut.bucket in (bucket, ANY_BUCKET):
+            if cut.rung == index and cut.bucket in (bucket, ANY_BUCKET):
                 found = cut if found is None or cut.bucket == bucket else found
         return found
 
-    def may_keep(self, rung: int, bucket: str) -> bool:
-        """Whether any answer of this rung to this bucket could be good enough."""
-        cut = self.cut(rung, bucket) if self.is_promised else None
+    def may_keep(self, index: int, bucket: str) -> bool:
+        """Whether any answer of this model to this bucket could be good enough."""
+        cut = self.cut(index, bucket) if self.is_promised else None
         return cut is not None and (cut.threshold < inf or cut.edge is not None)
 
 
 class Verdict(StrEnum):
-    """What becomes of a rung's answer."""
+    """What becomes of a model's answer."""
 
     KEEP = "keep"
     ESCALATE = "escalate"
 
 
-def judge(file: LadderFile, rung: int, bucket: str, signal: float | None, *, draw: float = 1.0) -> Verdict:
-    """Whether this rung's answer is kept.
+def judge(file: LadderFile, index: int, bucket: str, signal: float | None, *, draw: float = 1.0) -> Verdict:
+    """Whether this model's answer is kept.
 
     `signal` is the one that the file names, None or nan where it could not be had; `draw` is uniform in [0, 1) and
-    decides where many answers share the signal at the edge (without one they climb).
+    decides where many answers share the signal at the edge (without one they escalate).
     """
-    cut = file.cut(rung, bucket) if file.is_promised else None
+    cut = file.cut(index, bucket) if file.is_promised else None
     is_kept = cut is not None and signal is not None and cut.keeps(signal, draw)
     return Verdict.KEEP if is_kept else Verdict.ESCALATE

@@ -39,7 +39,7 @@ WORDS = {
 
 
 class BadLadderFile(ValueError):  # noqa: N818 - it carries a verdict on a file
-    """A ladder file with faults; all of them, `PATH: what is wrong` each."""
+    """A calibration file with faults; all of them, `PATH: what is wrong` each."""
 
     def __init__(self, faults: tuple[str, ...]) -> None:
         super().__init__("; ".join(faults))
@@ -106,7 +106,7 @@ class _Reader:
         return found
 
     def _bear_out(self, file: LadderFile) -> None:
-        """A promise that its own evidence contradicts was not written by us."""
+        """A guarantee that its own evidence contradicts was not written by us."""
         if file.evidence.needs is not None:
             self.fault("is_promised", f"is true, and evidence.needs says that {file.evidence.needs} examples would do")
         if file.evidence.loss > file.promise.max_loss:

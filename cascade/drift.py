@@ -1,4 +1,4 @@
-"""Thresholds that follow what shadows show: stricter when kept answers are too often worse than the next rung's.
+"""Thresholds that follow what shadows show: stricter when kept answers are too often worse than the next model's.
 
 The calibrated thresholds are the floor: nothing is ever kept that calibration would not have kept, so a correction
 cannot break what was promised, only give up savings. How far above the floor they stand moves with each shadow by
@@ -7,7 +7,7 @@ the mean of what shadows saw is at most allowed + ceiling / (pace x shadows), wh
 stricter thresholds help at all. At the ceiling, or when the alarm rings, nothing is kept any more.
 
 A threshold never rises past the greatest value of its signal: from there on a falling share of the answers at that
-value is kept, so that shadows go on. A rung that keeps nothing all the same has no shadows that could lower its
+value is kept, so that shadows go on. A model that keeps nothing all the same has no shadows that could lower its
 threshold. Its answers that are judged and not kept lower it (`ease`): they lose nothing, and so count as `allowed` less
 than is allowed. In the bound above they count as shadows.
 """
@@ -30,7 +30,7 @@ LEAST_KEPT = 0.02
 
 
 class Staying:
-    """One ladder file at work."""
+    """One calibration file in production."""
 
     def __init__(self, file: LadderFile, *, harmless: float = 0.0, patience: float = 10_000.0) -> None:
         """`harmless` is the share of shadows that differ and yet lose nothing: 0 where a judge compares, more where
@@ -62,7 +62,7 @@ class Staying:
 
     @property
     def correction(self) -> tuple[float, ...]:
-        """By rung, how many steps above the calibrated thresholds it keeps now."""
+        """By model, how many steps above the calibrated thresholds it keeps now."""
         return tuple(self._steps)
 
     @property
@@ -70,25 +70,25 @@ class Staying:
         """How near the alarm is, 0 to 1."""
         return min(1.0, self._alarm.strain)
 
-    def take(self, rung: int, agreed: float) -> None:
-        """A kept answer was compared with the next rung's: 1 for as good, 0 for worse, or between."""
+    def take(self, index: int, agreed: float) -> None:
+        """A kept answer was compared with the next model's: 1 for as good, 0 for worse, or between."""
         if self.alarm:
             return
         worse = 1.0 - min(1.0, max(0.0, agreed))
         self.shadows += 1
         self._worse += worse
         self._alarm.hear(worse)
-        self._steps[rung] = min(CEILING, max(0.0, self._steps[rung] + PACE * (worse - self.allowed)))
+        self._steps[index] = min(CEILING, max(0.0, self._steps[index] + PACE * (worse - self.allowed)))
         self._correct()
 
-    def ease(self, rung: int) -> None:
-        """Lower the rung's correction by one answer that was judged, not kept, and so lost nothing.
+    def ease(self, index: int) -> None:
+        """Lower the model's correction by one answer that was judged, not kept, and so lost nothing.
 
-        Only for a rung that keeps nothing (`keeping.py`): one that keeps some has shadows.
+        Only for a model that keeps nothing (`FreezeWatch`): one that keeps some has shadows.
         """
-        if self.alarm or not self._steps[rung]:
+        if self.alarm or not self._steps[index]:
             return
-        self._steps[rung] = max(0.0, self._steps[rung] - PACE * self.allowed)
+        self._steps[index] = max(0.0, self._steps[index] - PACE * self.allowed)
         self._correct()
 
     def _correct(self) -> None:
@@ -143,10 +143,10 @@ class Alarm:
         return sum(self._sums) / len(self._sums) / self._patience
 
     def hear(self, sample: float) -> bool:
-        """One more sample between 0 (all is well) and 1. Whether it rings now or has rung before."""
+        """One more sample between 0 (all is well) and 1. Returns whether it rings now or rang before."""
         self.seen += 1
         away = min(max(sample, 0.0), 1.0) - self._allowed
-        # A rung alarm is beyond counting; the sums must not run away meanwhile.
+        # A raised alarm is beyond counting; the sums must not run away meanwhile.
         self._sums = [
             min((one + 1.0) * (1.0 + bet * away), 1e12) for one, bet in zip(self._sums, self._bets, strict=True)
         ]
@@ -155,31 +155,31 @@ class Alarm:
 
 
 SURE = 1e-9
-"""The chance that a rung freezes which keeps the calibrated share of its answers."""
+"""The chance that a model freezes which keeps the calibrated share of its answers."""
 
 FEWEST = 100
-"""Answers in a row after which a rung freezes at the earliest."""
+"""Answers in a row after which a model freezes at the earliest."""
 
 TRIAL = 100
-"""While frozen a rung is asked for one request of so many that would begin there."""
+"""While frozen a model is asked for one request of so many that would begin there."""
 
 
 class FreezeWatch:
-    """One rung at work."""
+    """One model in production."""
 
     __slots__ = ("_asked", "enough", "in_vain", "is_frozen")
 
     def __init__(self, kept: float) -> None:
         """`kept` is the share of its answers that calibration kept, 0 where it kept none: then nothing is expected."""
         self.enough = max(FEWEST, ceil(log(SURE) / log1p(-min(0.999, max(kept, LEAST_KEPT))))) if kept > 0.0 else None
-        """Answers in a row that were not kept, with which the rung freezes; None: never."""
+        """Answers in a row that were not kept, with which the model freezes; None: never."""
         self.in_vain = 0
         """Answers that were judged since the last kept one."""
         self.is_frozen = False
         self._asked = 0
 
     def take(self, *, is_kept: bool) -> bool:
-        """Count an answer that was judged. Returns whether the rung froze or thawed by it."""
+        """Count an answer that was judged. Returns whether the model froze or thawed by it."""
         before = self.is_frozen
         self.in_vain = 0 if is_kept else self.in_vain + 1
         self.is_frozen = self.enough is not None and self.in_vain >= self.enough
@@ -188,7 +188,7 @@ class FreezeWatch:
         return self.is_frozen is not before
 
     def asks(self) -> bool:
-        """Whether the next request is asked of this rung: each, or one in `TRIAL` while it is frozen."""
+        """Whether the next request is asked of this model: each, or one in `TRIAL` while it is frozen."""
         if not self.is_frozen:
             return True
         self._asked += 1

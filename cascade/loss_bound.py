@@ -1,11 +1,11 @@
 """Is a mean loss below a limit? A one-sided test for losses between -1 and 1 whatever the sample.
 
-The losses of a rule are score differences: 1 where a kept answer is wrong and the top rung's right, -1 the other way
-round, 0 where both are alike or the answer was not kept; graded scores give anything between. The statistic is a score
-statistic: the mean's distance from the limit over its standard error **as if the true mean stood at the limit**, with
-the likeliest distribution of the losses that has that mean (Tango, Statistics in Medicine 1998, for paired 0/1 scores;
-Owen's empirical likelihood with room for losses of 1 that were never seen, for graded ones). It is nearly as sharp as
-the normal approximation and, unlike it, right where losses are rare.
+The losses of a rule are score differences: 1 where a kept answer is wrong and the largest model's is right, -1 the
+other way round, 0 where both are alike or the answer was not kept; graded scores give anything between. The statistic
+is a score statistic: the mean's distance from the limit over its standard error **as if the true mean stood at the
+limit**, with the likeliest distribution of the losses that has that mean (Tango, Statistics in Medicine 1998, for
+paired 0/1 scores; Owen's empirical likelihood with room for losses of 1 that were never seen, for graded ones). It is
+nearly as sharp as the normal approximation and, unlike it, right where losses are rare.
 
 How far is far enough is not taken from a table: `critical_value` searches the distance whose true error, summed exactly
 over all outcomes and taken at its worst over the unknown share of gains, is at most the error allowed. With no loss and

@@ -15,7 +15,7 @@ from cascade.tasks import Features, difficulty
 
 
 class Ability(StrEnum):
-    """What not every model can."""
+    """What not every model supports."""
 
     TOOLS = "tools"
     JSON = "json"
@@ -28,16 +28,16 @@ ALL_ABILITIES = frozenset(Ability)
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one rung takes, in any one currency; by token, by second of a GPU, or both."""
+    """Price of one model in any currency; by token, by second of a GPU, or both."""
 
     input_per_token: float = 0.0
     cached_input_per_token: float | None = None
-    """None: cached input costs what other input costs."""
+    """None: cached input costs the same as other input."""
     output_per_token: float = 0.0
     per_gpu_s: float = 0.0
 
     def of(self, *, cold_tokens: float, warm_tokens: float = 0.0, output_tokens: float, gpu_s: float = 0.0) -> float:
-        """The price of one answer."""
+        """Return the cost of one answer."""
         cached = self.input_per_token if self.cached_input_per_token is None else self.cached_input_per_token
         tokens = self.input_per_token * cold_tokens + cached * warm_tokens + self.output_per_token * output_tokens
         return tokens + self.per_gpu_s * gpu_s
@@ -45,106 +45,107 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One model of a ladder."""
+    """One model of a cascade."""
 
     model: str
     price: Price = Price()
     context_tokens: int | None = None
-    """The longest prompt with its answer, None where nothing is known."""
+    """Most tokens of prompt and answer together; None where unknown."""
     abilities: frozenset[Ability] = ALL_ABILITIES
 
     def can(self, needs: frozenset[Ability], tokens: int) -> bool:
-        """Whether it has these abilities, and room for so many tokens of prompt and answer."""
+        """Return whether it has these abilities, and room for this many tokens of prompt and answer."""
         return needs <= self.abilities and (self.context_tokens is None or tokens <= self.context_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much of an answer is held until it is judged: so many answer tokens, or so long, whichever ends first."""
+    """How much of an answer is held until it is judged: a number of tokens or a time, whichever ends first."""
 
     tokens: int = 48
     max_added_ttft_s: float = 0.15
     top: int = 5
-    """How many of the likeliest tokens are asked for at each place; at least two, for a margin."""
+    """Likeliest tokens requested at each position; at least two, for a margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """One model name to the client, several behind it, cheapest first."""
+    """One model name to the client, several models behind it, cheapest first."""
 
     name: str
     rungs: tuple[Rung, ...]
     window: Window | None = None
     """None: streams are not held back."""
     whole: bool = False
-    """Whether answers that come whole are judged whole."""
+    """Whether answers that are not streamed are judged."""
     file: LadderFile | None = None
     uncalibrated: float = 0.0
-    """Without a file: the share of requests that begin at the lowest rung; the others begin at the top."""
+    """Without a calibration: the share of requests that start with the smallest model; the others start with the
+    largest."""
 
     @property
     def judges(self) -> bool:
-        """Whether any answer is judged after it was begun. If not, the ladder chooses where to start and no more."""
+        """Whether any answer is judged. If not, the cascade only chooses the model that a request starts with."""
         return self.window is not None or self.whole
 
     def at(self, model: str) -> int | None:
-        """Which rung a model is, counted from the cheapest."""
-        return next((at for at, rung in enumerate(self.rungs) if rung.model == model), None)
+        """Return the index of a model by its name, cheapest first; None where it is not in the cascade."""
+        return next((at for at, each in enumerate(self.rungs) if each.model == model), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request needs of its rung, and what policy or client allow it. Rungs are counted from the cheapest."""
+    """What a request needs of its model, and what policy or client allow. Models are indices, cheapest first."""
 
     needs: frozenset[Ability] = frozenset()
     tokens: int = 0
-    """Of its prompt and of the longest answer it may have."""
+    """Of the prompt and the longest answer allowed."""
     least: int = 0
     most: int | None = None
     climbs: bool = True
-    """Whether it may end on a higher rung than it began at."""
+    """Whether it may escalate."""
 
 
-def open_rungs(ladder: Ladder, wish: Wish, is_up: Callable[[str], bool] | None = None) -> tuple[int, ...]:
-    """The rungs that can and may take the request, cheapest first; empty where none can."""
+def open_rungs(cascade: Ladder, wish: Wish, is_up: Callable[[str], bool] | None = None) -> tuple[int, ...]:
+    """Return the models that can and may take the request, cheapest first; empty where none can."""
     return tuple(
         at
-        for at, rung in enumerate(ladder.rungs)
-        if wish.least <= at and (wish.most is None or at <= wish.most) and rung.can(wish.needs, wish.tokens)
-        if is_up is None or is_up(rung.model)
+        for at, each in enumerate(cascade.rungs)
+        if wish.least <= at and (wish.most is None or at <= wish.most) and each.can(wish.needs, wish.tokens)
+        if is_up is None or is_up(each.model)
     )
 
 
 def start_rung(
-    ladder: Ladder, rungs: tuple[int, ...], bucket: str, features: Features, *, draw: float = 1.0
+    cascade: Ladder, eligible: tuple[int, ...], bucket: str, features: Features, *, draw: float = 1.0
 ) -> int | None:
-    """Where to begin among the open rungs; None where none is open.
+    """Return the model to start with among the eligible ones; None where none is eligible.
 
-    Without calibration the ladder says which share begins at the lowest; where a promise is not made this is the top of
-    them: quality goes first until there is evidence. A ladder file of the prompt stage decides each rung by the prompt;
-    a later stage begins at the lowest rung of which anything may be kept. `draw` in [0, 1) is that of `judge`, and
-    decides without calibration.
+    Without a calibration `uncalibrated` is the share that starts with the smallest. Where no guarantee is made it is
+    the largest of them: quality goes first until there is evidence. A calibration of the prompt stage judges each model
+    by the prompt; a later stage starts with the smallest model of which any answer may be accepted. `draw` in [0, 1)
+    decides at the edge of a threshold, and without a calibration.
     """
-    if not rungs:
+    if not eligible:
         return None
-    file = ladder.file
+    file = cascade.file
     if file is None:
-        return rungs[0] if draw < ladder.uncalibrated else rungs[-1]
+        return eligible[0] if draw < cascade.uncalibrated else eligible[-1]
     if not file.is_promised:
-        return rungs[-1]
-    for at in rungs[:-1]:
+        return eligible[-1]
+    for at in eligible[:-1]:
         if file.stage is Stage.PROMPT:
             if judge(file, at, bucket, prompt_signal(file.signal, features), draw=draw) is Verdict.KEEP:
                 return at
         elif file.may_keep(at, bucket):
             return at
-    return rungs[-1]
-
-
-def prompt_signal(name: str, features: Features) -> float | None:
-    """A signal of the prompt alone, by the name that a ladder file gives it; None for one that we cannot reckon."""
-    return -difficulty(features) if name == EASE else None
+    return eligible[-1]
 
 
 EASE = "ease"
-"""The difficulty of a prompt, negated."""
+"""Name of the one signal of a prompt: its difficulty, negated."""
+
+
+def prompt_signal(name: str, features: Features) -> float | None:
+    """Return a signal of the prompt alone, by its name in a calibration; None where it cannot be computed."""
+    return -difficulty(features) if name == EASE else None

@@ -8,20 +8,20 @@ from __future__ import annotations
 from msgspec import Struct
 
 KEPT = "kept"
-"""Judged good enough."""
+"""Accepted by the judge."""
 ESCALATED = "escalated"
-"""Judged not good enough: thrown away."""
+"""Rejected by the judge and discarded."""
 UNJUDGED = "unjudged"
-"""Nobody was to judge it: the highest rung that may answer, or one that answers for want of another."""
+"""Not judged: the largest model allowed, or one that answers because no other is available."""
 FAILED = "failed"
 """It gave no answer."""
 
 KEPT_FOR_SHARE = "share"
-"""Why an answer was kept that was not good enough: its tenant may have no more answers thrown away."""
+"""Why an answer was accepted that is not good enough: the tenant's share of escalated answers is used up."""
 
 
 class Step(Struct, frozen=True):
-    """One rung that was asked."""
+    """One model that was asked."""
 
     model: str
     ended: str
@@ -32,7 +32,7 @@ class Step(Struct, frozen=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
-    """By the prices of the rungs; what was thrown away by what was counted here."""
+    """By the prices of the models; what was thrown away by what was counted here."""
     held_s: float = 0.0
 
 
@@ -61,7 +61,7 @@ class Climbed(Struct, frozen=True):
 
     @property
     def answered(self) -> Step | None:
-        """The rung whose answer the client got."""
+        """The model whose answer the client got."""
         return answered_of(self.rungs)
 
     @property
@@ -69,6 +69,6 @@ class Climbed(Struct, frozen=True):
         return any(step.ended == ESCALATED for step in self.rungs)
 
 
-def answered_of(rungs: tuple[Step, ...]) -> Step | None:
-    """The rung whose answer the client got, where one did."""
-    return rungs[-1] if rungs and rungs[-1].ended in (KEPT, UNJUDGED) else None
+def answered_of(steps: tuple[Step, ...]) -> Step | None:
+    """The model whose answer the client got, where one did."""
+    return steps[-1] if steps and steps[-1].ended in (KEPT, UNJUDGED) else None

@@ -1,4 +1,4 @@
-"""Prints whether promises about quality are kept, and a line for each thing that is wanted.
+"""Prints whether guarantees about quality are kept, and a line for each thing that is wanted.
 
     python -m bench.cascade [--draws N] [--data FILE ...] [--only NAME ...] [--jobs N] [--keep FILE]
 

@@ -1,4 +1,4 @@
-"""A real gateway in a process of its own, with ladders that differ in what becomes of an answer, before one pod."""
+"""A real gateway in a process of its own, with cascades that differ in what becomes of an answer, before one pod."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Prom
 from cascade.loss_bound import fewest
 
 GREY = 0.1
-"""Of a rung's answers, the share just above the threshold that spans one step by which drift raises it."""
+"""Of a model's answers, the share just above the threshold that spans one step by which drift raises it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A ladder file, and the way to it."""
+    """A calibration file, and the way to it."""
 
     file: LadderFile
     steps: tuple[Step, ...]
@@ -51,7 +51,7 @@ class Calibration:
 
 
 def calibrate(examples: Sequence[Example], subject: Subject, promise: Promise) -> Calibration:
-    """Raises ValueError where there is not a single example, or their rungs are not those of the subject."""
+    """Raises ValueError where there is not a single example, or their models are not those of the subject."""
     if not examples or any(len(example.scores) != len(subject.models) for example in examples):
         raise ValueError("calibration takes one example or more, each with a score of every rung")
     spent, tested = split(examples)
@@ -67,30 +67,30 @@ def calibrate(examples: Sequence[Example], subject: Subject, promise: Promise) -
         cuts: tuple[Cut, ...] = ()
     elif spent:
         edges = kept_from(tested, order, at.level, apart | {ANY_BUCKET})
-        cuts = tuple(_cuts(examples, apart, lambda rung, bucket: edges.get((rung, bucket), NEVER)))
+        cuts = tuple(_cuts(examples, apart, lambda index, bucket: edges.get((index, bucket), NEVER)))
     else:
-        # Buckets share the threshold of their rung, and it holds for tasks that were not labelled apart.
+        # Buckets share the threshold of their model, and it holds for tasks that were not labelled apart.
         edges = kept_from(tested, order, at.level, (ANY_BUCKET,))
-        cuts = tuple(_cuts(examples, apart, lambda rung, _: edges.get((rung, ANY_BUCKET), NEVER)))
+        cuts = tuple(_cuts(examples, apart, lambda index, _: edges.get((index, ANY_BUCKET), NEVER)))
     file = LadderFile(subject.models, subject.signal, subject.stage, promise, evidence, cuts, at is not None)
     return Calibration(file, tuple(steps), at)
 
 
 def _cuts(examples: Sequence[Example], apart: frozenset[str], edge_of: Callable[[int, str], Edge]) -> Iterator[Cut]:
-    """Of every rung: one for any bucket, and one for each that is told apart, with a map of its own."""
-    for rung in range(examples[0].top):
+    """Of every model: one for any bucket, and one for each that is told apart, with a map of its own."""
+    for index in range(examples[0].top):
         for bucket in (ANY_BUCKET, *sorted(apart - {ANY_BUCKET})):
             own = [example for example in examples if bucket in (ANY_BUCKET, example.bucket)]
-            edge = edge_of(rung, bucket)
-            grey, benefits = _grey(own, rung, edge.threshold), benefit_map(own, rung, ANY_BUCKET)
-            yield Cut(rung, bucket, edge.threshold, grey, benefits, edge.at, edge.share)
+            edge = edge_of(index, bucket)
+            grey, benefits = _grey(own, index, edge.threshold), benefit_map(own, index, ANY_BUCKET)
+            yield Cut(index, bucket, edge.threshold, grey, benefits, edge.at, edge.share)
 
 
-def _grey(examples: Sequence[Example], rung: int, threshold: float) -> float:
+def _grey(examples: Sequence[Example], index: int, threshold: float) -> float:
     above = sorted(
-        example.signals[rung]
+        example.signals[index]
         for example in examples
-        if isfinite(example.signals[rung]) and example.signals[rung] >= threshold
+        if isfinite(example.signals[index]) and example.signals[index] >= threshold
     )
     return above[min(len(above) - 1, int(GREY * len(examples)))] - threshold if above else 0.0
 
@@ -113,7 +113,7 @@ def _evidence(examples: Sequence[Example], at: Step | None, told: str) -> Eviden
 
 
 POWER = NormalDist().inv_cdf(0.9)
-"""With so many examples the promise would be made nine times in ten."""
+"""With so many examples the guarantee would be made nine times in ten."""
 
 UNSEEN = 1 / 3
 """Losses that may hide among examples that show none: a few examples without one are not a model without any."""

@@ -50,7 +50,7 @@ class Labelled:
     """The signals that are of the prompt, not of an answer."""
 
     def usual_signal(self) -> str:
-        """Return the signal that is taken unless another is asked for: one that the gateway computes at work."""
+        """Return the signal that is taken unless another is asked for: one that the gateway computes in production."""
         ofanswers = [name for name in self.signals if name not in self.of_prompts]
         return next((name for name in PREFERRED if name in ofanswers), EASE)
 
@@ -61,7 +61,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """How answers get their price. Without prices and costs the top rung costs 1 and the others nothing."""
+    """How answers get their price. Without prices and costs the largest model costs 1 and the others nothing."""
 
     prices: Mapping[str, Price] = field(default_factory=dict)
     stage: Stage = Stage.WINDOW
@@ -69,27 +69,27 @@ class Tariff:
 
     def costs(self, row: Row, models: Sequence[str]) -> tuple[float, ...]:
         """Of whole answers."""
-        return tuple(self._cost(row, rung, model, len(models) - 1) for rung, model in enumerate(models))
+        return tuple(self._cost(row, index, model, len(models) - 1) for index, model in enumerate(models))
 
     def wasted(self, row: Row, models: Sequence[str]) -> tuple[float, ...]:
-        """Of what each rung below the top has done in vain when the next one takes over."""
+        """Of what each model below the top has done in vain when the next one takes over."""
         if self.stage is Stage.PROMPT:
             return (0.0,) * (len(models) - 1)
         costs = self.costs(row, models)[:-1]
         if self.stage is not Stage.WINDOW:
             return costs
-        return tuple(min(cost, self._windowed(row, rung, models[rung], cost)) for rung, cost in enumerate(costs))
+        return tuple(min(cost, self._windowed(row, index, models[index], cost)) for index, cost in enumerate(costs))
 
-    def _cost(self, row: Row, rung: int, model: str, top: int) -> float:
-        told = row.costs[rung] if row.costs else nan
+    def _cost(self, row: Row, index: int, model: str, top: int) -> float:
+        told = row.costs[index] if row.costs else nan
         if isfinite(told):
             return told
         if model in self.prices:
-            return self.prices[model].of(cold_tokens=_input(row), output_tokens=_output(row, rung))
-        return 1.0 if rung == top else 0.0
+            return self.prices[model].of(cold_tokens=_input(row), output_tokens=_output(row, index))
+        return 1.0 if index == top else 0.0
 
-    def _windowed(self, row: Row, rung: int, model: str, cost: float) -> float:
-        if model in self.prices and not (row.costs and isfinite(row.costs[rung])):
+    def _windowed(self, row: Row, index: int, model: str, cost: float) -> float:
+        if model in self.prices and not (row.costs and isfinite(row.costs[index])):
             return self.prices[model].of(cold_tokens=_input(row), output_tokens=float(self.window_tokens))
         # How a price told as one number divides into prompt and answer is not known: all of it counts.
         return cost
@@ -101,8 +101,8 @@ def _input(row: Row) -> float:
     return USUAL_INPUT_TOKENS if row.prompt is None else len(row.prompt) / CHARACTERS_PER_TOKEN
 
 
-def _output(row: Row, rung: int) -> float:
-    told = row.output_tokens[rung] if row.output_tokens else nan
+def _output(row: Row, index: int) -> float:
+    told = row.output_tokens[index] if row.output_tokens else nan
     return told if isfinite(told) else USUAL_OUTPUT_TOKENS
 
 
@@ -141,17 +141,17 @@ def _bucket(row: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One prompt. All tuples go by rung, cheapest first; there are two rungs or more."""
+    """One prompt. All tuples go by model, cheapest first; there are two models or more."""
 
     bucket: str
     scores: tuple[float, ...]
-    """Of each rung's answer, 0 (worthless) to 1 (as good as can be)."""
+    """Of each model's answer, 0 (worthless) to 1 (as good as can be)."""
     signals: tuple[float, ...]
-    """Of each rung but the top; higher = surer, nan where it is not known."""
+    """Of each model but the top; higher = surer, nan where it is not known."""
     costs: tuple[float, ...]
-    """Of each rung's whole answer."""
+    """Of each model's whole answer."""
     wasted: tuple[float, ...]
-    """Of what each rung but the top has computed when its answer is given up; nothing where the prompt decides."""
+    """Of what each model but the top has computed when its answer is given up; nothing where the prompt decides."""
 
     @property
     def top(self) -> int:
@@ -159,7 +159,7 @@ class Example:
 
 
 def fingerprint(examples: Sequence[Example]) -> str:
-    """Of what was calibrated on, so that a ladder file can be held against its data: sha256:HEX."""
+    """Of what was calibrated on, so that a calibration file can be held against its data: sha256:HEX."""
     digest = sha256()
     for example in examples:
         told = (example.bucket, example.scores, example.signals, example.costs, example.wasted)

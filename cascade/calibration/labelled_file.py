@@ -46,7 +46,7 @@ class Cells:
 
 
 def read_labelled(raw: bytes, models: Sequence[str] = ()) -> Labelled:
-    """The whole file. `models` picks rungs and their order, cheapest first; else it is the order of the columns.
+    """The whole file. `models` picks models and their order, cheapest first; else it is the order of the columns.
 
     Raises `BadLabels`.
     """
@@ -58,36 +58,36 @@ def read_labelled(raw: bytes, models: Sequence[str] = ()) -> Labelled:
         for model in models
         if model not in found
     ]
-    rungs = tuple(models) or tuple(found)
-    faults += [f"model `{model}`: is named twice" for model in dict.fromkeys(rungs) if rungs.count(model) > 1]
-    if len(rungs) < 2:
+    chosen = tuple(models) or tuple(found)
+    faults += [f"model `{model}`: is named twice" for model in dict.fromkeys(chosen) if chosen.count(model) > 1]
+    if len(chosen) < 2:
         faults.append("a ladder needs the scores of two models or more: columns `score@MODEL`")
     if not lines:
         faults.append("there is no line in it")
     if faults:
         raise BadLabels(faults)
-    return _labelled(lines, rungs)
+    return _labelled(lines, chosen)
 
 
-def _labelled(lines: Sequence[Cells], rungs: tuple[str, ...]) -> Labelled:
-    of_answers = {name: None for line in lines for name, model in line.by_model if model in rungs}
+def _labelled(lines: Sequence[Cells], chosen: tuple[str, ...]) -> Labelled:
+    of_answers = {name: None for line in lines for name, model in line.by_model if model in chosen}
     of_prompts = {name: None for line in lines for name in line.plain if name not in PLAIN}
     signals = [name for name in (*of_answers, *of_prompts) if name not in BY_MODEL]
     faults: list[str] = []
-    rows = [_row(line, rungs, signals, faults) for line in lines]
+    rows = [_row(line, chosen, signals, faults) for line in lines]
     if faults:
         raise BadLabels(
             faults[:MOST_FAULTS] + ([f"and {len(faults) - MOST_FAULTS} more"] if faults[MOST_FAULTS:] else [])
         )
-    return Labelled(rungs, tuple(dict.fromkeys(signals)), rows, frozenset(of_prompts) - frozenset(of_answers))
+    return Labelled(chosen, tuple(dict.fromkeys(signals)), rows, frozenset(of_prompts) - frozenset(of_answers))
 
 
-def _row(line: Cells, rungs: tuple[str, ...], signals: Iterable[str], faults: list[str]) -> Row:
+def _row(line: Cells, chosen: tuple[str, ...], signals: Iterable[str], faults: list[str]) -> Row:
     def numbers(name: str) -> tuple[float, ...]:
-        return tuple(_number(line.by_model.get((name, model), line.plain.get(name))) for model in rungs)
+        return tuple(_number(line.by_model.get((name, model), line.plain.get(name))) for model in chosen)
 
     scores = numbers("score")
-    for model, score in zip(rungs, scores, strict=True):
+    for model, score in zip(chosen, scores, strict=True):
         if not 0.0 <= score <= 1.0:
             told = line.by_model.get(("score", model))
             faults.append(f"line {line.number}: score@{model} must be from 0 to 1, found {_short(told)}")
@@ -158,10 +158,10 @@ def _json_lines(text: str) -> Iterator[Cells]:
             told = json.loads(line)
         except (ValueError, RecursionError) as fault:
             raise BadLabels([f"line {number}: no JSON: {fault}"]) from None
-        rungs = told.pop("rungs", None) if isinstance(told, dict) else None
-        if not isinstance(rungs, dict) or not all(isinstance(answer, dict) for answer in rungs.values()):
+        answers = told.pop("rungs", None) if isinstance(told, dict) else None
+        if not isinstance(answers, dict) or not all(isinstance(answer, dict) for answer in answers.values()):
             raise BadLabels([f"line {number}: must be a mapping with `rungs`, a mapping of models to their answers"])
-        by_model = {(name, model): cell for model, answer in rungs.items() for name, cell in answer.items()}
+        by_model = {(name, model): cell for model, answer in answers.items() for name, cell in answer.items()}
         yield Cells(number, told, by_model)
 
 

@@ -1,7 +1,7 @@
-"""Whether the gateway will compute at work what a labelled file says: its signal, the signal's values, its buckets.
+"""Whether the gateway computes from live traffic what a labelled file says: its signal, values and buckets.
 
-A promise is calibrated on the file and kept on live traffic. Where the two differ the promise breaks and nothing shows
-it, so everything here is a fault, each with the way to mend it.
+A guarantee is calibrated on the file and applied to live traffic. Where the two differ the guarantee breaks without
+a sign, so everything here is a fault, each with its fix.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def signal_faults(labelled: Labelled, signal: str, stage: Stage) -> Iterator[str
 def value_faults(examples: Sequence[Example], labelled: Labelled, signal: str) -> Iterator[str]:
     """Yield that a column has values which the signal of its name cannot have: it is another measure."""
     least, most = range_of(signal)
-    for rung, model in enumerate(labelled.models[:-1]):
-        values = [example.signals[rung] for example in examples if isfinite(example.signals[rung])]
+    for index, model in enumerate(labelled.models[:-1]):
+        values = [example.signals[index] for example in examples if isfinite(example.signals[index])]
         beyond = [value for value in values if not least - ROUNDING <= value <= most + ROUNDING]
         if beyond:
             bounds = f"is at most {most:g}" if least == -inf else f"is from {least:g} to {most:g}"

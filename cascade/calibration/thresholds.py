@@ -73,7 +73,7 @@ class _Pool:
 
 
 Levels = Sequence[float | None]
-"""Of one example, by rung below the top; None where the answer is never kept."""
+"""Of one example, by model below the top; None where the answer is never kept."""
 
 MOST_LEVELS = 41
 """Kinds of losses that are told apart; between two of them a graded loss is shared out so that its mean stays."""
@@ -85,9 +85,9 @@ class Step:
 
     level: float
     kept: float
-    """Share of requests that do not reach the top rung."""
+    """Share of requests that do not reach the largest model."""
     loss: float
-    """Mean score lost against the top rung."""
+    """Mean score lost against the largest model."""
     spread: float
     """Mean square of the losses."""
     cost: float
@@ -118,22 +118,22 @@ def chosen(steps: Sequence[Step], examples: Sequence[Example]) -> Step | None:
 
 
 def cost_of_top(examples: Sequence[Example]) -> float:
-    """Of one request, always asking the top rung."""
+    """Of one request, always asking the largest model."""
     return sum(example.costs[-1] for example in examples) / len(examples)
 
 
 def _by_level(order: Sequence[Levels]) -> Iterator[tuple[float, list[tuple[int, int]]]]:
-    """Level, and the (example, rung) that stand at it; the highest first."""
+    """Level, and the (example, model) that stand at it; the highest first."""
     places = [
-        (level, at, rung) for at, levels in enumerate(order) for rung, level in enumerate(levels) if level is not None
+        (level, at, index) for at, levels in enumerate(order) for index, level in enumerate(levels) if level is not None
     ]
     places.sort(key=lambda place: -place[0])
     for level, group in groupby(places, key=lambda place: place[0]):
-        yield level, [(at, rung) for _, at, rung in group]
+        yield level, [(at, index) for _, at, index in group]
 
 
 class _Standing:
-    """Which rung answers each example under the rule reached, and what that loses and costs."""
+    """Which model answers each example under the rule reached, and what that loses and costs."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
@@ -163,28 +163,28 @@ class _Standing:
         return distance(self._losses.counts, self._losses.levels, limit)
 
     def keep(self, places: Sequence[tuple[int, int]]) -> None:
-        for at, rung in places:
+        for at, index in places:
             bucket = self._examples[at].bucket
-            if rung not in self._played[bucket]:
-                self._play(rung, bucket)
-            if rung < self._answers[at]:
-                self._move(at, rung)
+            if index not in self._played[bucket]:
+                self._play(index, bucket)
+            if index < self._answers[at]:
+                self._move(at, index)
 
-    def _play(self, rung: int, bucket: str) -> None:
-        """From now on this rung is asked for this bucket: who climbs past it has paid for it in vain."""
-        self._played[bucket].add(rung)
+    def _play(self, index: int, bucket: str) -> None:
+        """From now on this model is asked for this bucket: who escalates past it has paid for it in vain."""
+        self._played[bucket].add(index)
         for example, answer in zip(self._examples, self._answers, strict=True):
-            if example.bucket == bucket and answer > rung:
-                self._cost += example.wasted[rung]
+            if example.bucket == bucket and answer > index:
+                self._cost += example.wasted[index]
 
-    def _move(self, at: int, rung: int) -> None:
+    def _move(self, at: int, index: int) -> None:
         example, before = self._examples[at], self._answers[at]
-        self._answers[at] = rung
+        self._answers[at] = index
         self._kept += before == example.top
-        passed = sum(example.wasted[each] for each in self._played[example.bucket] if rung <= each < before)
-        self._cost += example.costs[rung] - example.costs[before] - passed
+        passed = sum(example.wasted[each] for each in self._played[example.bucket] if index <= each < before)
+        self._cost += example.costs[index] - example.costs[before] - passed
         top = example.scores[-1]
-        self._losses.move(top - example.scores[before], top - example.scores[rung])
+        self._losses.move(top - example.scores[before], top - example.scores[index])
 
 
 class _Losses:
@@ -228,7 +228,7 @@ SPENT = 3
 ENOUGH = 4_000
 """Examples from which on an order by worth pays for those it spends."""
 ENOUGH_RUNGS = 1_500
-"""The same with three rungs or more, whose ranks cannot be compared."""
+"""The same with three models or more, whose ranks cannot be compared."""
 ENOUGH_IN_BUCKET = 300
 """Examples with which a bucket has maps of its own."""
 
@@ -238,8 +238,8 @@ DOUBT = 20.0
 
 def split(examples: Sequence[Example]) -> tuple[Sequence[Example], Sequence[Example]]:
     """Those that are spent on maps (none where the order is by rank), and those that are tested."""
-    rungs, buckets = examples[0].top, buckets_apart(examples)
-    if len(examples) < (ENOUGH if rungs == 1 else ENOUGH_RUNGS) or (rungs == 1 and len(buckets) < 2):
+    smaller, buckets = examples[0].top, buckets_apart(examples)
+    if len(examples) < (ENOUGH if smaller == 1 else ENOUGH_RUNGS) or (smaller == 1 and len(buckets) < 2):
         return (), examples
     tested = [example for at, example in enumerate(examples) if at % SPENT]
     return examples[::SPENT], tested
@@ -261,11 +261,11 @@ def lot(at: int) -> float:
 
 
 def by_rank(examples: Sequence[Example]) -> list[Levels]:
-    """Levels are the share of the rung's examples that are less sure; lots decide among those that are alike."""
+    """Levels are the share of the model's examples that are less sure; lots decide among those that are alike."""
     columns: list[list[float | None]] = []
-    for rung in range(examples[0].top):
-        signals = sorted(example.signals[rung] for example in examples if isfinite(example.signals[rung]))
-        columns.append([_rank(example.signals[rung], signals, lot(at)) for at, example in enumerate(examples)])
+    for index in range(examples[0].top):
+        signals = sorted(example.signals[index] for example in examples if isfinite(example.signals[index]))
+        columns.append([_rank(example.signals[index], signals, lot(at)) for at, example in enumerate(examples)])
     return list(zip(*columns, strict=True))
 
 
@@ -277,24 +277,24 @@ def _rank(signal: float, ordered: Sequence[float], draw: float) -> float | None:
 
 
 def worth_maps(examples: Sequence[Example], apart: Iterable[str]) -> dict[tuple[int, str], Map]:
-    """Expected loss against the top rung by rung and bucket, and by rung alone."""
-    places = [(rung, bucket) for rung in range(examples[0].top) for bucket in (ANY_BUCKET, *sorted(apart))]
+    """Expected loss against the largest model by model and bucket, and by model alone."""
+    places = [(index, bucket) for index in range(examples[0].top) for bucket in (ANY_BUCKET, *sorted(apart))]
     return {place: loss_map(examples, *place) for place in places}
 
 
-def loss_map(examples: Sequence[Example], rung: int, bucket: str) -> Map:
-    """Expected loss of keeping this rung's answer rather than the top's."""
-    return _map(examples, rung, bucket, -1)
+def loss_map(examples: Sequence[Example], index: int, bucket: str) -> Map:
+    """Expected loss of keeping this model's answer rather than the top's."""
+    return _map(examples, index, bucket, -1)
 
 
-def benefit_map(examples: Sequence[Example], rung: int, bucket: str) -> Map:
-    """Expected benefit of the next rung's answer."""
-    return _map(examples, rung, bucket, rung + 1)
+def benefit_map(examples: Sequence[Example], index: int, bucket: str) -> Map:
+    """Expected benefit of the next model's answer."""
+    return _map(examples, index, bucket, index + 1)
 
 
-def _map(examples: Sequence[Example], rung: int, bucket: str, other: int) -> Map:
+def _map(examples: Sequence[Example], index: int, bucket: str, other: int) -> Map:
     told = [
-        (example.signals[rung], example.scores[other] - example.scores[rung])
+        (example.signals[index], example.scores[other] - example.scores[index])
         for example in examples
         if bucket in (ANY_BUCKET, example.bucket)
     ]
@@ -306,14 +306,14 @@ def by_worth(examples: Sequence[Example], maps: Mapping[tuple[int, str], Map]) -
     """Levels are the expected loss, negated; among equal ones the surer answer first."""
     ranks = by_rank(examples)
     return [
-        tuple(None if rank is None else _worth(maps, rung, example) + rank * 1e-6 for rung, rank in enumerate(levels))
+        tuple(None if rank is None else _worth(maps, index, example) + rank * 1e-6 for index, rank in enumerate(levels))
         for example, levels in zip(examples, ranks, strict=True)
     ]
 
 
-def _worth(maps: Mapping[tuple[int, str], Map], rung: int, example: Example) -> float:
-    own = maps.get((rung, example.bucket)) or maps[rung, ANY_BUCKET]
-    return -own.at(example.signals[rung])
+def _worth(maps: Mapping[tuple[int, str], Map], index: int, example: Example) -> float:
+    own = maps.get((index, example.bucket)) or maps[index, ANY_BUCKET]
+    return -own.at(example.signals[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,13 +331,13 @@ NEVER = Edge()
 def kept_from(
     examples: Sequence[Example], order: Sequence[Levels], level: float, pools: Collection[str]
 ) -> dict[tuple[int, str], Edge]:
-    """By rung and pool: the bucket itself where it is one, else the one for any."""
+    """By model and pool: the bucket itself where it is one, else the one for any."""
     seen: dict[tuple[int, str], dict[float, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for example, levels in zip(examples, order, strict=True):
         pool = example.bucket if example.bucket in pools else ANY_BUCKET
-        for rung, own in enumerate(levels):
+        for index, own in enumerate(levels):
             if own is not None:
-                seen[rung, pool][example.signals[rung]].append(own >= level)
+                seen[index, pool][example.signals[index]].append(own >= level)
     return {place: _edge(kept) for place, kept in seen.items()}
 
 

@@ -1,7 +1,7 @@
 """What is plainly wrong with an answer that has ended: broken form, a refusal, a loop, an end that came too soon.
 
-Certain faults, no measure of quality: an answer with any of them climbs, whatever its log-probabilities say. Pure and
-linear in the answer, of which the first and last `LOOKED_AT` characters count.
+Certain faults, no measure of quality: an answer with any of them escalates, whatever its log-probabilities are. Pure,
+and linear in the answer, of which the first and last `LOOKED_AT` characters count.
 """
 
 from __future__ import annotations

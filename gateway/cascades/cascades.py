@@ -2,7 +2,7 @@
 
 Chooses the first model by what can and may answer, by the prompt, by what a conversation had before, and by seconds and
 price of each model where it would be placed now: a warm prefix on the larger model may beat a cold start on the
-smaller. Models are indices into `Ladder.rungs`, cheapest first. Reads no body twice and no clock.
+smaller. Models are indices into `Cascade.models`, cheapest first. Reads no body twice and no clock.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ class View:
     """Share of the prompt that is cached."""
 
 
-def cheaper_above(first: View, above: Sequence[View], climbs: float) -> int:
+def cheaper_above(first: View, above: Sequence[View], escalated_share: float) -> int:
     """Return the model to start with: `first`, or one above it that costs no more in all and starts no later.
 
-    `climbs` is the share of answers that are escalated: with that probability the next model's price is added.
+    `escalated_share` is the share of answers that are escalated: with that probability the next model's price is added.
     """
     if first.price is None or first.ttft_s is None:
         return first.at
     for view in reversed(above):
         if view.price is None or view.ttft_s is None or view.ttft_s > first.ttft_s:
             continue
-        if view.price <= first.price + climbs * view.price:
+        if view.price <= first.price + escalated_share * view.price:
             return view.at
     return first.at
 
 
-def stays(before: View, first: View, climbs: float) -> bool:
+def stays(before: View, first: View, escalated_share: float) -> bool:
     """Return whether a conversation stays with the larger model that answered it before.
 
     Leaving loses the prefix cached there; that loss is part of the price of the model it would start with.
@@ -73,7 +73,7 @@ def stays(before: View, first: View, climbs: float) -> bool:
         return False
     if before.warm_share >= WARM_ENOUGH or first.price is None:
         return True
-    return before.price <= first.price + climbs * before.price
+    return before.price <= first.price + escalated_share * before.price
 
 
 class Ladders:
@@ -282,11 +282,11 @@ class Ladders:
         is_known = before in above
         if not above or (request.prompt.size < LOOKED_AHEAD_BYTES and not is_known):
             return start
-        climbs = _climbing_share(file)
+        escalated_share = _climbing_share(file)
         views = {at: self._view(cascade, at, shell, now_s) for at in (start, *above)}
-        if is_known and stays(views[before], views[start], climbs):
+        if is_known and stays(views[before], views[start], escalated_share):
             return before
-        return cheaper_above(views[start], [views[at] for at in above], climbs)
+        return cheaper_above(views[start], [views[at] for at in above], escalated_share)
 
     def _choose(self, plan: Plan, above: Sequence[int], request: Request, shell: Shell) -> int:
         """Return the model to escalate to: the next one, or a larger one that is cheaper by its cached prefix.
@@ -323,13 +323,13 @@ def _climbing_share(file: LadderFile | None) -> float:
     return 1.0 - file.evidence.kept if file is not None else 0.0
 
 
-def show_ladders(ladders: Ladders) -> list[dict[str, Any]]:
+def show_ladders(cascades: Ladders) -> list[dict[str, Any]]:
     """Return all cascades, by name; `standing` is null without a calibration, `unused` null where one is in use."""
-    return [_show(ladders, name) for name in sorted(ladders.all)]
+    return [_show(cascades, name) for name in sorted(cascades.all)]
 
 
-def _show(ladders: Ladders, name: str) -> dict[str, Any]:
-    cascade, standing, silence = ladders.all[name], ladders.standing(name), ladders.silence(name)
+def _show(cascades: Ladders, name: str) -> dict[str, Any]:
+    cascade, standing, silence = cascades.all[name], cascades.standing(name), cascades.silence(name)
     models = [each.model for each in cascade.rungs]
     shown: dict[str, Any] = {"ladder": name, "rungs": models, "unused": None, "standing": None}
     if silence is not None:

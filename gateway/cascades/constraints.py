@@ -40,16 +40,16 @@ class Terms:
     """Largest share of the tenant's judged answers that may be escalated."""
 
 
-def terms_of(ladder: Ladder, tenant: Tenant, headers: Mapping[bytes, bytes], wishes: Wishes) -> Terms:
+def terms_of(cascade: Ladder, tenant: Tenant, headers: Mapping[bytes, bytes], wishes: Wishes) -> Terms:
     """Return the limits of one request.
 
     Raises `Refused` where a client names a model that the cascade does not have, and where no model is left. A model in
     a tenant's policy limits only those cascades that have it.
     """
     sent = {name: headers[name].decode("latin-1").strip() for name in HEADERS if name in headers}
-    least = [0 if tenant.min_rung is None else ladder.at(tenant.min_rung) or 0]
-    top = len(ladder.rungs) - 1
-    most = [top if tenant.max_rung is None or (at := ladder.at(tenant.max_rung)) is None else at]
+    least = [0 if tenant.min_rung is None else cascade.at(tenant.min_rung) or 0]
+    top = len(cascade.rungs) - 1
+    most = [top if tenant.max_rung is None or (at := cascade.at(tenant.max_rung)) is None else at]
     for name, model, found in (
         (MIN_RUNG.decode(), sent.get(MIN_RUNG), least),
         (MAX_RUNG.decode(), sent.get(MAX_RUNG), most),
@@ -57,7 +57,7 @@ def terms_of(ladder: Ladder, tenant: Tenant, headers: Mapping[bytes, bytes], wis
         ("hearth.max_rung", wishes.max_rung, most),
     ):
         if model is not None:
-            found.append(_index(ladder, model, name))
+            found.append(_index(cascade, model, name))
     lowest, highest = max(least), min(most)
     if lowest > highest:
         words = "No rung is left: the least that is asked for is above the highest that may answer."
@@ -69,11 +69,11 @@ def terms_of(ladder: Ladder, tenant: Tenant, headers: Mapping[bytes, bytes], wis
     return Terms(lowest, highest, not never, prefer == QUALITY, tenant.max_escalation_share)
 
 
-def _index(ladder: Ladder, model: str, param: str) -> int:
-    at = ladder.at(model)
+def _index(cascade: Ladder, model: str, param: str) -> int:
+    at = cascade.at(model)
     if at is None:
-        models = ", ".join(each.model for each in ladder.rungs)
-        raise Refused(Reason.BAD_REQUEST, f"`{ladder.name}` has no rung `{model}`: {models}.", param=param)
+        models = ", ".join(each.model for each in cascade.rungs)
+        raise Refused(Reason.BAD_REQUEST, f"`{cascade.name}` has no rung `{model}`: {models}.", param=param)
     return at
 
 

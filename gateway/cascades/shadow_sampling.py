@@ -118,10 +118,10 @@ class Shadowing:
             kept[name] = Kept(file, harmless, shadow.judge_model, staying, budget, tokens, keeping)
         self._kept = kept
 
-    def corrected(self, ladder: Ladder) -> LadderFile | None:
+    def corrected(self, cascade: Ladder) -> LadderFile | None:
         """Return the cascade's calibration with thresholds as corrected by its samples; None where it has none."""
-        kept = self._kept.get(ladder.name)
-        return ladder.file if kept is None else kept.staying.file
+        kept = self._kept.get(cascade.name)
+        return cascade.file if kept is None else kept.staying.file
 
     def standing(self, name: str) -> Standing | None:
         """Return the state of a cascade's guarantee; None where it was not calibrated."""

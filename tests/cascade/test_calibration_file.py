@@ -25,7 +25,7 @@ def test_a_bucket_has_its_own_cut_first() -> None:
 
 
 def test_what_may_keep() -> None:
-    """Only below an infinite threshold, and only under a promise."""
+    """Only below an infinite threshold, and only under a guarantee."""
     assert file_of(Cut(0, "code", 0.5)).may_keep(0, "code")
     assert not file_of(Cut(0, "code", inf)).may_keep(0, "code")
     assert not file_of(Cut(0, "code", 0.5), is_promised=False).may_keep(0, "code")
@@ -37,13 +37,13 @@ def test_maps_are_straight_between_knots(signal: float, benefit: float) -> None:
     assert Map((0.0, 1.0, 3.0), (0.4, 0.2, -0.1)).at(signal) == pytest.approx(benefit)
 
 
-def test_what_is_not_known_is_worth_climbing() -> None:
-    """Without a map or a signal the next rung is worth everything."""
+def test_what_is_not_known_is_worth_escalating() -> None:
+    """Without a map or a signal the next model is worth everything."""
     assert Map((), ()).at(0.5) == inf
     assert Map((0.0,), (0.1,)).at(nan) == inf
 
 
-def test_a_promise_in_words() -> None:
+def test_a_guarantee_in_words() -> None:
     """As reports say it."""
     assert str(Promise(0.01, 0.95)) == "lose at most 1 points, 95 % sure"
 
@@ -74,7 +74,7 @@ def test_lots_decide_at_the_edge() -> None:
     assert file.may_keep(0, "chat")
 
 
-def test_without_a_promise_nothing_is_kept() -> None:
-    """Nor at a rung that was not calibrated."""
+def test_without_a_guarantee_nothing_is_kept() -> None:
+    """Nor at a model that was not calibrated."""
     assert judge(EMPTY, 0, "chat", 1.0) is Verdict.ESCALATE
     assert judge(FILE, 1, "chat", 1.0) is Verdict.ESCALATE

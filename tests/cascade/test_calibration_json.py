@@ -57,12 +57,12 @@ def test_every_fault_is_named_with_its_path() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff", b"null", b'{"cuts": NaN}', b"[" * 100_000])
-def test_what_is_no_ladder_file_is_refused(raw: bytes) -> None:
+def test_what_is_no_calibration_file_is_refused(raw: bytes) -> None:
     """Whatever the bytes, the error is ours."""
     assert faults_of(raw)
 
 
-def test_rungs_that_stand_twice_are_faults() -> None:
+def test_models_that_stand_twice_are_faults() -> None:
     """Which of two cuts would hold is nobody's guess."""
     twice = [{"rung": 0, "bucket": "*", "threshold": 1}] * 2
     assert any("twice" in fault for fault in faults_of(changed(cuts=twice)))
@@ -75,7 +75,7 @@ def test_a_map_that_rises_is_a_fault() -> None:
     assert any("benefits" in fault for fault in faults_of(changed(cuts=rising)))
 
 
-def test_a_promise_that_its_evidence_contradicts_is_a_fault() -> None:
+def test_a_guarantee_that_its_evidence_contradicts_is_a_fault() -> None:
     """Somebody has set it by hand: more examples are needed, more is lost than may be, more is kept than there is."""
     evidence = json.loads(write_ladder_file(FILE))["evidence"]
     assert any("would do" in fault for fault in faults_of(changed(evidence=evidence | {"needs": 3400})))
@@ -85,7 +85,7 @@ def test_a_promise_that_its_evidence_contradicts_is_a_fault() -> None:
     assert unpromised.evidence.needs == 3400
 
 
-def test_a_promise_on_too_few_examples_is_a_fault() -> None:
+def test_a_guarantee_on_too_few_examples_is_a_fault() -> None:
     """Without a single loss among them, one point at 95 % takes 299."""
     evidence = json.loads(write_ladder_file(FILE))["evidence"]
     assert read_ladder_file(changed(evidence=evidence | {"examples": 299})).is_promised
@@ -102,7 +102,7 @@ def test_a_number_that_is_none_of_ours_is_a_fault(number: float) -> None:
 
 
 @pytest.mark.parametrize("promise", [(1e-320, 0.5), (0.01, 1 - 1e-16), (0.01, 1e-9)])
-def test_a_promise_beyond_all_examples_is_a_fault(promise: tuple[float, float]) -> None:
+def test_a_guarantee_beyond_all_examples_is_a_fault(promise: tuple[float, float]) -> None:
     """So small a share that nothing could show it."""
     told = dict(zip(("max_loss", "confidence"), promise, strict=True))
     assert any("away from both" in fault for fault in faults_of(changed(promise=told)))

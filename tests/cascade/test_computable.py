@@ -1,4 +1,4 @@
-"""What a ladder file relies on must be something that the gateway computes."""
+"""What a calibration file relies on must be something that the gateway computes."""
 
 from dataclasses import replace
 from math import inf

@@ -24,7 +24,7 @@ FILE = LadderFile(
 )
 
 
-def test_what_is_allowed_is_the_promise_among_the_kept() -> None:
+def test_what_is_allowed_is_the_guarantee_among_the_kept() -> None:
     """2 points of all are 5 of the 40 % that are kept."""
     assert Staying(FILE).allowed == pytest.approx(0.05)
     assert Staying(FILE, harmless=0.2).allowed == pytest.approx(0.25)
@@ -39,8 +39,8 @@ def test_agreement_leaves_the_file_as_it_is() -> None:
     assert (staying.shadows, staying.agreement, staying.alarm) == (100, 1.0, False)
 
 
-def test_a_worse_answer_makes_its_rung_stricter() -> None:
-    """And no other; what was just good enough climbs now."""
+def test_a_worse_answer_makes_its_model_stricter() -> None:
+    """And no other; what was just good enough escalates now."""
     staying = Staying(FILE)
     staying.take(0, 0.0)
     assert judge(FILE, 0, "chat", 0.5) is Verdict.KEEP
@@ -71,7 +71,7 @@ def test_a_threshold_does_not_rise_past_the_range_of_its_signal() -> None:
     assert staying.file == SUREST
 
 
-def test_answers_that_are_not_kept_ease_a_rung_that_keeps_none() -> None:
+def test_answers_that_are_not_kept_ease_a_model_that_keeps_none() -> None:
     """By as much as good shadows would; an ended promise stays ended."""
     staying, shadowed = Staying(FILE), Staying(FILE)
     staying.take(0, 0.0)
@@ -163,7 +163,7 @@ def test_a_rise_after_long_quiet_is_heard_too() -> None:
     assert any(alarm.hear(float(random.random() < 0.5)) for _ in range(100))
 
 
-def test_it_stays_rung() -> None:
+def test_it_stays_raised() -> None:
     """Good samples do not take it back; the strain stays a number."""
     alarm = Alarm(0.05)
     for _ in range(2_000):
@@ -175,13 +175,13 @@ def test_it_stays_rung() -> None:
 
 @pytest.mark.parametrize("allowed", [-1.0, 0.0, 1.0, 5.0])
 def test_ends_are_no_fault(allowed: float) -> None:
-    """A promise of nothing or of everything divides by nothing."""
+    """A guarantee of nothing or of everything divides by nothing."""
     alarm = Alarm(allowed)
     assert not alarm.hear(0.0)
     assert alarm.seen == 1
 
 
-def test_a_rung_that_keeps_nothing_freezes() -> None:
+def test_a_model_that_keeps_nothing_freezes() -> None:
     """With the last of so many answers in a row, and not before."""
     keeping = FreezeWatch(0.4)
     assert keeping.enough == FEWEST
@@ -191,7 +191,7 @@ def test_a_rung_that_keeps_nothing_freezes() -> None:
     assert not keeping.take(is_kept=False)
 
 
-def test_a_frozen_rung_is_tried_now_and_then() -> None:
+def test_a_frozen_model_is_tried_now_and_then() -> None:
     """And asked for every request again with the first answer that is kept."""
     keeping = FreezeWatch(0.4)
     assert all(keeping.asks() for _ in range(1_000))
@@ -211,7 +211,7 @@ def test_one_kept_answer_begins_the_count_anew() -> None:
 
 
 @pytest.mark.parametrize("kept", [0.02, 0.1, 0.9])
-def test_a_rung_that_keeps_what_was_calibrated_does_not_freeze(kept: float) -> None:
+def test_a_model_that_keeps_what_was_calibrated_does_not_freeze(kept: float) -> None:
     """The fewer it keeps, the longer a row has to be."""
     random, keeping = Random(5), FreezeWatch(kept)
     for _ in range(50_000):

@@ -47,7 +47,7 @@ def test_more_examples_ask_no_more() -> None:
 
 @pytest.mark.parametrize("limit", [0.0, 1.0, -0.5, 2.0])
 def test_there_is_nothing_to_show_beyond_the_ends(limit: float) -> None:
-    """A promise to lose nothing at all cannot be shown by any number of examples."""
+    """A guarantee to lose nothing at all cannot be shown by any number of examples."""
     assert critical_value(1_000, limit, 0.05) == inf
 
 

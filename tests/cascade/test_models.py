@@ -22,7 +22,7 @@ def test_what_an_answer_costs() -> None:
     assert Price(per_gpu_s=2.0).of(cold_tokens=9, output_tokens=9, gpu_s=0.5) == pytest.approx(1.0)
 
 
-def test_what_a_rung_can() -> None:
+def test_what_a_model_can() -> None:
     """Abilities and room."""
     assert SMALL.can(frozenset({Ability.TOOLS}), 8_000)
     assert not SMALL.can(frozenset({Ability.VISION}), 10)
@@ -33,12 +33,12 @@ def test_what_a_rung_can() -> None:
 @pytest.mark.parametrize(
     ("window", "whole", "judges"), [(None, False, False), (Window(), False, True), (None, True, True)]
 )
-def test_whether_a_ladder_judges(window: Window | None, whole: bool, judges: bool) -> None:
+def test_whether_a_cascade_judges(window: Window | None, whole: bool, judges: bool) -> None:
     """One that only chooses where to start may stand in any shell."""
     assert Ladder("auto", (SMALL, LARGE), window=window, whole=whole).judges is judges
 
 
-def test_rungs_are_found_by_model() -> None:
+def test_models_are_found_by_model() -> None:
     """By their place from the cheapest; a stranger has none."""
     ladder = Ladder("auto", (SMALL, LARGE))
     assert (ladder.at("small"), ladder.at("large"), ladder.at("other")) == (0, 1, None)
@@ -53,7 +53,7 @@ PROMISED = LadderFile(
 LADDER = Ladder("auto", RUNGS, file=PROMISED)
 
 
-def test_rungs_that_cannot_are_skipped() -> None:
+def test_models_that_cannot_are_skipped() -> None:
     """Ability, room, policy, and what is down."""
     assert open_rungs(LADDER, Wish()) == (0, 1, 2)
     assert open_rungs(LADDER, Wish(needs=frozenset({Ability.TOOLS}))) == (1, 2)
@@ -62,7 +62,7 @@ def test_rungs_that_cannot_are_skipped() -> None:
     assert open_rungs(LADDER, Wish(), lambda model: model != "middle") == (0, 2)
 
 
-def test_the_lowest_open_rung_begins() -> None:
+def test_the_smallest_eligible_model_begins() -> None:
     """Of those whose answers could be kept."""
     assert start_rung(LADDER, (0, 1, 2), "chat", Features()) == 0
     assert start_rung(LADDER, (1, 2), "chat", Features()) == 1
@@ -71,13 +71,13 @@ def test_the_lowest_open_rung_begins() -> None:
 
 
 def test_without_evidence_the_top_answers() -> None:
-    """No file, or one that promises nothing."""
+    """No file, or one that guarantees nothing."""
     assert start_rung(replace(LADDER, file=None), (0, 1), "chat", Features()) == 1
     assert start_rung(replace(LADDER, file=replace(PROMISED, is_promised=False)), (0, 1, 2), "chat", Features()) == 2
 
 
-def test_without_a_calibration_the_ladder_says_which_share_begins_low() -> None:
-    """All, none, or as the draw falls; a promise that was not made begins at the top all the same."""
+def test_without_a_calibration_the_cascade_says_which_share_begins_low() -> None:
+    """All, none, or as the draw falls; a guarantee that was not made begins at the top all the same."""
     for share, draw, at in ((0.0, 0.0, 2), (1.0, 0.999, 0), (0.3, 0.29, 0), (0.3, 0.31, 2)):
         ladder = replace(LADDER, file=None, uncalibrated=share)
         assert start_rung(ladder, (0, 1, 2), "chat", Features(), draw=draw) == at

@@ -1,5 +1,5 @@
-"""Ladders behind Envoy: where a request begins is chosen there too; what would have to be judged is refused as settings
-are read.
+"""Cascades behind Envoy: where a request begins is chosen there too; what would have to be judged is refused as
+settings are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.scenarios.cascade_pods import LADDER, ladder_file
 
 
 def settings(folder: Path, **ladder: Any) -> dict[str, Any]:
-    """A ladder that goes by the prompt: all that is easier than anything begins, and ends, at the small rung."""
+    """A cascade that goes by the prompt: all that is easier than anything begins, and ends, at the small model."""
     file = folder / "auto.json"
     file.write_bytes(write_ladder_file(ladder_file(-1e6, signal="ease", stage=Stage.PROMPT)))
     entry = {"model_name": LADDER, "ladder": ["small", "big"], "calibration": str(file)}
@@ -30,8 +30,8 @@ def settings(folder: Path, **ladder: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("way", [BUFFERED_NONE, DUPLEX], ids=["buffered", "duplex"])
 @pytest.mark.parametrize(("headers", "rung"), [({}, "small"), ({"x-hearth-min-rung": "big"}, "big")])
 @pytest.mark.asyncio
-async def test_the_starting_rung_is_chosen(tmp_path: Path, way: Way, headers: dict[str, str], rung: str) -> None:
-    """The pod is asked for the rung's model, streaming or not, and the receipt says which and that nobody judged."""
+async def test_the_starting_model_is_chosen(tmp_path: Path, way: Way, headers: dict[str, str], rung: str) -> None:
+    """The pod is asked for the model's model, streaming or not, and the receipt says which and that nobody judged."""
     told = settings(tmp_path, hold_back="off", judge_whole=False)
     async with a_scene(way, settings=told) as scene:
         for stream in (True, False):
@@ -48,7 +48,7 @@ async def test_the_starting_rung_is_chosen(tmp_path: Path, way: Way, headers: di
         assert {step["ended"] for receipt in receipts for step in receipt["climbed"]["rungs"]} == {"unjudged"}
 
 
-def test_a_judging_ladder_is_refused(tmp_path: Path) -> None:
+def test_a_judging_cascade_is_refused(tmp_path: Path) -> None:
     """With the reason, and what to write instead."""
     config = tmp_path / "hearth.yaml"
     config.write_text(json.dumps(settings(tmp_path) | {"extproc": "127.0.0.1:9002"}))

@@ -1,4 +1,4 @@
-"""A gateway with a ladder of two simulated models, for the scenarios of ladders."""
+"""A gateway with a cascade of two simulated models, for the scenarios of cascades."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rungs:
     small: SimulatedPod
     big: SimulatedPod
     twins: list[SimulatedPod]
-    """Other pods of the two models, one after the other in the order of the rungs."""
+    """Other pods of the two models, one after the other in the order of the models."""
     folder: Path
 
     def openai(self, key: str = "any", **more: Any) -> openai.AsyncOpenAI:
@@ -86,7 +86,7 @@ async def some_rungs(
     copies: int = 1,
     **ladder: Any,
 ) -> AsyncIterator[Rungs]:
-    """`models` says more of each, of which there are `copies` pods; `ladder` says more of the ladder."""
+    """`models` says more of each, of which there are `copies` pods; `cascade` says more of the cascade."""
 
     def said(model: str) -> dict[str, Any]:
         return (models or {}).get(model, {})

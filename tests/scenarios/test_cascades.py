@@ -1,4 +1,4 @@
-"""Ladders as clients, operators and tenants see them: a whole gateway over simulated pods."""
+"""Cascades as clients, operators and tenants see them: a whole gateway over simulated pods."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ async def climbing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ru
 
 @pytest.mark.parametrize("rung", ["small", "big"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_one_rung_answers(keeping: Rungs, climbing: Rungs, rung: str, *, stream: bool) -> None:
-    """The client gets one clean answer, the receipt every rung, and what was thrown away is told as waste."""
+async def test_one_model_answers(keeping: Rungs, climbing: Rungs, rung: str, *, stream: bool) -> None:
+    """The client gets one clean answer, the receipt every model, and what was thrown away is told as waste."""
     rungs = keeping if rung == "small" else climbing
     status, body, head = await rungs.post(CHAT, asking(stream=stream))
     assert (status, head["x-hearth-rung"]) == (200, rung)
@@ -132,7 +132,7 @@ async def test_what_cannot_be_judged_is_answered_from_the_top(keeping: Rungs) ->
 
 
 async def test_log_probabilities_come_as_asked(keeping: Rungs) -> None:
-    """Who wants them gets as many as wanted, from a judged rung too."""
+    """Who wants them gets as many as wanted, from a judged model too."""
     _, told, head = await keeping.post(CHAT, asking(logprobs=True, top_logprobs=1))
     assert head["x-hearth-rung"] == "small"
     entries = json.loads(told)["choices"][0]["logprobs"]["content"]
@@ -175,7 +175,7 @@ async def test_an_openai_client_sees_a_clean_stream(climbing: Rungs) -> None:
 async def test_words_of_clients_and_tenants_bind(
     keeping: Rungs, tenant: str, body: dict[str, Any], headers: dict[str, str], answered: str
 ) -> None:
-    """The tightest counts; what is no rung is refused by name."""
+    """The tightest counts; what is no model is refused by name."""
     key = {"authorization": f"Bearer sk-{tenant}"} if tenant else {}
     status, told, head = await keeping.post(CHAT, asking() | body, **headers, **key)
     said = head["x-hearth-rung"] if status == 200 else f"{status} {json.loads(told)['error']['param']}"
@@ -212,7 +212,7 @@ async def test_broken_json_escalates(keeping: Rungs) -> None:
 
 
 async def test_a_conversation_stays_where_it_went(keeping: Rungs) -> None:
-    """Once answered by the higher rung it goes on there, while its prefix is warm."""
+    """Once answered by the higher model it goes on there, while its prefix is warm."""
     story, session = asking("A long story. " * 60), {"x-session-id": "talk"}
     _, _, head = await keeping.post(CHAT, story, **session, **{"x-hearth-min-rung": "big"})
     await settled(keeping, head["x-hearth-receipt"])
@@ -222,7 +222,7 @@ async def test_a_conversation_stays_where_it_went(keeping: Rungs) -> None:
     assert head["x-hearth-rung"] == "small"
 
 
-async def test_a_rung_thrown_away_stops(climbing: Rungs) -> None:
+async def test_a_model_thrown_away_stops(climbing: Rungs) -> None:
     """Nothing runs there afterwards, and it has made no more than its window and what was on its way."""
     engine = climbing.small.engines[0]
     before = engine.statistics().generation_tokens
@@ -237,7 +237,7 @@ async def test_a_rung_thrown_away_stops(climbing: Rungs) -> None:
 
 
 async def test_the_ledger_is_empty_after_clients_that_leave(climbing: Rungs) -> None:
-    """At any point of a climb."""
+    """At any point of a escalate."""
 
     async def leave(after_s: float) -> None:
         with suppress(TimeoutError):
@@ -248,7 +248,7 @@ async def test_the_ledger_is_empty_after_clients_that_leave(climbing: Rungs) -> 
     await empty(climbing)
 
 
-async def test_a_rung_that_is_down_is_passed_over(tmp_path: Path) -> None:
+async def test_a_model_that_is_down_is_passed_over(tmp_path: Path) -> None:
     """What was thrown away is asked for again where nothing above can be had."""
     async with some_rungs(tmp_path, NEVER) as rungs:
         await rungs.big.stop()
@@ -260,8 +260,8 @@ async def test_a_rung_that_is_down_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("threshold", "rung"), [(NEVER, "big"), (KEEPS, "small")])
-async def test_a_cut_stream_goes_on_with_its_rung(tmp_path: Path, threshold: float, rung: str) -> None:
-    """Whichever rung answers, first or last: the same model sends the same text as without the cut."""
+async def test_a_cut_stream_goes_on_with_its_model(tmp_path: Path, threshold: float, rung: str) -> None:
+    """Whichever model answers, first or last: the same model sends the same text as without the cut."""
     async with some_rungs(tmp_path, threshold) as rungs:
         _, whole, _ = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
         pod = rungs.big if rung == "big" else rungs.small
@@ -286,7 +286,7 @@ def said(body: bytes) -> str:
     return "".join(event["choices"][0]["delta"].get("content") or "" for event in events_of(body))
 
 
-async def test_what_failed_one_rung_is_not_held_against_the_next(tmp_path: Path) -> None:
+async def test_what_failed_one_model_is_not_held_against_the_next(tmp_path: Path) -> None:
     """Both small pods break, and of the big ones the one that is warm: the fourth attempt is answered."""
     async with some_rungs(tmp_path, copies=2) as rungs:
         asked = asking("Once upon a time there was a gateway. " * 50, stream=True)
@@ -303,15 +303,15 @@ async def test_what_failed_one_rung_is_not_held_against_the_next(tmp_path: Path)
 
 
 async def _left(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
-    """The receipt of a request that climbed nothing."""
+    """The receipt of a request that escalated nothing."""
     async with asyncio.timeout(120):
         while not (receipt := await rungs.receipt(receipt_id)).get("attempts"):
             pass
     return receipt
 
 
-async def test_a_promise_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
-    """A file of the prompt's stage chooses where to begin; nothing is held back. What a rung cannot do is not asked."""
+async def test_a_guarantee_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
+    """A file of the prompt's stage chooses where to begin; nothing is held back. Models are asked what they can."""
     easy = ladder_file(-1e6, signal="ease", stage=Stage.PROMPT)
     unable = {"small": {"abilities": ["json"]}}
     async with some_rungs(tmp_path, file=easy, models=unable, hold_back="off", judge_whole=False) as rungs:
@@ -328,8 +328,8 @@ async def test_a_promise_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_shadows_keep_a_promise_true(tmp_path: Path) -> None:
-    """Kept answers are asked of the next rung too; two that never agree end the promise, and the top rung answers."""
+async def test_shadows_keep_a_guarantee_true(tmp_path: Path) -> None:
+    """Kept answers are asked of the next model too; two that never agree end the guarantee: the largest answers."""
     async with some_rungs(tmp_path, KEEPS, shadow_fraction=1.0) as rungs:
         async with asyncio.timeout(240):
             for number in range(4000):

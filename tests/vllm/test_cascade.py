@@ -1,4 +1,4 @@
-"""A ladder of two real models: tiny Qwen3, that talks nonsense, below SmolLM2, that answers.
+"""A cascade of two real models: tiny Qwen3, that talks nonsense, below SmolLM2, that answers.
 
 Real are the log-probabilities and how they are spelled, what an engine does when it is told to stop, and usage.
 """
@@ -26,7 +26,7 @@ PRICES = {"tinyqwen": (1e-7, 4e-7), "smollm2": (1e-6, 4e-6)}
 
 
 def settings(folder: Path) -> Path:
-    """Two ladders over the same models, that differ in what is good enough."""
+    """Two cascades over the same models, that differ in what is good enough."""
     models: list[dict[str, Any]] = [
         {"model_name": name, "input_cost_per_token": paid, "output_cost_per_token": got}
         for name, (paid, got) in PRICES.items()
@@ -116,7 +116,7 @@ def test_a_whole_answer_is_judged(ladders: Gateway, client: openai.OpenAI, ladde
 
 
 def test_who_asks_for_log_probabilities_gets_them(client: openai.OpenAI) -> None:
-    """As many as were asked for, from a rung that was judged by more."""
+    """As many as were asked for, from a model that was judged by more."""
     answer = client.chat.completions.create(**asking("easy", logprobs=True, top_logprobs=1))
     assert answer.model == "tinyqwen"
     assert answer.choices[0].logprobs is not None
@@ -143,7 +143,7 @@ def test_broken_json_goes_up(ladders: Gateway, client: openai.OpenAI) -> None:
     ],
 )
 def test_words_of_the_client_bind(client: openai.OpenAI, headers: dict[str, str], ladder: str, rung: str) -> None:
-    """Where it begins, and whether it may climb."""
+    """Where it begins, and whether it may escalate."""
     raw = client.chat.completions.with_raw_response.create(**asking(ladder), extra_headers=headers)
     assert raw.headers["x-hearth-rung"] == rung
 

@@ -44,25 +44,25 @@ class CascadeTallies:
         self._tenants: set[str] = set()
 
     def witness(self, outcome: Outcome) -> None:
-        climbed = outcome.climbed
-        if climbed is None:
+        result = outcome.climbed
+        if result is None:
             return
-        ladder, tenant, answered = climbed.ladder, self._tenant(outcome.tenant), climbed.answered
-        self.asked[ladder, tenant] += 1
-        self.escalated[ladder, tenant] += climbed.is_escalated
-        for step in climbed.rungs:
-            _add(self.cost, (ladder, step.model, tenant), step.cost)
+        cascade, tenant, answered = result.ladder, self._tenant(outcome.tenant), result.answered
+        self.asked[cascade, tenant] += 1
+        self.escalated[cascade, tenant] += result.is_escalated
+        for step in result.rungs:
+            _add(self.cost, (cascade, step.model, tenant), step.cost)
             if step.ended in (KEPT, ESCALATED):
-                self.judged[ladder, step.model, step.ended, step.why] += 1
+                self.judged[cascade, step.model, step.ended, step.why] += 1
             if step is not answered:
-                _add(self.wasted_cost, (ladder, step.model), step.cost)
-                self.wasted_tokens[ladder, step.model] += step.output_tokens
-        _add(self.always_top, (ladder,), climbed.cost_always_top)
-        _add(self.always_first, (ladder,), climbed.cost_always_first)
+                _add(self.wasted_cost, (cascade, step.model), step.cost)
+                self.wasted_tokens[cascade, step.model] += step.output_tokens
+        _add(self.always_top, (cascade,), result.cost_always_top)
+        _add(self.always_first, (cascade,), result.cost_always_first)
         if answered is not None:
-            self.answers[ladder, answered.model, climbed.bucket] += 1
+            self.answers[cascade, answered.model, result.bucket] += 1
             if answered.ended == KEPT and outcome.request.stream:
-                self.held_s.setdefault(ladder, Histogram(HELD_BUCKETS)).observe(answered.held_s)
+                self.held_s.setdefault(cascade, Histogram(HELD_BUCKETS)).observe(answered.held_s)
 
     def _tenant(self, name: str | None) -> str:
         if name is None:
@@ -79,10 +79,10 @@ class CascadeExposition(Collector):
     def __init__(
         self,
         tallies: CascadeTallies,
-        ladders: Ladders,
+        cascades: Ladders,
     ) -> None:
         self._tallies = tallies
-        self._ladders = ladders
+        self._ladders = cascades
 
     def collect(self) -> Iterator[Family]:
         tallies = self._tallies
@@ -110,8 +110,8 @@ class CascadeExposition(Collector):
         family = HistogramMetricFamily(
             "hearth_cascade_held_seconds", "How long kept streams were held back.", labels=("ladder",)
         )
-        for ladder, histogram in self._tallies.held_s.items():
-            family.add_metric((ladder,), cumulated(histogram), histogram.total)
+        for cascade, histogram in self._tallies.held_s.items():
+            family.add_metric((cascade,), cumulated(histogram), histogram.total)
         return family
 
     def _promises(self) -> Iterator[Family]:
@@ -126,9 +126,9 @@ class CascadeExposition(Collector):
         )
         for name, words, value_of in shown:
             family = GaugeMetricFamily(f"hearth_cascade_{name}", words, labels=("ladder",))
-            for ladder in self._ladders.all:
-                if (known := self._ladders.standing(ladder)) is not None:
-                    family.add_metric((ladder,), value_of(known))
+            for cascade in self._ladders.all:
+                if (known := self._ladders.standing(cascade)) is not None:
+                    family.add_metric((cascade,), value_of(known))
             yield family
         yield from self._rungs()
 
@@ -141,12 +141,12 @@ class CascadeExposition(Collector):
             "Steps that shadows have raised the thresholds of a rung by; at 10 the promise is withdrawn.",
             labels=("ladder", "rung"),
         )
-        for name, ladder in self._ladders.all.items():
+        for name, cascade in self._ladders.all.items():
             if (known := self._ladders.standing(name)) is None:
                 continue
-            for rung, is_frozen, steps in zip(ladder.rungs, known.frozen, known.raised, strict=False):
-                frozen.add_metric((name, rung.model), float(is_frozen))
-                raised.add_metric((name, rung.model), steps)
+            for model, is_frozen, steps in zip(cascade.rungs, known.frozen, known.raised, strict=False):
+                frozen.add_metric((name, model.model), float(is_frozen))
+                raised.add_metric((name, model.model), steps)
         yield frozen
         yield raised
 

@@ -25,7 +25,7 @@ def whole(cell: Cell) -> list[Cell]:
     return [cell, replace(cell, max_loss=0.01, broken=0)]
 
 
-def test_broken_promises_fall_short() -> None:
+def test_broken_guarantees_fall_short() -> None:
     """Nineteen of 200 may be, twenty may not."""
     assert not short(*whole(replace(CELL, broken=19)))
     assert len(short(*whole(replace(CELL, broken=20)))) == 1

@@ -49,7 +49,7 @@ def test_prices_by_tokens() -> None:
 
 
 def test_costs_told_by_the_file_go_first() -> None:
-    """Without either, the top rung costs 1 and what it is not asked for is what is saved."""
+    """Without either, the largest model costs 1 and what it is not asked for is what is saved."""
     told = Row((1.0, 1.0), {"margin": (0.5, nan)}, costs=(0.2, nan))
     (example,) = examples_of(labelled(told), "margin", Tariff())
     assert example.costs == (0.2, 1.0)
@@ -83,6 +83,6 @@ def test_the_same_examples_have_the_same_fingerprint() -> None:
     assert fingerprint([one]).startswith("sha256:")
 
 
-def test_the_top_is_the_last_rung() -> None:
+def test_the_top_is_the_last_model() -> None:
     """Counted from the cheapest."""
     assert rungs_of_three(1)[0].top == 2

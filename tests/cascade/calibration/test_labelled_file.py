@@ -48,7 +48,7 @@ def test_csv(raw: bytes) -> None:
 
 
 def test_json_lines() -> None:
-    """The order of rungs is that of the first line."""
+    """The order of models is that of the first line."""
     read = read_labelled(JSONL)
     assert read.models == ("small", "large")
     assert [row.scores for row in read.rows] == [(1.0, 1.0), (0.25, 0.0)]
@@ -65,7 +65,7 @@ def test_routellms_table() -> None:
     assert read.rows[0].prompt == "How much,\nis it?"
 
 
-def test_rungs_may_be_picked_and_ordered() -> None:
+def test_models_may_be_picked_and_ordered() -> None:
     """By whoever knows the prices."""
     assert read_labelled(CSV, ("large", "small")).rows[0].scores == (0.5, 1.0)
     assert "model `middle`: has no scores" in faults_of(CSV, "small", "middle")
@@ -107,8 +107,8 @@ def test_json_lines_end_only_at_a_newline(mark: str) -> None:
     assert [row.prompt for row in read.rows] == [f"One{mark}two"] * 2
 
 
-def test_a_rung_is_named_once() -> None:
-    """Twice would be a ladder of one model."""
+def test_a_model_is_named_once() -> None:
+    """Twice would be a cascade of one model."""
     assert "model `large`: is named twice" in faults_of(CSV, "large", "large")
 
 

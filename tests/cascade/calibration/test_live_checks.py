@@ -1,4 +1,4 @@
-"""A labelled file is held against what the gateway computes at work."""
+"""A labelled file is held against what the gateway computes in production."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SUBJECT = Subject(("small", "large"), "margin", Stage.WINDOW)
 FILE = calibrate(telling(1_000), SUBJECT, Promise(0.03, 0.95)).file
 
 
-def test_a_promise_is_told_with_its_evidence() -> None:
+def test_a_guarantee_is_told_with_its_evidence() -> None:
     """Threshold, loss, cost, fingerprint."""
     told = tell_file(FILE)
     for words in (
@@ -31,7 +31,7 @@ def test_a_promise_is_told_with_its_evidence() -> None:
         assert words in told
 
 
-def test_what_cannot_be_promised_is_said_with_what_would_do() -> None:
+def test_what_cannot_be_guaranteed_is_said_with_what_would_do() -> None:
     """How many examples, how many more, and who answers."""
     told = tell_promise(replace(FILE, is_promised=False, evidence=replace(FILE.evidence, needs=1_500)))
     assert "cannot promise this with 1,000 examples" in told
@@ -40,7 +40,7 @@ def test_what_cannot_be_promised_is_said_with_what_would_do() -> None:
     assert "no number of examples" in tell_promise(replace(FILE, is_promised=False))
 
 
-def test_a_replay_says_whether_the_promise_held() -> None:
+def test_a_replay_says_whether_the_guarantee_held() -> None:
     """On those examples."""
     assert "within the promise" in tell_replay(FILE, replay(FILE, telling(500, seed=9)))
     loose = replace(FILE, cuts=(Cut(0, "*", -inf),))

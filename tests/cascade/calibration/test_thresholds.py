@@ -78,7 +78,7 @@ PROMISE = Promise(0.03, 0.95)
 
 
 def test_steps_say_what_is_lost_and_paid() -> None:
-    """Two of four kept, one of them wrong; who climbs has paid for the small answer too."""
+    """Two of four kept, one of them wrong; who escalates has paid for the small answer too."""
     drawn = [example(3.0), example(2.0, small=0.0), example(1.0), example(0.0, small=0.0)]
     first, second, *_ = walk(drawn, by_rank(drawn), PROMISE)
     assert (first.kept, first.loss, first.cost) == pytest.approx((0.25, 0.0, 0.85))
@@ -94,7 +94,7 @@ def test_nothing_is_shown_after_the_first_failure() -> None:
 
 
 def test_equal_signals_are_kept_by_lot() -> None:
-    """One after the other, so that a promise may hold for a part of them."""
+    """One after the other, so that a guarantee may hold for a part of them."""
     drawn = [example(1.0) for _ in range(200)]
     steps = walk(drawn, by_rank(drawn), PROMISE)
     assert [step.kept for step in steps] == pytest.approx([(at + 1) / 200 for at in range(200)])
@@ -102,7 +102,7 @@ def test_equal_signals_are_kept_by_lot() -> None:
 
 
 def test_unknown_signals_are_never_kept() -> None:
-    """They climb under every rule."""
+    """They escalate under every rule."""
     drawn = [UNKNOWN] * 50 + [example(1.0)] * 150
     assert walk(drawn, by_rank(drawn), PROMISE)[-1].kept == 0.75
 
@@ -115,7 +115,7 @@ def test_gains_make_room() -> None:
 
 
 def test_what_saves_nothing_is_not_chosen() -> None:
-    """A promise that costs money helps nobody: one in twenty kept does not pay for twenty small answers."""
+    """A guarantee that costs money helps nobody: one in twenty kept does not pay for twenty small answers."""
     drawn = [example(1.0, cost=0.1)] * 10 + [example(0.0, small=0.0, cost=0.1)] * 190
     steps = walk(drawn, by_rank(drawn), PROMISE)
     assert steps[0].is_shown
@@ -139,7 +139,7 @@ def by_hand(drawn: list[Example], order: list[tuple[float | None, ...]], level: 
 
 @given(st.integers(0, 10_000), st.sampled_from([telling, rungs_of_three]))
 def test_sums_on_the_way_are_those_from_nothing(seed: int, draw: object) -> None:
-    """Every step of every walk, two rungs and three."""
+    """Every step of every walk, two models and three."""
     drawn = (telling if draw is telling else rungs_of_three)(25, seed=seed)
     order = [tuple(levels) for levels in by_rank(drawn)]
     for step in walk(drawn, order, PROMISE):

@@ -98,7 +98,7 @@ def test_expressions_of_clients_are_never_run() -> None:
     ],
 )
 def test_what_cannot_be_told_is_taken_as_met(schema: object) -> None:
-    """Loops, foreign places and nonsense neither run long nor make a good answer climb."""
+    """Loops, foreign places and nonsense neither run long nor make a good answer escalate."""
     assert fits([[[1]]] * 1_000, schema)
 
 

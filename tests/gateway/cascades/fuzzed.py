@@ -21,7 +21,7 @@ def reads_of(events: list[bytes], draw: Random) -> list[bytes]:
 
 
 def play(seed: int) -> bool:
-    """One stream: any API, any split, any verdict, perhaps cut short; and the next rung behind it. Whether its client
+    """One stream: any API, any split, any verdict, perhaps cut short; and the next model behind it. Whether its client
     saw exactly what it was to see.
     """
     draw = Random(seed)

@@ -37,16 +37,16 @@ def test_a_share_is_a_tenants_own() -> None:
 def test_a_warm_prefix_above_may_beat_a_cold_start_below() -> None:
     """Where it costs no more, all in all, and begins no later."""
     cold, warm = View(0, 1.0, 2.0, 0.0), View(1, 1.5, 0.5, 0.9)
-    assert cheaper_above(cold, [warm], climbs=0.5) == 1
-    assert cheaper_above(cold, [warm], climbs=0.1) == 0
-    assert cheaper_above(cold, [View(1, 1.5, 3.0, 0.9)], climbs=0.5) == 0
-    assert cheaper_above(cold, [View(1, None, None, 0.0)], climbs=0.5) == 0
+    assert cheaper_above(cold, [warm], escalated_share=0.5) == 1
+    assert cheaper_above(cold, [warm], escalated_share=0.1) == 0
+    assert cheaper_above(cold, [View(1, 1.5, 3.0, 0.9)], escalated_share=0.5) == 0
+    assert cheaper_above(cold, [View(1, None, None, 0.0)], escalated_share=0.5) == 0
 
 
 def test_a_conversation_stays_where_it_is_warm() -> None:
     """Leaving loses the prefix; where it is lost already, price decides."""
     first = View(0, 1.0, 1.0, 0.0)
-    assert stays(View(1, 9.0, 1.0, 0.8), first, climbs=0.1)
-    assert not stays(View(1, 9.0, 1.0, 0.1), first, climbs=0.1)
-    assert stays(View(1, 1.05, 1.0, 0.1), first, climbs=0.1)
-    assert not stays(View(1, None, None, 0.0), first, climbs=0.1)
+    assert stays(View(1, 9.0, 1.0, 0.8), first, escalated_share=0.1)
+    assert not stays(View(1, 9.0, 1.0, 0.1), first, escalated_share=0.1)
+    assert stays(View(1, 1.05, 1.0, 0.1), first, escalated_share=0.1)
+    assert not stays(View(1, None, None, 0.0), first, escalated_share=0.1)

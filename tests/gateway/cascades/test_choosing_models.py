@@ -1,4 +1,4 @@
-"""Where a request climbs to: the lost warm prefix is in the price at every rise, not only where it begins."""
+"""Where a request escalates to: the lost warm prefix is in the price at every rise, not only where it begins."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def ladders(router: Router) -> Ladders:
     )
 
 
-@pytest.mark.parametrize(("is_warm", "climbs_to"), [([], "middle"), (["big"], "big"), (["big", "middle"], "middle")])
-def test_a_warm_prefix_further_up_is_climbed_to_at_once(is_warm: list[str], climbs_to: str) -> None:
-    """Cold everywhere, or warm everywhere above: the next rung; warm on the one after it alone: that one is cheaper."""
+@pytest.mark.parametrize(("is_warm", "goes_to"), [([], "middle"), (["big"], "big"), (["big", "middle"], "middle")])
+def test_a_warm_prefix_further_up_is_escalated_to_at_once(is_warm: list[str], goes_to: str) -> None:
+    """Cold everywhere, or warm everywhere above: the next model; warm on the one after it alone: that one."""
     router = a_router()
     asked = Request("r", Api.CHAT, "auto", PROMPT, stream=True)
     climb = ladders(router).begin(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
@@ -74,4 +74,4 @@ def test_a_warm_prefix_further_up_is_climbed_to_at_once(is_warm: list[str], clim
     for model in is_warm:
         warm(router, model)
     assert climb.rise()
-    assert climb.model == climbs_to
+    assert climb.model == goes_to

@@ -29,7 +29,7 @@ def test_no_byte_is_ever_retracted() -> None:
     staged(run)
 
 
-def test_an_aborted_rung_is_told_at_once() -> None:
+def test_an_aborted_model_is_told_at_once() -> None:
     """With the read that fills the window its connection is closed; nothing more of it is read."""
     sure, _ = chat_pair([" a"] * 20)
     judge = FixedJudge(Verdict.ESCALATE, HoldBack(4, HELD_LONG))

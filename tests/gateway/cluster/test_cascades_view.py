@@ -1,4 +1,4 @@
-"""The ladders of all workers on the one admin port of a supervisor."""
+"""The cascades of all workers on the one admin port of a supervisor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.cluster.processes import Team
 
 
 class Workers:
-    """Two workers, of which the second has a frozen rung."""
+    """Two workers, of which the second has a frozen model."""
 
     async def ask(self, path: str, **_: Any) -> dict[str, Answer]:
         assert path == "/admin/ladders"
@@ -22,7 +22,7 @@ class Workers:
         return {name: Answer(200, msgspec.json.encode({"ladders": ladders})) for name, ladders in shown.items()}
 
 
-async def test_the_ladders_of_all_workers_are_shown() -> None:
+async def test_the_cascades_of_all_workers_are_shown() -> None:
     """One entry for each worker: each knows the answers that it has judged itself."""
 
     async def reload() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Ladders in the configuration: a calibration that cannot hold at work is a fault of the file."""
+"""Cascades in the configuration: a calibration that cannot hold in production is a fault of the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.scenarios.cascade_pods import ladder_file
 
 
 def faults_of(folder: Path, file: LadderFile) -> str:
-    """What `config check` reports of a ladder with this calibration."""
+    """What `config check` reports of a cascade with this calibration."""
     (folder / "auto.json").write_bytes(write_ladder_file(file))
     ladder = {"model_name": "auto", "ladder": ["small", "big"], "calibration": str(folder / "auto.json")}
     (folder / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
@@ -46,14 +46,14 @@ def test_a_calibration_of_known_signals_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_a_calibration_that_the_gateway_cannot_follow_is_a_fault(tmp_path: Path, file: LadderFile, told: str) -> None:
-    """By the path of the ladder and by what is wrong in its calibration."""
+    """By the path of the cascade and by what is wrong in its calibration."""
     found = faults_of(tmp_path, file)
     assert "model_list[0].calibration" in found
     assert told in found
 
 
 @pytest.mark.parametrize(("said", "share"), [("largest", 0.0), ("smallest", 1.0), (0.25, 0.25), (1, 1.0), (None, None)])
-def test_an_uncalibrated_ladder_says_where_requests_begin(tmp_path: Path, said: object, share: float | None) -> None:
+def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, said: object, share: float | None) -> None:
     """At the largest or the smallest, or a share of them at the smallest; left out, nothing is said."""
     ladder = {"model_name": "auto", "ladder": ["small", "big"]} | ({} if said is None else {"uncalibrated": said})
     (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
@@ -72,14 +72,14 @@ def test_an_uncalibrated_ladder_says_where_requests_begin(tmp_path: Path, said: 
     ],
 )
 def test_another_start_is_a_fault(tmp_path: Path, words: dict[str, object], told: str) -> None:
-    """Neither of the two words, no share, or no ladder."""
+    """Neither of the two words, no share, or no cascade."""
     (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto"} | words]}))
     with pytest.raises(Invalid, match=r"model_list\[0\]\.uncalibrated") as refused:
         check_file(tmp_path / "hearth.yaml", {})
     assert told in str(refused.value.faults[0])
 
 
-def test_a_calibrated_ladder_takes_no_other_start(tmp_path: Path) -> None:
+def test_a_calibrated_cascade_takes_no_other_start(tmp_path: Path) -> None:
     """The calibration decides; saying both would leave one unused."""
     (tmp_path / "auto.json").write_bytes(write_ladder_file(ladder_file(0.5)))
     ladder = {"model_name": "auto", "ladder": ["small", "big"], "uncalibrated": "smallest"}
