@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.cascades.logprobs import Trim, with_logprobs
+from cascade.logprobs import Trim, with_logprobs
 from gateway.pipeline.downstream_transport import Carries
 from routing.reading import Reading
 from routing.request import Request

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
+from gateway.cascades.cascade_run import Climb
 from gateway.cascades.cascades import Ladders
-from gateway.cascades.climb import Climb
 from gateway.cascades.model_requests import Rungs
 from gateway.http.client_request import Asked
 from gateway.http.coalescing import Begin, Crowds, Told, is_shareable

@@ -13,8 +13,7 @@ from dataclasses import replace
 import msgspec
 from msgspec import Raw
 
-from gateway.cascades.agreement import spoken
-from gateway.cascades.shadow_sampling import Said
+from gateway.cascades.shadow_sampling import Said, spoken
 from gateway.http.client_request import Asked
 from gateway.http.coalescing import SharedReply, Told
 from gateway.http.endpoints import Endpoint

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from cascade.ladder import Ladder
+from cascade.models import Ladder
 from gateway.cascades.cascades import Ladders
 from gateway.http.endpoints import Endpoint, Local
 from routing.fleet import Fleet

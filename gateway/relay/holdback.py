@@ -12,10 +12,10 @@ from typing import Unpack
 
 from msgspec.structs import replace
 
-from gateway.cascades.answers.reader import hear_events, hear_whole
-from gateway.cascades.evidence import Evidence
-from gateway.cascades.judge import HELD_BYTES, HoldBack, Judge, Moment, Verdict
-from gateway.cascades.logprobs import Trim
+from cascade.calibration_file import Verdict
+from cascade.judging import HELD_BYTES, AnswerEvidence, HoldBack, Judge, Moment
+from cascade.logprobs import Trim
+from gateway.cascades.answers import hear_events, hear_whole
 from gateway.http.response_writer import Reply
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.fast_path import Flow, Parsing
@@ -58,7 +58,7 @@ class Window:
         self._api = api
         self._judge = judge
         self._hold_back: HoldBack = judge.hold_back
-        self._evidence = Evidence()
+        self._evidence = AnswerEvidence()
         self._pieces: list[bytes] = []
         self._bytes = 0
 
@@ -198,13 +198,13 @@ class HeldBody(WholeBody):
         self._pieces.append(payload)
         self._bytes += len(payload)
         if self._bytes > HELD_BYTES:
-            self._judge.weigh(Evidence(), Moment.ROOM)
+            self._judge.weigh(AnswerEvidence(), Moment.ROOM)
             _reject(self._relay, Usage(0))
 
     def end(self) -> None:
         """Have the body judged; send it where it is accepted."""
         api, body, self._pieces = self._relay.api, b"".join(self._pieces), []
-        evidence = Evidence()
+        evidence = AnswerEvidence()
         hear_whole(api, body, evidence)
         if self._judge.weigh(evidence, Moment.ENDED) is not Verdict.KEEP:
             _reject(self._relay, read_usage(api, body) or Usage(0, evidence.tokens))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gateway.cascades.judge import Judge
-from gateway.cascades.logprobs import Trim
+from cascade.judging import Judge
+from cascade.logprobs import Trim
 from gateway.config.port_limits import Limits
 from gateway.http.client_request import Asked, Budget
 from gateway.http.endpoints import Endpoint

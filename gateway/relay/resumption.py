@@ -12,7 +12,7 @@ from typing import Unpack
 import msgspec
 from msgspec.structs import replace
 
-from gateway.cascades.logprobs import Trim
+from cascade.logprobs import Trim
 from gateway.http.response_writer import Reply
 from gateway.pipeline.attempt import Leg, LegEnd, Prefilled
 from gateway.pipeline.resume_blocker import Bar

@@ -9,8 +9,9 @@ from typing import cast
 
 import pytest
 
-from gateway.cascades.judge import HoldBack, Moment, Verdict
-from gateway.cascades.logprobs import Trim
+from cascade.calibration_file import Verdict
+from cascade.judging import HoldBack, Moment
+from cascade.logprobs import Trim
 from gateway.pipeline.attempt import LegEnd
 from routing.request import Api
 from tests.gateway.cascades.fuzzed import HELD_LONG, play
@@ -30,7 +31,7 @@ def test_no_byte_is_ever_retracted() -> None:
     staged(run)
 
 
-def test_an_aborted_rung_is_told_at_once() -> None:
+def test_an_aborted_model_is_told_at_once() -> None:
     """With the read that fills the window its connection is closed; nothing more of it is read."""
     sure, _ = chat_pair([" a"] * 20)
     judge = FixedJudge(Verdict.ESCALATE, HoldBack(4, HELD_LONG))

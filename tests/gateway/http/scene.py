@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from httptools import HttpResponseParser
 
-from gateway.cascades.judge import Judge
+from cascade.judging import Judge
 from gateway.config.port_limits import Timeouts
 from gateway.http.client_request import Asked
 from gateway.http.response_writer import Reply
