@@ -17,8 +17,7 @@ from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.pushed import Pushed
 from gateway.fleet.watcher import Watcher
-from gateway.gateway import Gateway, Life, PodKeys
-from gateway.http.listener import Front
+from gateway.gateway import Gateway, PodKeys
 from gateway.identity.issuer import Issuer
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.setup import join_host
@@ -36,6 +35,7 @@ from gateway.roles.making import keep_roles, make_canaries
 from gateway.runtime.descriptors import descriptors_allowed
 from gateway.runtime.host import Host
 from gateway.runtime.tls import listener_tls
+from gateway.server.http_server import Front
 from routing.router import Router
 from routing.warmth import WarmIndex
 from tenancy.policy import Policy
@@ -61,7 +61,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     clock, draw = asyncio.get_running_loop().time, random.Random().random  # noqa: S311 - breaks ties, keeps no secret
     tls, prices = listener_tls(settings.tls) if settings.tls else None, dict(settings.model_table)
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
-    life, receipts, others = Life(), Receipts(), Others()
+    receipts, others = Receipts(), Others()
     say, logs = open_logs(settings, prices, host)
     router = Router(settings.routing.scorers, index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks))
     counts, errors = Counts(router, prices, say), CallbackErrors(say)
@@ -98,7 +98,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
         pod_keys,
         settings.limits,
         settings.timeouts,
-        lambda: not life.is_stopping and watcher.is_ready(),
+        watcher.is_ready,
         ladders=ladders,
         trusted=settings.trusted_proxies,
         cors=settings.cors,
@@ -106,13 +106,13 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
         descriptors=descriptors_allowed(),
     )
     parts = (tls, router, receipts, probes, static, pod_file, watcher, passage, room, quotas, ladders)
-    gateway = Gateway(settings, life, say, logs, prices, pod_keys, keyring, *parts, front, others, errors)
+    gateway = Gateway(settings, say, logs, prices, pod_keys, keyring, *parts, front, others, errors)
     errors.after = room.reconcile
     gateway.background += [issuer.run, canaries.run]
     if warns:
         gateway.background.append(UnpairedWatch(router, say, clock).run)
     front.pool.bear(settings.stalls)
-    watcher.on_gone(lambda url: front.cut_silent(url, FROZEN_S))
+    watcher.on_gone(lambda url: front.pool.cut_silent(url, FROZEN_S))
     counts.show(gateway)
     gateway.registry.register(canaries)
     gateway.registry.register(errors)

@@ -18,7 +18,6 @@ from gateway.config.values import Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.static import Static
 from gateway.fleet.watcher import Watcher
-from gateway.http.listener import Front
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.lookup_client import Asking
 from gateway.limits.accounts import Quotas
@@ -28,6 +27,7 @@ from gateway.observe.metrics.collector import make_registry
 from gateway.observe.receipts import Receipts
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.pipeline import Passage
+from gateway.server.http_server import Front
 from routing.router import Router
 from tenancy.admission import Admission
 from tenancy.policy import Policy
@@ -47,18 +47,10 @@ class PodKeys:
 
 
 @dataclass(slots=True)
-class Life:
-    """Whether the gateway is on its way out."""
-
-    is_stopping: bool = False
-
-
-@dataclass(slots=True)
 class Gateway:
     """A reload puts new values into some of its parts; see `reload.py`."""
 
     settings: Settings
-    life: Life
     say: EventLog
     logs: dict[str, OutcomeLog]
     prices: dict[str, ModelEntry]
@@ -92,7 +84,7 @@ class Gateway:
 
     def is_ready(self) -> bool:
         """Whether new requests are welcome."""
-        return not self.life.is_stopping and self.watcher.is_ready()
+        return self.front.desk.is_ready()
 
     def go_by(self, policy: Policy | None) -> None:
         """Take up a policy, the first or another; who is being served keeps what it came under."""
@@ -100,7 +92,7 @@ class Gateway:
         if policy is None:
             return
         self.quotas.go_by(policy.tenants)
-        self.front.heed_headers(policy.headers.names)
+        self.front.desk.keep_headers(policy.headers.names)
         if self.room.admission is None:  # Without a policy nothing is promised, and nothing need be watched for it.
             self.room.admit_by(Admission(self.router))
         if self.room.admission is not None:

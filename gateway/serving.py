@@ -189,7 +189,7 @@ async def watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
 
 async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Signals) -> None:
     """Unready first, then no new connections; wait for what is in flight as long as allowed, or until told again."""
-    gateway.life.is_stopping = True
+    gateway.front.desk.begin_drain()
     await _serve_on(gateway, signals)
     await close_door(servers, gateway.front.door(gateway.tls), None)
     grace_s = gateway.settings.timeouts.drain_s
@@ -221,7 +221,6 @@ async def _serve_on(gateway: Gateway, signals: Signals) -> None:
     if not lame_duck_s:
         return
     gateway.say("info", "lame duck", seconds=lame_duck_s)
-    gateway.front.ask_to_leave()
     with suppress(TimeoutError):
         async with asyncio.timeout(lame_duck_s):
             await signals.cut.wait()

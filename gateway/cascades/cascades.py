@@ -110,6 +110,7 @@ class Ladders:
     def put(self, served: Mapping[str, Served]) -> None:
         """Serve these cascades from now on, and log those whose guarantee is unused."""
         self._served = dict(served)
+        self.names = frozenset(served)
         self.shadowing.put(served)
         found = {name: silence for name, each in served.items() if (silence := silence_of(each)) is not None}
         for name, silence in found.items():

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from gateway.http.cors import ANY, Cors
 from tenancy.document import Table, Wrong, not_negative, text, whole
 from tenancy.reading.kinds import TEXT
 from tenancy.schema import Schema, described, table
+
+ANY = "*"
+"""As an origin: every page may ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cors:
+    """Which origins (scheme, host, port) may call the gateway from a browser, and how long a browser may cache that."""
+
+    origins: frozenset[str]
+    max_age_s: int = 600
+
 
 USUAL_MAX_AGE_S = Cors(frozenset()).max_age_s
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
+from gateway.config.cors import Cors
 from gateway.config.exact import KvEvents
 from gateway.config.extproc import ExtProc
 from gateway.config.listening import Address, TlsFiles
@@ -15,7 +16,6 @@ from gateway.config.port_limits import Limits, Timeouts
 from gateway.config.secret import Secret
 from gateway.discovery.locations import ELSEWHERE, Places
 from gateway.discovery.source import Found
-from gateway.http.cors import Cors
 from routing.canary import CanaryTerms
 from routing.candidates import Scorer
 from routing.lateness import Bounds

@@ -134,9 +134,7 @@ class Exchange:
         self.asked = asked = Asked()
         self._read_head(asked, told.request_headers.headers)
         asked.may_add_usage = sight is Sight.FULL
-        self.reply = self._answer.reply = reply = EnvoyReply(asked, office.new_id(), self._answer)
-        reply.shell = self._modes.shell
-        reply.make_carrier = self._carrier
+        self.reply = self._answer.reply = EnvoyReply(asked, office.desk.new_id(), self._answer)
         if told.HasField("metadata_context"):
             asked.pods = subset_of(told, office.fleet.pods)
         try:
@@ -189,7 +187,7 @@ class Exchange:
             return
         self._has_all = True
         self._since_s = self._office.clock()
-        self._office.desk.serve(self.asked, self.reply)
+        self._office.desk.serve(self.asked, self.reply, frontend=self._modes.shell, make_transport=self._carrier)
 
     def _refuse(self, refusal: Refused) -> None:
         """Say no to what may be on its way already."""
@@ -338,4 +336,4 @@ class Exchange:
         self._office.leave(self)
         self._answer.part()
         if self.reply is not None:
-            self.reply.make_carrier = self.reply.task = None
+            self.reply.task = None

@@ -23,12 +23,12 @@ from gateway.ext_proc.listener import EMPTYING_S, Port
 from gateway.ext_proc.metrics import Exposition
 from gateway.ext_proc.shared import Office, Rules
 from gateway.ext_proc.transport import Means
-from gateway.http.listener import Front
 from gateway.http.request_headers import is_within
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.upstream_request import PodKeys
 from gateway.runtime.ports import addresses_of, cannot_listen
 from gateway.runtime.tls import listener_tls, renew
+from gateway.server.http_server import Front
 from routing.refusal import Reason, Refused
 from routing.router import Router
 
@@ -71,7 +71,6 @@ class EnvoyShell:
             router.fleet,
             Means(pods, front.desk.carriers.takes_priority, settings.limits.kept_answer_bytes, words.endpoints),
             budget=front.budget,
-            kept_headers=front.kept_headers,
             rules=Rules(
                 settings.limits,
                 settings.timeouts,

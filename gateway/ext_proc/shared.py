@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import Protocol
 
 from gateway.config.port_limits import Limits, Timeouts
@@ -16,7 +14,7 @@ from gateway.ext_proc.observer import Observed
 from gateway.ext_proc.response_writer import EnvoyReply
 from gateway.ext_proc.transport import Means
 from gateway.http.client_request import Budget
-from gateway.http.dispatcher import Desk
+from gateway.server.dispatcher import Desk
 from routing.fleet import Fleet
 from routing.refusal import Refused
 
@@ -56,7 +54,6 @@ class Office:
         *,
         rules: Rules,
         budget: Budget,
-        kept_headers: set[bytes],
         pass_over: Callable[[str], object],
         clock: Callable[[], float],
         draw: Callable[[], float],
@@ -73,23 +70,17 @@ class Office:
         self.log = AccessLog(lambda: crowd.now > 0)
         self.usual_modes = USUAL
         self._draw = draw
-        self._kept_headers = kept_headers
         self._kept: Mapping[str, bytes] = {}
         self._exchanges: dict[str, Observed] = {}
         self._under_way: set[UnderWay] = set()
-        self._id_prefix = secrets.token_hex(12)
-        self._id_count = count()
 
     def __repr__(self) -> str:
         return f"<Office with {self.crowd.now} exchanges>"
 
-    def new_id(self) -> str:
-        return f"{self._id_prefix}{next(self._id_count):08x}"
-
     def kept(self) -> Mapping[str, bytes]:
         """The headers that mean something to us, by their names as Envoy writes them."""
-        if len(self._kept) != len(self._kept_headers):
-            self._kept = {name.decode("latin-1"): name for name in self._kept_headers}
+        if len(self._kept) != len(self.desk.kept_headers):
+            self._kept = {name.decode("latin-1"): name for name in self.desk.kept_headers}
         return self._kept
 
     def wants_sample(self) -> bool:

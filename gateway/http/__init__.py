@@ -1,1 +1,1 @@
-"""The HTTP shell: bytes of a client in, bytes of a pod out."""
+"""The downstream HTTP codec: accepts connections, parses requests, writes responses. Knows no pod and no pipeline."""

@@ -1,7 +1,7 @@
-"""One client's connection: requests in the order they are asked, answers in the same order, and how long each may take.
+"""One downstream connection: pipelined requests and their responses in order, timeouts, backpressure, closing.
 
-A client that closes its side has gone, also one that might still read: nobody can tell the two apart before an answer
-is written, and an engine would go on working for nobody (nginx decides alike).
+A client that half-closes its connection counts as gone, although it might still read: the two cannot be told apart
+before a response is written, and the engine would work in vain (nginx decides alike).
 """
 
 from __future__ import annotations
@@ -13,34 +13,37 @@ from typing import Protocol, cast
 
 from gateway.config.port_limits import Limits, Timeouts
 from gateway.http.client_request import Asked, Budget
+from gateway.http.request_headers import Trusted
 from gateway.http.request_reader import RequestReader
 from gateway.http.response_writer import CONTINUE, Reply
+from gateway.http.timeout_sweeper import Patrol
 from gateway.runtime.closing import has_unread
+from gateway.runtime.descriptors import DescriptorShares
 from routing.refusal import Reason, Refused
 
 SLICE_BYTES = 8 << 10
-"""Given to the parser at a time, so that one read full of tiny requests cannot run far ahead of the answers."""
+"""Bytes parsed at a time, so that one read full of tiny requests cannot run far ahead of the responses."""
 
 HEAD_END = b"\r\n\r\n"
 
 LINGER_S = 5.0
 LINGER_IN_ALL_S = 30.0
-"""A client that was refused while it was still sending is listened to a little longer: closing at once would reset the
-connection, and the refusal would be lost before it is read (nginx's lingering_close)."""
+"""After a rejection of a request that is still being sent, input is read and dropped for this long after the last byte,
+and in all: closing at once would reset the connection before the response is read (nginx's lingering_close)."""
 
 FAREWELL_S = 1.0
-"""So long a client may take to close after its last answer: what it has sent behind its request, or sends before it has
-read that nothing more is answered, would reset the connection under that answer."""
+"""How long a client may take to close after its last response: input that was left unread, or arrives once the socket
+is closed, would reset the connection before that response is read."""
 
 LAST_CALL_S = 1.0
-"""How long a gateway that goes keeps a connection between two requests: one that is used at all is mostly used by
-then, and that request's answer says `Connection: close`. To close at once would meet requests that are on their way."""
+"""How long a draining gateway keeps an idle connection open: a request that was on its way is served, and its response
+says `Connection: close`."""
 
 NEVER = float("inf")
 
 
 class Wait(Enum):
-    """What the client is waited for."""
+    """What the connection waits for."""
 
     NOTHING = "nothing"
     REQUEST = "request"
@@ -49,41 +52,81 @@ class Wait(Enum):
     LEAVING = "leaving"
 
 
-class Host(Protocol):
-    """What a connection needs of the front it belongs to."""
+class RequestHandler(Protocol):
+    """Routes and serves the requests of all connections."""
 
-    limits: Limits
-    timeouts: Timeouts
-    budget: Budget
     kept_headers: set[bytes]
+    """Lower-case names of the headers that it reads."""
+    is_draining: bool
+    """Whether each response closes its connection."""
 
-    @property
-    def is_draining(self) -> bool: ...
-
-    def admit(self, connection: ClientConnection) -> bool:
-        """Whether there is room for one more connection."""
+    def new_id(self) -> str:
+        """Return a request id that no other gateway makes."""
         ...
 
-    def forget(self, connection: ClientConnection) -> None: ...
-
-    def route(self, asked: Asked, transport: asyncio.Transport) -> None:
-        """Look at a head, and at where it comes from, before its body is read. Raises `Refused`."""
+    def route(self, incoming: Asked, *, is_trusted: bool) -> None:
+        """Find endpoint and caller of a request by its head, before its body is read. Raises `Refused`."""
         ...
 
-    def serve(self, asked: Asked, reply: Reply) -> None:
+    def serve(self, incoming: Asked, reply: Reply) -> None:
         """Answer a request, now or later. Raises nothing."""
         ...
 
-    def new_id(self) -> str: ...
+
+class Connections:
+    """The open client connections of one listener, and what they share."""
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        budget: Budget,
+        limits: Limits,
+        timeouts: Timeouts,
+        shares: DescriptorShares,
+        trusts: Trusted,
+    ) -> None:
+        self.handler = handler
+        self.budget = budget
+        self.limits = limits
+        self.timeouts = timeouts
+        self.shares = shares
+        self.trusts = trusts
+        self.sweeper = Patrol(timeouts.header_s, timeouts.body_s, timeouts.idle_s, timeouts.client_stall_s)
+        self.open: set[ClientConnection] = set()
+        self.left = asyncio.Event()
+        """Set when a connection has ended; cleared by whatever waits for it."""
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Register a new connection. Returns False if it is one too many.
+
+        So many more are accepted and sent a rejection; beyond these it is aborted.
+        """
+        open_now, most = len(self.open), self.shares.clients
+        is_room = open_now < most
+        if not is_room and open_now >= most + self.shares.overflow:
+            connection.transport.abort()
+        self.open.add(connection)
+        self.sweeper.watch(connection)
+        return is_room
+
+    def forget(self, connection: ClientConnection) -> None:
+        """Remove a connection that has ended."""
+        self.open.discard(connection)
+        self.sweeper.leave(connection)
+        self.left.set()
 
 
 class ClientConnection(asyncio.Protocol):
-    """Reads ahead while an answer is on its way, within bounds; serves one request at a time."""
+    """Serves one request at a time; reads ahead meanwhile, up to `max_pipelined` requests."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, shared: Connections) -> None:
+        self._shared = shared
+        self._handler = shared.handler
+        self._budget = shared.budget
+        self._limits = shared.limits
         self._loop = asyncio.get_running_loop()
-        self._reader = RequestReader(self, host.budget, host.limits, host.kept_headers)
+        self._reader = RequestReader(self, shared.budget, shared.limits, shared.handler.kept_headers)
+        self._is_trusted = False
         self._unread = b""
         self._waiting: deque[Asked] = deque()
         self._serving: Asked | None = None
@@ -94,7 +137,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_stalled = False
         self._wait = Wait.NOTHING
         self._wait_until_s: float | None = None
-        """None where its reason is new: the patrol's next look sets it, so that no request pays for reading a clock."""
+        """Loop time; None until the next sweep sets it, so that no request pays for reading a clock."""
         self._linger_until_s = NEVER
         self._stalled_until_s = NEVER
         self._stalled_bytes = 0
@@ -105,16 +148,17 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Between requests."""
+        """Whether no request is being read, queued or served."""
         return self._reply is None and self._reader.reading is None and not self._waiting
 
-    # -- what the loop tells ---------------------------------------------------------------------------------------
+    # -- asyncio.Protocol ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(high=self._host.limits.high_water_bytes)
+        self.transport.set_write_buffer_limits(high=self._limits.high_water_bytes)
+        self._is_trusted = self._shared.trusts(self.transport)
         self._await(Wait.REQUEST)
-        if not self._host.admit(self):
+        if not self._shared.admit(self):
             self._reader.refuse(Refused(Reason.GATEWAY_BUSY, "There are too many connections.", retry_after_s=1.0))
             self._advance()
 
@@ -131,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         if self._is_closing:
-            return  # The transport closes, once it has written what there is.
+            return  # The transport closes once its buffer is written.
         if self._reader.reading is not None and self._reply is None:
             self._reader.refuse(Refused(Reason.BAD_REQUEST, "The connection ended inside the request."))
             self._advance()
@@ -141,7 +185,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
-        self._host.forget(self)
+        self._shared.forget(self)
 
     def pause_writing(self) -> None:
         self._is_stalled = True
@@ -161,25 +205,26 @@ class ClientConnection(asyncio.Protocol):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def request_begins(self) -> None:
-        self._await(Wait.HEAD)
+        self._wait, self._wait_until_s = Wait.HEAD, None
 
-    def head_is_read(self, asked: Asked) -> None:
-        self._await(Wait.BODY)
-        self._host.route(asked, self.transport)
-        asked.check_share(self._host.budget)
-        # Behind an unanswered request it cannot be said yet; that client may wait or send, as it likes.
-        if asked.expects_continue and self._reply is None and not self._waiting:
+    def head_is_read(self, incoming: Asked) -> None:
+        self._wait, self._wait_until_s = Wait.BODY, None
+        self._handler.route(incoming, is_trusted=self._is_trusted)
+        if incoming.declared_bytes:
+            incoming.check_share(self._budget)
+        # Behind an unanswered request `100 Continue` cannot be written yet; the client may wait for it or send anyway.
+        if b"expect" in incoming.headers and incoming.expects_continue and self._reply is None and not self._waiting:
             self.transport.write(CONTINUE)
 
-    def request_is_read(self, asked: Asked) -> None:
-        self._await(Wait.NOTHING)
-        self._linger_s = LINGER_S if asked.is_cut_off else 0.0
-        self._waiting.append(asked)
+    def request_is_read(self, incoming: Asked) -> None:
+        self._wait, self._wait_until_s = Wait.NOTHING, None
+        self._linger_s = LINGER_S if incoming.is_cut_off else 0.0
+        self._waiting.append(incoming)
 
     def _read(self, unread: bytes) -> None:
         start = 0
         while start < len(unread) and not self._reader.is_deaf:
-            if len(self._waiting) >= self._host.limits.max_pipelined:
+            if len(self._waiting) >= self._limits.max_pipelined:
                 self._unread = unread[start:]
                 self.transport.pause_reading()
                 self._await(Wait.NOTHING)
@@ -190,8 +235,8 @@ class ClientConnection(asyncio.Protocol):
             start = end
 
     def _slice_end(self, unread: bytes, start: int) -> int:
-        """How far to read now. No request can hide in a body, so what is missing of one is read in one go; a large one
-        from its very beginning, so that its bytes need not be put together.
+        """Return the index up to which to parse now. What is missing of a body is parsed in one piece, since it cannot
+        contain a request; a large body from its first byte, so that its pieces need not be joined.
         """
         missing = self._reader.missing_bytes
         if missing:
@@ -212,24 +257,24 @@ class ClientConnection(asyncio.Protocol):
     # -- answering -------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Serve what waits, while answers come at once and the client takes them."""
+        """Serve queued requests, while each is answered at once and the client reads."""
         if self._is_advancing:
             return
         self._is_advancing = True
         while self._waiting and self._reply is None and not self._is_stalled and not self._is_closing:
-            self._serving = asked = self._waiting.popleft()
+            self._serving = incoming = self._waiting.popleft()
             self._reply = reply = Reply(
-                asked,
-                self._host.new_id(),
+                incoming,
+                self._handler.new_id(),
                 self.transport,
-                keep_alive=asked.keep_alive and not self._host.is_draining,
+                keep_alive=incoming.keep_alive and not self._handler.is_draining,
                 answered=self._answered,
             )
-            self._host.serve(asked, reply)
+            self._handler.serve(incoming, reply)
         self._is_advancing = False
 
     def _answered(self) -> None:
-        """The last byte of the answer is written."""
+        """The last byte of the response is written."""
         reply, self._reply = self._reply, None
         self._drop_serving()
         if reply is None or not reply.keep_alive:
@@ -239,20 +284,20 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.is_idle:
             self._await(Wait.REQUEST)
-            if self._host.is_draining:
+            if self._handler.is_draining:
                 self.say_last_call()
         if not self._is_advancing and (self._waiting or self._unread):
             self._go_on()
 
     def _go_on(self) -> None:
         self._advance()
-        if self._unread and len(self._waiting) < self._host.limits.max_pipelined and not self._is_closing:
+        if self._unread and len(self._waiting) < self._limits.max_pipelined and not self._is_closing:
             self._read_on()
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:
-        """End what has waited too long."""
+        """Apply the timeouts; called by the sweeper."""
         if now_s >= self._stalled_until_s:
             self._check_progress()
         if self._wait_until_s is None:
@@ -267,16 +312,16 @@ class ClientConnection(asyncio.Protocol):
             case Wait.REQUEST:
                 self._close_when_idle()
             case Wait.LEAVING if self.transport.get_write_buffer_size():
-                self._linger()  # It still reads: how fast it must is `_check_progress`' affair.
+                self._linger()  # It still reads; `_check_progress` bounds how slowly.
             case _:
                 self.transport.abort()
 
     def say_last_call(self) -> None:
-        """The gateway is going: a request that comes in the next moment is served, for its client could not know."""
+        """Close when idle, after `LAST_CALL_S`: a request that was on its way is served."""
         self._loop.call_later(LAST_CALL_S, self._close_when_idle)
 
     def _close_when_idle(self) -> None:
-        """The answer of who is not idle says that it is the last, or is followed by a last call of its own."""
+        """Close, unless busy: then the response says `Connection: close`, or is followed by another last call."""
         if self._is_closing or not self.is_idle:
             return
         if has_unread(self.transport):
@@ -285,10 +330,10 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def cut(self, refusal: Refused) -> None:
-        """End now, with a word where nothing was said yet.
+        """End now; `refusal` is the response if none has begun.
 
-        A stream that has begun stays without its end: clients take that for a lost connection, and many come again
-        by themselves; an error told inside it they would take for the answer.
+        A stream that has begun is left without its terminator: clients treat that as a lost connection, and many retry.
+        They would take an error event for the response.
         """
         self._drop_waiting()
         if self._reply is not None:
@@ -303,7 +348,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def _check_progress(self) -> None:
-        """A client that reads slowly is waited for; one that does not read is not."""
+        """Abort if the client has read nothing since the last check."""
         if self.transport.get_write_buffer_size() < self._stalled_bytes:
             self._expect_reading()
         else:
@@ -311,7 +356,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _expect_reading(self) -> None:
         self._stalled_bytes = self.transport.get_write_buffer_size()
-        self._stalled_until_s = self._loop.time() + self._host.timeouts.client_stall_s
+        self._stalled_until_s = self._loop.time() + self._shared.timeouts.client_stall_s
 
     def _close(self) -> None:
         self._is_closing = self._reader.is_deaf = True
@@ -330,13 +375,13 @@ class ClientConnection(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Drop what still comes, for a while."""
+        """Read and drop input for a while."""
         if self._is_closing and self._linger_s:
             self._wait = Wait.LEAVING
             self._wait_until_s = min(self._loop.time() + self._linger_s, self._linger_until_s)
 
     def _leave(self) -> None:
-        """The client has gone, or is taken to have."""
+        """The client has gone, or counts as gone."""
         self._is_closing = True
         if self._reply is not None:
             self._reply.abandon()
@@ -345,14 +390,14 @@ class ClientConnection(asyncio.Protocol):
 
     def _drop_serving(self) -> None:
         if self._serving is not None:
-            self._serving.drop_body(self._host.budget)
+            self._serving.drop_body(self._budget)
             self._serving = None
 
     def _drop_waiting(self) -> None:
-        """Forget what was read and is not served."""
+        """Drop requests that were read and are not served."""
         self._reader.close()
-        for asked in self._waiting:
-            asked.drop_body(self._host.budget)
+        for incoming in self._waiting:
+            incoming.drop_body(self._budget)
         self._waiting.clear()
 
     def _await(self, wait: Wait) -> None:
@@ -360,7 +405,7 @@ class ClientConnection(asyncio.Protocol):
         self._wait_until_s = None
 
     def _limit_s(self) -> float:
-        timeouts = self._host.timeouts
+        timeouts = self._shared.timeouts
         match self._wait:
             case Wait.REQUEST:
                 return timeouts.idle_s

@@ -1,6 +1,6 @@
-"""One request of a client as far as it has been read, and what its head must be for its framing to be trusted.
+"""One downstream request as far as it has been read, the checks of its head, and the memory budget of bodies.
 
-Knows nothing of sockets.
+Does no I/O.
 """
 
 from __future__ import annotations
@@ -29,35 +29,34 @@ KEPT_HEADERS = frozenset(
         *SPEAKING,
     )
 )
-"""The headers that mean something to us. All others are counted and forgotten, but for those that a policy names."""
+"""Headers that the gateway reads. All others count against the limits and are dropped, but for those a policy names."""
 
 HEADER_OVERHEAD_BYTES = 4
 """Colon, space and line end."""
 
-
 SMALL_PIECE_BYTES = 4 << 10
-"""Smaller pieces of a body are joined as they come: an object for each would take many times its bytes."""
+"""Smaller pieces of a body are joined on arrival: an object for each would take many times its bytes."""
 
 JOINED_BYTES = 256 << 10
-"""Joined pieces begin anew beyond this, so that growing never copies much."""
+"""Size at which a joined piece is not extended further, so that growing never copies much."""
 
 
 class Budget:
-    """Bytes of request bodies that may be held at one time, all connections together.
+    """Bytes of request bodies that all connections together may hold in memory.
 
-    A tenant may hold as much as is still free, so one alone half of all, and others always find room. One body of the
-    largest size is never refused for that.
+    A tenant may hold as much as is still free: alone at most half of the total, so that others always find room. One
+    body of the largest size is never rejected for its tenant's share.
     """
 
     def __init__(self, most: int, *, largest: int = 0) -> None:
-        """`largest`: bytes that each tenant may hold in any case, as far as there is room at all."""
+        """`most`: bytes in total; `largest`: bytes that each tenant may hold whatever its share, within `most`."""
         self._most = most
         self._largest = largest
         self._by_tenant: dict[str, int] = {}
         self.held = 0
 
     def has_room(self, count: int, tenant: str | None = None) -> bool:
-        """Whether so many more bytes may be held, by a tenant where one is named."""
+        """Return whether `count` more bytes may be held, by `tenant` if one is named."""
         held = self.held + count
         if held > self._most:
             return False
@@ -67,7 +66,7 @@ class Budget:
         return own <= self._largest or own <= self._most - held
 
     def take(self, count: int, tenant: str | None = None) -> bool:
-        """Count so many more bytes if they may be held. Returns whether they may."""
+        """Reserve `count` more bytes if they may be held; returns whether they may."""
         if not self.has_room(count, tenant):
             return False
         self.held += count
@@ -76,7 +75,7 @@ class Budget:
         return True
 
     def give(self, count: int, tenant: str | None = None) -> None:
-        """Give back bytes that were taken for the same tenant."""
+        """Release bytes that were reserved for the same tenant."""
         self.held -= count
         if tenant is not None:
             left = self._by_tenant[tenant] - count
@@ -87,7 +86,7 @@ class Budget:
 
 
 class Asked:
-    """A request being read. `refusal` is what will be answered instead of serving it."""
+    """A downstream request. `refusal`: the rejection to answer instead of serving it, None while there is none."""
 
     __slots__ = (
         "_held_bytes",
@@ -120,57 +119,72 @@ class Asked:
         self.headers: dict[bytes, bytes] = {}
         self.has_head = False
         self.head_bytes = 0
-        """As fed to the parser, which tells of a header only when it has ended."""
+        """Bytes fed to the parser for the head, incomplete headers included."""
         self.keep_alive = False
         self.refusal: Refused | None = None
         self.is_cut_off = False
-        """It was refused before all of it was read."""
+        """It was rejected before all of it was read."""
         self.declared_bytes: int | None = None
-        """How long the body is said to be, None where it comes in chunks."""
+        """Length of the body by its Content-Length, 0 without one; None if the body is chunked."""
         self.body_bytes = 0
-        """Read so far, also of a body that is not kept."""
+        """Bytes read so far, also of a body that is dropped."""
         self.framing_bytes = 0
-        """Read behind the head and not body: trailers, chunk sizes and extensions."""
+        """Bytes read behind the head that are not body: trailers, chunk sizes and extensions."""
         self.framing_run_bytes = 0
-        """Of these, those that no body has followed yet."""
+        """Of these, the bytes since the last body byte."""
         self.endpoint: Endpoint | None = None
         self.caller: Caller = NOBODY
-        """What is asked for and by whom, once the head was looked at."""
+        """Set with `endpoint` once the head was routed."""
         self.pods: frozenset[str] | None = None
-        """Who may serve it, None for all: a hint of Envoy's."""
+        """URLs of the pods that may serve it, None for all: a subset chosen by Envoy."""
         self.model: str | None = None
-        """Which model is to answer, by the word of whoever may speak for others; None: the one that is asked for."""
+        """The model a trusted proxy has chosen; None: the one that the body names."""
         self.may_add_usage = True
-        """Whether we can withhold from its client what it did not ask for."""
+        """Whether usage may be requested upstream on behalf of the client, because its event can be withheld again."""
         self._parts: list[bytes | bytearray] = []
         self._held_bytes = 0
         self._holder: str | None = None
-        """What is counted for the body, and for which tenant."""
+        """Bytes reserved in the budget, and the tenant they count for."""
 
     def __repr__(self) -> str:
         return f"<Asked {self.method} {self.target!r}, {self.body_bytes} bytes>"
 
-    def add_target(self, piece: bytes, limits: Limits) -> None:
-        """Raises `Refused` where the URL grows too long."""
-        self.target += piece
-        if len(self.target) > limits.max_url_bytes:
-            raise Refused(Reason.URL_TOO_LONG, f"The URL is longer than {limits.max_url_bytes} bytes.")
-
     def take_headers(self, fields: Sequence[tuple[bytes, bytes]], limits: Limits, kept: AbstractSet[bytes]) -> None:
-        """All of them, as they were written. Raises `Refused` where they are too long together."""
+        """Keep the headers named in `kept`. `fields`: all headers as written. Raises `Refused` if they are too long."""
         if sum(map(len, chain.from_iterable(fields))) + HEADER_OVERHEAD_BYTES * len(fields) > limits.max_header_bytes:
             raise head_too_large(limits)
         headers = self.headers
         for field, value in fields:
             name = field.lower()
             if name in kept:
-                # Given twice, it is one header with both values: none of ours has a meaning then, and none is believed.
+                # A repeated header becomes one with both values: none of ours is valid in that form.
                 headers[name] = headers[name] + b", " + value if name in headers else value
         if b"transfer-encoding" not in headers:
             self.declared_bytes = int(headers.get(b"content-length", b"0"))
 
+    def check_head(self, budget: Budget, limits: Limits) -> None:
+        """Raise `Refused` if the body is too large, or its framing is ambiguous though llhttp accepts it."""
+        headers, version = self.headers, self.version
+        coding = headers.get(b"transfer-encoding")
+        host = headers.get(b"host", b"")
+        if version not in {"1.1", "1.0"}:
+            raise Refused(Reason.BAD_REQUEST, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+        if not host and version == "1.1":
+            raise Refused(Reason.BAD_REQUEST, "An HTTP/1.1 request needs one Host header.")
+        if b"," in host:
+            raise Refused(Reason.BAD_REQUEST, "There is more than one Host header.")
+        if coding is not None and (version != "1.1" or coding.lower() != b"chunked"):
+            raise Refused(Reason.BAD_REQUEST, "The only Transfer-Encoding spoken here is `chunked`, in HTTP/1.1.")
+        if headers.get(b"expect", b"100-continue").lower() != b"100-continue" and version == "1.1":
+            raise Refused(Reason.EXPECTATION_FAILED, "The only expectation met here is `100-continue`.")
+        declared = self.declared_bytes or 0
+        if declared > limits.max_body_bytes:
+            raise body_too_large(limits)
+        if declared and not budget.has_room(declared):
+            raise too_many_bodies()
+
     def add_body(self, piece: bytes | bytearray, budget: Budget, limits: Limits) -> None:
-        """Keep a piece of body. Raises `Refused` where it is too much for us or for anybody."""
+        """Append a piece of body. Raises `Refused` if the body is too large or the budget has no room."""
         self.body_bytes += len(piece)
         if self.body_bytes > limits.max_body_bytes:
             raise body_too_large(limits)
@@ -189,7 +203,7 @@ class Asked:
         parts.append(piece)
 
     def body(self) -> bytes:
-        """The whole body."""
+        """Return the whole body read so far."""
         parts = self._parts
         if not parts:
             return b""
@@ -200,59 +214,46 @@ class Asked:
         return whole
 
     def drop_body(self, budget: Budget) -> None:
-        """Give back what the body took. Safe to call again."""
+        """Drop the body and release its bytes in the budget. Idempotent."""
         if self._held_bytes:
             budget.give(self._held_bytes, self._holder)
             self._held_bytes = 0
         self._parts.clear()
 
     def check_share(self, budget: Budget) -> None:
-        """Raise `Refused` where the body that was declared is more than its tenant may hold now."""
+        """Raise `Refused` if the declared body is larger than what its tenant may hold now."""
         declared = self.declared_bytes or 0
         if declared and not budget.has_room(declared, self.caller.tenant.name):
             raise no_room(budget, declared)
 
     @property
     def expects_continue(self) -> bool:
+        """Whether the client waits for `100 Continue` before it sends the body."""
         return self.version == "1.1" and b"expect" in self.headers
 
 
-def judge_head(asked: Asked, budget: Budget, limits: Limits) -> None:
-    """Raise `Refused` where the message is too large, or cannot be framed for certain though llhttp takes it."""
-    headers = asked.headers
-    host = headers.get(b"host", b"")
-    if asked.version not in {"1.1", "1.0"}:
-        raise Refused(Reason.BAD_REQUEST, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
-    if not host and asked.version == "1.1":
-        raise Refused(Reason.BAD_REQUEST, "An HTTP/1.1 request needs one Host header.")
-    if b"," in host:
-        raise Refused(Reason.BAD_REQUEST, "There is more than one Host header.")
-    coding = headers.get(b"transfer-encoding")
-    if coding is not None and (asked.version != "1.1" or coding.lower() != b"chunked"):
-        raise Refused(Reason.BAD_REQUEST, "The only Transfer-Encoding spoken here is `chunked`, in HTTP/1.1.")
-    if asked.expects_continue and headers[b"expect"].lower() != b"100-continue":
-        raise Refused(Reason.EXPECTATION_FAILED, "The only expectation met here is `100-continue`.")
-    declared = asked.declared_bytes or 0
-    if declared > limits.max_body_bytes:
-        raise body_too_large(limits)
-    if not budget.has_room(declared):
-        raise too_many_bodies()
+def url_too_long(limits: Limits) -> Refused:
+    """Return the rejection of a URL above `max_url_bytes`."""
+    return Refused(Reason.URL_TOO_LONG, f"The URL is longer than {limits.max_url_bytes} bytes.")
 
 
 def head_too_large(limits: Limits) -> Refused:
+    """Return the rejection of a head above `max_header_bytes`."""
     return Refused(Reason.HEADERS_TOO_LARGE, f"The headers are longer than {limits.max_header_bytes} bytes.")
 
 
 def body_too_large(limits: Limits) -> Refused:
+    """Return the rejection of a body above `max_body_bytes`."""
     return Refused(Reason.BODY_TOO_LARGE, f"The body is longer than {limits.max_body_bytes} bytes.")
 
 
 def no_room(budget: Budget, count: int) -> Refused:
-    """Return why so many bytes may not be held: for all bodies together, or for those of one tenant."""
+    """Return the rejection of `count` bytes: by the total budget, or by the share of their tenant."""
     return too_many_bodies_of_tenant() if budget.has_room(count) else too_many_bodies()
 
 
 def too_many_bodies_of_tenant() -> Refused:
+    """Return the rejection of a body above the share of its tenant."""
     return Refused(
         Reason.GATEWAY_BUSY,
         "The request bodies of this tenant hold its share of the gateway's memory for bodies.",
@@ -261,4 +262,5 @@ def too_many_bodies_of_tenant() -> Refused:
 
 
 def too_many_bodies() -> Refused:
+    """Return the rejection of a body for which the budget has no room."""
     return Refused(Reason.GATEWAY_BUSY, "The gateway holds as many request bodies as it can.", retry_after_s=1.0)

@@ -1,61 +1,55 @@
-"""Web pages of other origins: which may ask the gateway from a browser, and what the browser is answered (CORS).
+"""CORS headers of one request or response. Which origins are allowed is configuration (`gateway.config.cors`).
 
-Off by default. Cookies are never asked for: whoever asks from a page sends a key as every client does.
+Off by default. Credentials mode is never allowed: a page authenticates with an API key like any other client.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from gateway.config.cors import ANY, Cors
 
 ORIGIN = b"origin"
-WANTED_HEADERS = b"access-control-request-headers"
+REQUESTED_HEADERS = b"access-control-request-headers"
 
-KEPT_FOR_CORS = frozenset({ORIGIN, WANTED_HEADERS})
-"""Headers that mean something only where CORS is on."""
+KEPT_FOR_CORS = frozenset({ORIGIN, REQUESTED_HEADERS})
+"""Request headers that are read only where CORS is on."""
 
-ANY = "*"
+DEFAULT_ALLOWED_HEADERS = "authorization, content-type, x-api-key"
 
-USUAL_HEADERS = "authorization, content-type, x-api-key"
-
-SANE_HEADERS = re.compile(rb"[A-Za-z0-9_-]+(?: ?, ?[A-Za-z0-9_-]+)*")
+VALID_HEADER_LIST = re.compile(rb"[A-Za-z0-9_-]+(?: ?, ?[A-Za-z0-9_-]+)*")
 
 Fields = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cors:
-    """Which origins may ask, and for how long a browser may remember it."""
+def is_allowed_origin(policy: Cors, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a request names an origin that the policy allows."""
+    origin = headers.get(ORIGIN)
+    return origin is not None and (ANY in policy.origins or origin.decode("latin-1") in policy.origins)
 
-    origins: frozenset[str]
-    max_age_s: int = 600
 
-    def allows(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a request comes from a page that may ask."""
-        origin = headers.get(ORIGIN)
-        return origin is not None and (ANY in self.origins or origin.decode("latin-1") in self.origins)
+def response_fields(policy: Cors, headers: Mapping[bytes, bytes]) -> Fields:
+    """Return the CORS headers of a response to a request with these headers; empty where it names no origin."""
+    if ORIGIN not in headers:
+        return ()
+    if ANY in policy.origins:
+        return (("access-control-allow-origin", ANY), ("access-control-expose-headers", ANY))
+    if not is_allowed_origin(policy, headers):
+        return (("vary", "origin"),)
+    return (
+        ("access-control-allow-origin", headers[ORIGIN].decode("latin-1")),
+        ("access-control-expose-headers", ANY),
+        ("vary", "origin"),
+    )
 
-    def fields(self, headers: Mapping[bytes, bytes]) -> Fields:
-        """Headers of an answer to a page; empty where the request names no origin."""
-        if ORIGIN not in headers:
-            return ()
-        if ANY in self.origins:
-            return (("access-control-allow-origin", ANY), ("access-control-expose-headers", ANY))
-        if not self.allows(headers):
-            return (("vary", "origin"),)
-        return (
-            ("access-control-allow-origin", headers[ORIGIN].decode("latin-1")),
-            ("access-control-expose-headers", ANY),
-            ("vary", "origin"),
-        )
 
-    def preflight(self, headers: Mapping[bytes, bytes], methods: str) -> Fields:
-        """Headers of the answer to OPTIONS, beside those of every answer: what a page may send."""
-        wanted = headers.get(WANTED_HEADERS, b"")
-        named = wanted.decode("ascii") if SANE_HEADERS.fullmatch(wanted) else USUAL_HEADERS
-        return (
-            ("access-control-allow-methods", methods),
-            ("access-control-allow-headers", named),
-            ("access-control-max-age", str(self.max_age_s)),
-        )
+def preflight_fields(policy: Cors, headers: Mapping[bytes, bytes], methods: str) -> Fields:
+    """Return what a preflight response has beside `response_fields`: allowed methods and headers, and their age."""
+    requested = headers.get(REQUESTED_HEADERS, b"")
+    allowed = requested.decode("ascii") if VALID_HEADER_LIST.fullmatch(requested) else DEFAULT_ALLOWED_HEADERS
+    return (
+        ("access-control-allow-methods", methods),
+        ("access-control-allow-headers", allowed),
+        ("access-control-max-age", str(policy.max_age_s)),
+    )

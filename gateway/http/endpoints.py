@@ -1,8 +1,8 @@
-"""What is served under which path. One table; a path that is not in it is refused, never forwarded."""
+"""The table of served paths. A path that is not in it is rejected, never forwarded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import unquote
 
@@ -11,7 +11,7 @@ from routing.request import Api
 
 
 class Local(Enum):
-    """What the gateway answers itself, or sends to the one pod that knows."""
+    """Endpoints without placement: answered by the gateway, or by the one pod that stores the response."""
 
     HEALTH = "health"
     READY = "ready"
@@ -19,33 +19,30 @@ class Local(Enum):
     MODEL = "model"
     STORED_RESPONSE = "stored response"
     PREFLIGHT = "preflight"
-    """What a browser asks before it lets a page ask; `name` is what the path allows."""
+    """CORS preflight; `name` of its endpoint lists the methods of the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One path. Served by a pod that is chosen where `api` is set, else as `local` says."""
+    """One path. With `api` its requests are placed on a pod, else `local` is set."""
 
     path: str
     methods: tuple[str, ...] = ("POST",)
     api: Api | None = None
     local: Local | None = None
     name: str = ""
-    """What a path below names: a model, a stored response."""
+    """Last part of the path: name of a model, id of a stored response."""
+    needs_key: bool = field(init=False)
+    counted_as: Api | None = field(init=False)
+    """The API under which requests are logged and counted against limits; None for local endpoints."""
+    is_anthropic: bool = field(init=False)
+    """Whether errors have the format of Anthropic's API."""
 
-    @property
-    def needs_key(self) -> bool:
-        return self.local not in (Local.HEALTH, Local.READY, Local.PREFLIGHT)
-
-    @property
-    def counted_as(self) -> Api | None:
-        """As requests of which API its requests are logged and counted against limits; None for pages of our own."""
-        return Api.RESPONSES if self.local is Local.STORED_RESPONSE else self.api
-
-    @property
-    def is_anthropic(self) -> bool:
-        """Whether errors are told in Anthropic's dialect."""
-        return self.path.startswith("/v1/messages")
+    def __post_init__(self) -> None:
+        is_stored = self.local is Local.STORED_RESPONSE
+        object.__setattr__(self, "needs_key", self.local not in (Local.HEALTH, Local.READY, Local.PREFLIGHT))
+        object.__setattr__(self, "counted_as", Api.RESPONSES if is_stored else self.api)
+        object.__setattr__(self, "is_anthropic", self.path.startswith("/v1/messages"))
 
     @property
     def allow(self) -> str:
@@ -82,28 +79,11 @@ CANCEL = "/cancel"
 
 
 def find_endpoint(target: bytes) -> Endpoint:
-    """The endpoint of a request target. Raises `Refused` where there is none.
+    """Return the endpoint of a request target. Raises `Refused` if there is none.
 
-    Only a path in normal form has one: it is compared as it was sent. Were `//x/v1/models` or `/v1/./models` judged by
-    what they may mean, whoever carries the request could forward it as it stands, and a pod could read it otherwise.
+    The path is compared as sent, without normalization: a proxy that forwards `//x/v1/models` or `/v1/./models` as it
+    stands could make a pod read another path than the one checked here. Exact targets are in `TABLE`.
     """
-    return TABLE.get(target) or _find(target)
-
-
-def _path_of(target: bytes) -> str:
-    """Return the path of a request target as it was sent; empty where there is none.
-
-    A target in absolute form (`http://host/path`) is accepted, as RFC 9112 asks of servers.
-    """
-    raw = target.partition(b"?")[0]
-    if raw[:1] != b"/":
-        scheme, _, rest = raw.partition(b"://")
-        _, slash, rest = rest.partition(b"/")
-        raw = slash + rest if scheme.lower() in (b"http", b"https") else b""
-    return raw.decode("ascii", "replace")
-
-
-def _find(target: bytes) -> Endpoint:
     path = _path_of(target)
     endpoint = TABLE.get(path.encode())
     if endpoint is not None:
@@ -113,6 +93,19 @@ def _find(target: bytes) -> Endpoint:
     if path.startswith(RESPONSES_BELOW):
         return _find_response(path)
     raise _unknown(path)
+
+
+def _path_of(target: bytes) -> str:
+    """Return the path of a request target as sent; empty if there is none.
+
+    A target in absolute form (`http://host/path`) is accepted, as RFC 9112 asks of servers.
+    """
+    raw = target.partition(b"?")[0]
+    if raw[:1] != b"/":
+        scheme, _, rest = raw.partition(b"://")
+        _, slash, rest = rest.partition(b"/")
+        raw = slash + rest if scheme.lower() in (b"http", b"https") else b""
+    return raw.decode("ascii", "replace")
 
 
 def _find_response(path: str) -> Endpoint:

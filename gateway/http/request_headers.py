@@ -1,6 +1,7 @@
-"""What a request's headers say: who asks, whom a proxy speaks for, in which conversation, and how soon.
+"""Reads request headers: credentials, model override, latency objectives, retry count, session and trace context.
 
-Who speaks for others is believed by its address alone; how soon, everybody may say, as it can only tighten a promise.
+Headers about the caller count only from trusted proxies, identified by address. Every client may set latency
+objectives, since they can only tighten the SLO of its tier.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ SPEAKING = frozenset(
         *(b"x-hearth-tenant", b"x-hearth-group", b"x-hearth-user", b"x-hearth-objective", b"x-hearth-priority"),
     )
 )
-"""Said by a proxy of the request it passes on. A policy may name others."""
+"""Set by a proxy about the request it forwards. A policy may name others."""
 
 MODEL_HEADERS = (b"x-llm-d-model-name-rewrite", b"x-gateway-model-name-rewrite")
-"""Said by whoever has already decided which model is to answer: llm-d's, its old name."""
+"""Model chosen by a proxy: llm-d's header, then its old name."""
 
 LONGEST_MODEL = 256
 
 TTFT_HEADERS = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms", b"x-hearth-ttft-ms")
 TPOT_HEADERS = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms", b"x-hearth-tpot-ms")
-"""The first that is there counts: llm-d's, its old name, ours."""
+"""The first one present counts: llm-d's, its old name, ours."""
 
 DEADLINES = frozenset((*TTFT_HEADERS, *TPOT_HEADERS))
 
@@ -43,22 +44,22 @@ SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
 LONGEST_SESSION = 256
 
 LONGEST_TRACE = 512
-"""As W3C Trace Context has it."""
+"""Bytes; limit of W3C Trace Context."""
 
 LONGEST_MS = 86_400_000.0
-"""A day."""
+"""One day."""
 
 NUMBER = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 
 class Trusted:
-    """Tells connections of trusted proxies from all others."""
+    """The networks of trusted proxies."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         self._networks = tuple(networks)
 
     def __call__(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether whoever is at the other end may speak for others. Without an address nobody may."""
+        """Return whether the peer of a connection is a trusted proxy; False if it has no IP address."""
         if not self._networks:
             return False
         peer = transport.get_extra_info("peername")
@@ -67,7 +68,7 @@ class Trusted:
 
 @lru_cache(maxsize=1024)
 def is_within(host: str, networks: Networks) -> bool:
-    """Whether an address lies in one of these networks."""
+    """Return whether an IP address lies in one of the networks; IPv4-mapped IPv6 counts as IPv4."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -78,38 +79,38 @@ def is_within(host: str, networks: Networks) -> bool:
 
 
 def promised(tier: Tier, headers: Mapping[bytes, bytes]) -> Promise | None:
-    """What a tier promises, tightened by what headers ask for; None where they ask for nothing. Raises `Refused`."""
+    """Return the SLO of a tier tightened by headers, None if they set none. Raises `Refused` for invalid values."""
     if DEADLINES.isdisjoint(headers):
         return None
     return promise_of(tier, ttft_s=_seconds(headers, TTFT_HEADERS), tpot_s=_seconds(headers, TPOT_HEADERS))
 
 
 def decided_model(headers: Mapping[bytes, bytes]) -> str | None:
-    """The model that is to answer instead of the one asked for; None where nobody has decided. Raises `Refused`."""
+    """Return the model that a proxy has chosen, None if it has not. Raises `Refused` for an invalid name."""
     for name in MODEL_HEADERS:
         if (value := headers.get(name)) is not None:
             if not 0 < len(value) <= LONGEST_MODEL or not value.isascii():
-                word = name.decode()
-                raise Refused(Reason.BAD_REQUEST, f"`{word}` must be the name of a model.", param=word)
+                header = name.decode()
+                raise Refused(Reason.BAD_REQUEST, f"`{header}` must be the name of a model.", param=header)
             return value.decode("ascii")
     return None
 
 
 def retries(headers: Mapping[bytes, bytes]) -> int:
-    """How often the client says that it has asked before, as OpenAI's and Anthropic's libraries do."""
-    said = headers.get(RETRIES, b"0")
-    return int(said) if len(said) < 4 and said.isdigit() else 0
+    """Return how often the client has retried, as OpenAI's and Anthropic's libraries report it."""
+    value = headers.get(RETRIES, b"0")
+    return int(value) if len(value) < 4 and value.isdigit() else 0
 
 
 def key_shown(headers: Mapping[bytes, bytes]) -> str | None:
-    """The client's key, as OpenAI's clients send it or as Anthropic's do."""
+    """Return the API key from `authorization` or `x-api-key`, None if there is none."""
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     key = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
     return key.decode("utf-8", "surrogateescape") or None
 
 
 def session_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """What the client calls the conversation."""
+    """Return the id of the session, None if the client sends none."""
     for name in SESSION_HEADERS:
         value = headers.get(name)
         if value and len(value) <= LONGEST_SESSION:
@@ -118,7 +119,7 @@ def session_of(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def trace_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """The W3C `traceparent` that came with a request."""
+    """Return the W3C `traceparent` of a request, None without one."""
     trace = headers.get(b"traceparent")
     return trace.decode("latin-1") if trace and len(trace) <= LONGEST_TRACE else None
 
@@ -130,7 +131,8 @@ def _seconds(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> float 
             continue
         found = float(value) if NUMBER.fullmatch(value) else 0.0
         if not 0 < found <= LONGEST_MS:
-            word = name.decode()
-            raise Refused(Reason.BAD_REQUEST, f"`{word}` must be milliseconds, above 0 and at most a day.", param=word)
+            header = name.decode()
+            message = f"`{header}` must be milliseconds, above 0 and at most a day."
+            raise Refused(Reason.BAD_REQUEST, message, param=header)
         return found / 1000
     return None

@@ -1,7 +1,7 @@
-"""The client's side of one answer: its head, its framing, its end. Everything a client is sent goes through here.
+"""Writes one downstream response: head, framing, body and end. Everything sent to a client goes through it.
 
-A body is framed in one of three ways: by its length, in chunks, or, for HTTP/1.0, by the end of the connection. Each
-`send` leaves the body at a chunk's end, so that an error event, a withheld event or the end can always come next.
+A body is framed by its length, in chunks, or, for HTTP/1.0, by the end of the connection. Each `send` ends at a chunk
+boundary, so that an error event, a withheld event or the end can always follow.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from http import HTTPStatus
 from typing import Protocol
 
 from gateway.http.client_request import Asked
-from gateway.pipeline.downstream_transport import MakeCarrier
-from gateway.pipeline.outcome import HTTP
 from gateway.pipeline.rejections import refusal_body, refusal_event, refusal_headers, status_of
 from routing.refusal import Refused
 from routing.request import Api
@@ -23,22 +21,24 @@ from routing.request import Api
 JSON = "application/json"
 
 SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-"""A client's request id that is fit to be echoed and logged."""
+"""Format of a client's request id that may be echoed and logged."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
 PHRASES = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
-"""The words after the number; Anthropic's 529 is in no registry."""
+"""Reason phrases by status; Anthropic's 529 is not registered."""
 
 ENDED_BY_DONE = frozenset({Api.CHAT, Api.COMPLETIONS})
 DONE_EVENT = b"data: [DONE]\n\n"
 
 UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
-"""Said of a stream, so that proxies between us and the client pass every event on at once."""
+"""Headers of a stream that keep proxies from buffering its events."""
 
 
 class Framing(Enum):
+    """How the end of a body is marked."""
+
     LENGTH = "length"
     CHUNKS = "chunks"
     UNTIL_CLOSE = "until close"
@@ -48,18 +48,18 @@ CHUNKS = Framing.CHUNKS
 
 
 class Source(Protocol):
-    """Where a streamed answer comes from: the pod's connection."""
+    """The upstream connection that a response comes from."""
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def abort(self) -> None: ...
     def leave(self) -> bool:
-        """Abort, as the client has gone. Returns whether it had been sent the last words of its answer."""
+        """Abort because the client has gone. Returns whether the end of the response had been sent to it."""
         ...
 
 
 class Reply:
-    """The answer to one request. `answered` is called once, when its last byte is written."""
+    """The response to one request. `answered` is called once, when its last byte is written."""
 
     __slots__ = (
         "_answered",
@@ -76,9 +76,7 @@ class Reply:
         "is_anthropic",
         "is_stream",
         "keep_alive",
-        "make_carrier",
         "request_id",
-        "shell",
         "source",
         "task",
         "write_chunk",
@@ -86,37 +84,34 @@ class Reply:
 
     def __init__(
         self,
-        asked: Asked,
+        incoming: Asked,
         request_id: str,
         transport: asyncio.Transport,
         *,
         keep_alive: bool,
         answered: Callable[[], None],
     ) -> None:
-        client_id = asked.headers.get(b"x-request-id", b"")
+        client_id = incoming.headers.get(b"x-request-id", b"")
         self._echoed_id = client_id.decode("ascii") if SANE_ID.fullmatch(client_id) else request_id
         self._transport = transport
         self._write: Callable[[bytes], None] = transport.write
         self.write_chunk: Callable[[bytes], None] = transport.write
         self._answered = answered
-        self._is_http_1_0 = asked.version == "1.0"
-        self._wants_body = asked.method != "HEAD"
+        self._is_http_1_0 = incoming.version == "1.0"
+        self._wants_body = incoming.method != "HEAD"
         self._framing = Framing.LENGTH
         self.request_id = request_id
         self.keep_alive = keep_alive
         self.api: Api | None = None
         self.is_anthropic = False
-        """In whose dialect errors are told."""
+        """Whether errors have the format of Anthropic's API."""
         self.begun = False
         self.ended = False
         self.is_stream = False
         self.fields: tuple[tuple[str, str], ...] = ()
-        """What the head says besides."""
+        """Additional headers of the response."""
         self.source: Source | None = None
         self.task: asyncio.Task[None] | None = None
-        self.shell = HTTP
-        self.make_carrier: MakeCarrier | None = None
-        """How a request is carried, where not over a connection of ours."""
 
     def __repr__(self) -> str:
         return f"<Reply to {self.request_id}{', begun' * self.begun}{', ended' * self.ended}>"
@@ -124,13 +119,13 @@ class Reply:
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Write a whole answer."""
+        """Write a complete response."""
         head = self._head(status, content_type, len(body), fields)
         self._write(head + body if self._wants_body else head)
         self._end()
 
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
-        """Write the head and the first bytes of a body. `length` is that of the whole body, where it is known."""
+        """Write the head and the first bytes of a body. `length`: of the whole body in bytes, None if unknown."""
         self.is_stream = is_stream
         if length is None:
             self._framing = Framing.UNTIL_CLOSE if self._is_http_1_0 else CHUNKS
@@ -142,24 +137,27 @@ class Reply:
 
     @property
     def is_chunked(self) -> bool:
-        """Whether a body was begun that is framed in chunks, as `write_chunk` takes them."""
+        """Whether the response has begun with chunked framing, which `write_chunk` requires."""
         return self.begun and self._framing is CHUNKS
 
     def send(self, payload: bytes) -> None:
-        """Write a piece of body. Not empty: an empty chunk would be the last one."""
+        """Write a piece of body. `payload` is not empty: an empty chunk would end the body."""
         if self._framing is CHUNKS:
             self._write(b"%x\r\n%b\r\n" % (len(payload), payload))
         else:
             self._write(payload)
 
     def end(self) -> None:
-        """Write the end of a body that was begun."""
+        """End a body that has begun."""
         if self._framing is CHUNKS:
             self._write(LAST_CHUNK)
         self._end()
 
     def refuse(self, refusal: Refused, *, fields: Iterable[tuple[str, str]] = ()) -> None:
-        """Say no: as a whole answer, as an event in a stream that has begun, or by cutting a body that has no room."""
+        """Reject: by a complete response, by an error event in a stream that has begun, else by closing the connection.
+
+        Does nothing once the response has ended. `fields`: additional headers of a complete response.
+        """
         if self.ended:
             return
         if not self.begun:
@@ -175,16 +173,16 @@ class Reply:
             self.cut()
 
     def cut(self) -> None:
-        """End the connection: the only honest way to end a body short of its length."""
+        """Close the connection: the only valid way to end a body before its length."""
         self._stop()
         self._transport.abort()
 
     def leave_off(self) -> None:
-        """Write no more, though the body has not ended; what was written may still reach the client."""
+        """Stop writing without ending the body; what is in the write buffer is still sent."""
         self._stop()
 
     def abandon(self) -> None:
-        """The client has gone: nothing is written any more, and the pod is told at once."""
+        """Stop because the client has gone: abort the upstream request and cancel the task."""
         if self.ended:
             return
         self.ended = True
@@ -226,4 +224,5 @@ class Reply:
 
 
 def phrase_of(status: int) -> str:
+    """Return the reason phrase of a status."""
     return PHRASES.get(status, "Unknown")

@@ -1,8 +1,8 @@
-"""One timer for all waiting: now and then it asks every connection whether it has waited too long.
+"""Checks the timeouts of many connections with one periodic timer.
 
-Clients have a patrol and lines to pods have one: a line is idle for seconds only, and thousands of clients need not be
-asked as often as that takes. A timer of its own for every request would cost more than the rest of the request. The
-price: what is late is noticed up to one period late; two, where the wait itself begins with the first look at it.
+Downstream and upstream connections have a sweeper each, since upstream timeouts are shorter. A timer for every request
+would cost more than the rest of the request. The price: a timeout fires up to one period late, or two where it starts
+with the first check.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Protocol
 
 from gateway.runtime.guard import Ticker, report
 
-FORBEARANCE = 8
-"""Looks within the shortest of all waits."""
+SWEEPS_PER_TIMEOUT = 8
+"""Sweeps within the shortest timeout."""
 
 SHORTEST_PERIOD_S = 0.01
 LONGEST_PERIOD_S = 1.0
@@ -23,41 +23,44 @@ LOOP = "patrol"
 
 
 class Watched(Protocol):
-    """Something that may wait too long."""
+    """A connection with timeouts."""
 
     def check(self, now_s: float) -> None:
-        """End what is overdue at this loop time."""
+        """End whatever has timed out at this loop time."""
         ...
 
 
 class Patrol:
-    """Walks its rounds while there is anybody to look at."""
+    """Calls `check` of its connections once per period, while it has any."""
 
     def __init__(self, *waits_s: float) -> None:
-        """`waits_s`: how long those it looks at may wait."""
+        """`waits_s`: the timeouts of the connections; the shortest sets the period."""
         self._watched: set[Watched] = set()
         self._ticker = Ticker(LOOP, LONGEST_PERIOD_S, self._walk, lambda: self._watched)
         self.heed(*waits_s)
 
     def __repr__(self) -> str:
-        return f"<Patrol of {len(self._watched)} every {self._ticker.period_s} s>"
+        return f"<TimeoutSweeper of {len(self._watched)} every {self._ticker.period_s} s>"
 
     def __len__(self) -> int:
         return len(self._watched)
 
     def heed(self, *waits_s: float) -> None:
-        """Look often enough for these as well."""
+        """Shorten the period so that it suits these timeouts as well."""
         ticker = self._ticker
-        ticker.period_s = min(ticker.period_s, max(SHORTEST_PERIOD_S, min(waits_s) / FORBEARANCE))
+        ticker.period_s = min(ticker.period_s, max(SHORTEST_PERIOD_S, min(waits_s) / SWEEPS_PER_TIMEOUT))
 
     def watch(self, one: Watched) -> None:
+        """Check this connection from now on."""
         self._watched.add(one)
         self._ticker.start()
 
     def leave(self, one: Watched) -> None:
+        """Check this connection no more."""
         self._watched.discard(one)
 
     def stop(self) -> None:
+        """Stop the timer."""
         self._ticker.stop()
 
     def _walk(self) -> None:
@@ -65,5 +68,5 @@ class Patrol:
         for one in tuple(self._watched):
             try:
                 one.check(now_s)
-            except Exception as error:  # noqa: BLE001 - of this one alone: the others are looked at
+            except Exception as error:  # noqa: BLE001 - of one connection; the others are checked
                 report(LOOP, error)

@@ -50,6 +50,6 @@ def _ask(gateway: Gateway, client: WarmthClient) -> None:
     if words is None:
         return
     asking = gateway.asking = Asking(client, gateway.router, wait_s=words.wait_ms / 1000)
-    gateway.front.look_with(asking.look)
+    gateway.front.desk.use_lookup(asking.look)
     gateway.background.append(asking.run)
     gateway.registry.register(AskingExposition(asking.ends))

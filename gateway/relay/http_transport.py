@@ -17,7 +17,7 @@ from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import Reply
 from gateway.limits.meter import Tab
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
-from gateway.pipeline.downstream_transport import Carries, Errand
+from gateway.pipeline.downstream_transport import Errand
 from gateway.pipeline.resume_blocker import Bar
 from gateway.relay.holdback import HoldbackRelay
 from gateway.relay.relay import PREFILL_ONLY, Relay, RelayOptions
@@ -62,13 +62,11 @@ class Carriers:
         self.kept_bodies = Budget(limits.kept_bodies_bytes, largest=limits.kept_body_bytes)
         """Of the bodies of requests whose responses stream, kept in case they have to be resumed."""
 
-    def make(self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool) -> Carries:
+    def make(self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool) -> HttpCarrier:
         """Return the transport of one request, which is sent with this body.
 
         `usage_added`: usage was requested on the client's behalf, and is withheld from it.
         """
-        if reply.make_carrier is not None:
-            return reply.make_carrier(endpoint.path, body, usage_added)
         tenant = asked.caller.tenant
         buffer = RetryBuffer(self.kept_bodies, self._limits, is_off=not tenant.resumes, tenant=tenant.name)
         return HttpCarrier(

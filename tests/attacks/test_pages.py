@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.http.local_endpoints import models_page
+from gateway.server.local_endpoints import models_page
 from tenancy.tenants import Tenant
 from tests.attacks.ratios import cost_of, plain_reading
-from tests.gateway.http.test_local_endpoints import a_fleet
+from tests.gateway.server.test_local_endpoints import a_fleet
 
 ADAPTERS = 2000
 

@@ -26,8 +26,8 @@ MAX_TRACE = {True: (106, 440, 850), False: (88, 285, 605)}
 
 FEATURES = (
     *("agent", "gateway/canary", "gateway/ext_proc", "gateway/cascades", "gateway/pairs", "gateway/roles"),
-    *("gateway/kv_index", "gateway/http/superseding.py", "gateway/http/stored_responses.py", "gateway/resume"),
-    *("gateway/pipeline/cascading.py", "gateway/observe/metrics/cascades.py", "cascade"),
+    *("gateway/kv_index", "gateway/server/superseding.py", "gateway/server/stored_responses.py", "gateway/resume"),
+    *("gateway/pipeline/cascading.py", "cascade"),
     *("routing/canary.py", "routing/connectors", "routing/exact.py", "routing/hearing.py", "routing/pairing.py"),
 )
 """Files and packages of features that the traced request does not use."""

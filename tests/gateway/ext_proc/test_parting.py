@@ -46,7 +46,6 @@ async def an_office() -> AsyncIterator[tuple[Office, str]]:
             Means(lambda _: None, lambda _: False, kept_bytes=1 << 18),
             rules=Rules(front.limits, front.timeouts, queue_s=600, sample=0, trusts=lambda _: False),
             budget=front.budget,
-            kept_headers=front.kept_headers,
             pass_over=lambda _: None,
             clock=loop.time,
             draw=lambda: 1.0,

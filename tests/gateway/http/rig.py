@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.config.cors import Cors
 from gateway.config.port_limits import Limits, Timeouts
-from gateway.http.cors import Cors
-from gateway.http.listener import Front, Identify
 from gateway.http.request_headers import Networks
 from gateway.limits.accounts import Quotas
 from gateway.pipeline.admission_queue import Room
@@ -19,6 +18,8 @@ from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.pipeline import Passage
+from gateway.server.dispatcher import Identify
+from gateway.server.http_server import Front
 from routing.pods import EngineShape, ModelCard, Pod, Standing
 from routing.refusal import Refused
 from routing.retries import Budget

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.cors import origin
-from gateway.http.cors import Cors
+from gateway.config.cors import Cors, origin
 from tenancy.document import Wrong
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig
 from tests.gateway.http.test_tenants import gold

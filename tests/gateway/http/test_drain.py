@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.http.listener import Front
+from gateway.server.http_server import Front
 from routing.refusal import Reason
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import until

@@ -24,7 +24,7 @@ async def test_the_last_answer_is_not_lost_to_what_was_sent_behind_its_request(w
         client = await rig.client()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         if way == "draining":
-            rig.front.ask_to_leave()
+            rig.front.desk.begin_drain()
         headers = {"connection": "close"} if way == "asked for" else {}
         sending = asyncio.create_task(client.send(request_bytes(CHAT_PATH, a_chat(), **headers) + behind))
         await until(lambda: rig.pod.questions)

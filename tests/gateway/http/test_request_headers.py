@@ -131,7 +131,7 @@ async def test_a_policy_may_give_other_headers_a_meaning() -> None:
         rig.pod.plays(GOOD)
         client = await rig.client()
         await client.ask(CHAT_PATH, a_chat(), x_team="search")
-        rig.front.heed_headers(["X-Team"])
+        rig.front.desk.keep_headers(["X-Team"])
         await client.ask(CHAT_PATH, a_chat(), x_team="search")
     assert seen == [None, b"search"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.http.listener import Identify
+from gateway.server.dispatcher import Identify
 from routing.refusal import Reason, Refused
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.http.rig import CHAT_PATH, MODEL, a_chat, a_rig, request_bytes

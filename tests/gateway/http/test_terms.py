@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.http.listener import Identify
 from gateway.pipeline.admission_queue import Room
+from gateway.server.dispatcher import Identify
 from routing.placement import Placement
 from routing.reading.terms import salt_of
 from routing.refusal import Reason, Refused

@@ -11,13 +11,13 @@ from typing import Any
 import aiohttp
 
 from gateway.config.port_limits import Limits, Timeouts
-from gateway.http.listener import Front
 from gateway.pairs.bootstrap import Bootstraps
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.pipeline import Passage
+from gateway.server.http_server import Front
 from routing.cost import CostBook, Prior
 from routing.facts import PodFacts, Role
 from routing.pods import EngineShape, Pod, Standing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.http.local_endpoints import model_page, models_page
+from gateway.server.local_endpoints import model_page, models_page
 from routing.fleet import Fleet
 from routing.pods import ModelCard, Pod, Standing
 from tenancy.tenants import Tenant

@@ -1,13 +1,10 @@
-"""A question asked aside of a client's request: of another model, at the lowest priority, for nobody's account.
+"""Requests of the gateway itself beside a client's: to another model, at the lowest priority, charged to no account.
 
-By the same spine as any request, under the same tenant's regions and cache isolation; the answer is kept whole, read
-once, and told to whoever asked. Nothing of it reaches a client.
+They run through the same pipeline under the tenant's regions and cache isolation. No client sees the response.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -15,11 +12,10 @@ from msgspec import Raw
 
 from gateway.cascades.shadow_sampling import Said, spoken
 from gateway.http.client_request import Asked
-from gateway.http.coalescing import SharedReply, Told
 from gateway.http.endpoints import Endpoint
-from gateway.http.response_writer import Reply
-from gateway.pipeline.downstream_transport import Carries
 from gateway.pipeline.pipeline import Passage
+from gateway.relay.http_transport import Carriers
+from gateway.server.coalescing import SharedReply, Told
 from routing.learning import Usage
 from routing.reading import answer_bytes, read_request, read_usage
 from routing.request import Api
@@ -35,24 +31,22 @@ FIELDS = msgspec.json.Decoder(dict[str, Raw])
 
 VERDICT_TOKENS = 8
 
-MakeAside = Callable[[Endpoint, Reply, bytes], Carries]
-
 
 class Aside:
-    """Of one request."""
+    """Internal requests beside one client request: shadow samples and judgements."""
 
     def __init__(
-        self, passage: Passage, make: MakeAside, asked: Asked, endpoint: Endpoint, body: bytes, request_id: str
+        self, passage: Passage, carriers: Carriers, incoming: Asked, endpoint: Endpoint, body: bytes, request_id: str
     ) -> None:
         self._passage = passage
-        self._make = make
-        self._asked = asked
+        self._carriers = carriers
+        self._incoming = incoming
         self._endpoint = endpoint
         self._body = body
         self._request_id = request_id
 
     async def ask(self, question: bytes | None, model: str) -> Said | None:
-        """The client's own body, or a question to a judge model. None where it was not answered."""
+        """Send the client's own body, or a question to a judge model. Returns None if it got no answer."""
         if question is None:
             return await self._ask(self._endpoint, whole(self._body), model, "shadow")
         chat = {
@@ -64,36 +58,25 @@ class Aside:
         return await self._ask(CHAT, msgspec.json.encode(chat), model, "judge")
 
     async def _ask(self, endpoint: Endpoint, body: bytes, model: str, purpose: str) -> Said | None:
-        api, tenant = endpoint.api, self._asked.caller.tenant
+        api, tenant = endpoint.api, self._incoming.caller.tenant
         if api is None:
             return None
         reading = read_request(
             api, body, request_id=f"{self._request_id}-{purpose}", terms=tenant, priority=LOWEST.priority, model=model
         )
-        reply = AsideReply(self._asked, reading.request.id, api)
+        reply = SharedReply(self._incoming, reading.request.id, endpoint)
         caller = Caller(replace(tenant, name=None, tier=LOWEST, on_overload=Overload.REJECT))
-        carrier = self._make(endpoint, reply, reading.body)
-        await self._passage.lead(reading.request, carrier, caller=caller, promise=promise_of(LOWEST))
-        told = reply.whole.result() if reply.whole.done() else None
-        if not isinstance(told, Told) or told.status != 200:
+        transport = self._carriers.make(endpoint, self._incoming, reply, reading.body, usage_added=False)
+        await self._passage.lead(reading.request, transport, caller=caller, promise=promise_of(LOWEST))
+        response = reply.whole.result() if reply.whole.done() else None
+        if not isinstance(response, Told) or response.status != 200:
             return None
-        text = spoken(answer_bytes(api, told.body, stream=False))
-        return Said(text, read_usage(api, told.body) or Usage(0)) if text else None
-
-
-class AsideReply(SharedReply):
-    """Kept until it is whole, and told to nobody else."""
-
-    __slots__ = ()
-
-    def __init__(self, asked: Asked, request_id: str, api: Api) -> None:
-        named = Reply(asked, request_id, asyncio.Transport(), keep_alive=True, answered=lambda: None)
-        named.api, named.is_anthropic = api, api.is_anthropic
-        super().__init__(asked, named)
+        text = spoken(answer_bytes(api, response.body, stream=False))
+        return Said(text, read_usage(api, response.body) or Usage(0)) if text else None
 
 
 def whole(body: bytes) -> bytes:
-    """The same body, its answer in one piece and nothing asked for that only a client wants."""
+    """Return the same body without streaming, log probabilities and fields for the gateway."""
     fields = FIELDS.decode(body)
     for name in ("stream", "stream_options", "logprobs", "top_logprobs", "hearth"):
         fields.pop(name, None)

@@ -1,6 +1,6 @@
-"""The newest request under each key that clients give to theirs: who comes with a key ends the one before it.
+"""Cancels the older of two requests with the same `x-hearth-supersedes` key.
 
-Only the client knows that nobody wants the older answer any more; requests that look alike may both be wanted.
+Only the client knows that the older response is not needed any more; requests that look alike may both be needed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from routing.refusal import Reason, Refused
 HEADER = b"x-hearth-supersedes"
 
 
-def key_of(asked: Asked) -> Hashable | None:
-    """The key of a request, apart from what others call theirs; None where it has none. Raises `Refused`."""
-    key = asked.headers.get(HEADER)
+def key_of(incoming: Asked) -> Hashable | None:
+    """Return the key of a request, distinct from other users' keys; None without one. Raises `Refused` if invalid."""
+    key = incoming.headers.get(HEADER)
     if key is None:
         return None
     if not SANE_ID.fullmatch(key):
         name = HEADER.decode()
         raise Refused(Reason.BAD_REQUEST, f"`{name}` must be 1 to 128 visible ASCII characters.", param=name)
-    return asked.caller.tenant.name, asked.caller.user, key
+    return incoming.caller.tenant.name, incoming.caller.user, key
 
 
 class Latest:
-    """Replies that are under way, by key."""
+    """The newest response in flight of each key."""
 
     def __init__(self) -> None:
         self._replies: dict[Hashable, Reply] = {}
@@ -35,7 +35,7 @@ class Latest:
         return len(self._replies)
 
     def take(self, key: Hashable, reply: Reply) -> None:
-        """End whatever is under way under this key; `reply` is the newest from now on, until its task has ended."""
+        """Reject the older request of this key; `reply` is the newest until its task has ended."""
         older, self._replies[key] = self._replies.get(key), reply
         if reply.task is not None:
             reply.task.add_done_callback(lambda _: self._drop(key, reply))

@@ -1,4 +1,4 @@
-"""Responses that pods have stored: each is fetched, cancelled, deleted and gone on with where it is, or nowhere."""
+"""Requests about responses that pods store: each is fetched, cancelled, deleted or continued on its own pod only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenancy.tenants import Caller, Tenant
 
 
 class Stored:
-    """One per desk."""
+    """One per dispatcher."""
 
     def __init__(self, router: Router, passage: Passage, *, first_byte_s: float) -> None:
         self._router = router
@@ -23,36 +23,33 @@ class Stored:
         self._first_byte_s = first_byte_s
 
     def errand(self, request_id: str, response_id: str, tenant: Tenant) -> Errand:
-        """To where a tenant's own response is. Raises `Refused` where that is nowhere."""
+        """Return a request to the engine that stores a tenant's response. Raises `Refused` if it is unknown."""
         slot = self._router.responses.get(owned(response_id, tenant.name))
         for pod in self._router.fleet.pods:
             for engine in pod.engines:
                 if engine.slot == slot and (tenant.regions is None or pod.region in tenant.regions):
-                    # No tokens are computed for it: none are reserved, and it counts as one request.
+                    # It computes no tokens: none are reserved, and it counts as one request.
                     return Errand(Request(request_id, Api.RESPONSES, _model_of(pod), max_tokens=0), engine)
         raise _unknown_response("response_id")
 
-    async def run(self, errand: Errand, carrier: Carries, caller: Caller, trace: str | None) -> None:
-        """Answer by what the engine has to say of it. Leaves an outcome, as every request does."""
+    async def run(self, errand: Errand, transport: Carries, caller: Caller, trace: str | None) -> None:
+        """Forward the request, and record its outcome."""
         by_s = asyncio.get_running_loop().time() + self._first_byte_s
         await self._passage.run_errand(
-            errand.request, lambda: carrier.carry(errand, by_s), carrier.refuse, caller=caller, trace=trace
+            errand.request, lambda: transport.carry(errand, by_s), transport.refuse, caller=caller, trace=trace
         )
 
     def check(self, request: Request, tenant: Tenant) -> None:
-        """Raise `Refused` where a request goes on with a response that is not its tenant's.
-
-        The pod that stored it would go on with it, whoever asks.
-        """
+        """Raise `Refused` if a request continues a response of another tenant: pods do not check that."""
         if request.continues and tenant.name is not None and self._router.responses.get(request.continues) is None:
             raise _unknown_response("previous_response_id")
 
 
 def _model_of(pod: Pod) -> str:
-    """The model that a pod was started with; an adapter of it may have answered."""
+    """Return the base model of a pod; one of its adapters may have answered."""
     return next((card.name for card in pod.cards if card.parent is None), "")
 
 
 def _unknown_response(param: str) -> Refused:
-    """The same words whether a response does not exist or is somebody else's."""
+    """Return the rejection; its text is the same if the response does not exist or belongs to another tenant."""
     return Refused(Reason.UNKNOWN_RESPONSE, "No response with this id is known here.", param=param)

@@ -1,7 +1,7 @@
-"""Clients that ask the same at the same time share one answer, where their tenant's policy allows it.
+"""Coalesces identical requests in flight: their clients share one response, if the tenant's policy allows it.
 
-Only what would be answered alike is shared: not streams, not what is drawn at random, not what an engine stores. The
-answer is generated for nobody in particular: whoever leaves, even who asked first, takes it from nobody else.
+Only requests with one possible response are coalesced: no streams, no random sampling, nothing that an engine stores. A
+client that disconnects, even the first one, does not cancel the response of the others.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import msgspec
 from msgspec import Struct
 
 from gateway.http.client_request import Asked
+from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import JSON, Reply
 from routing.refusal import Reason, Refused
 from routing.request import Api, Request
 
 SHARED_HEADER = "x-hearth-shared"
-"""Names the receipt of the request whose answer it is."""
+"""Response header: id of the request whose response it is."""
 
 STATEFUL = frozenset({Api.RESPONSES})
-"""Its answers are stored one by one."""
+"""APIs whose responses engines store one by one."""
 
 
 class Drawing(Struct):
-    """How the next token is chosen."""
+    """Sampling parameters of a body that decide whether a response is deterministic."""
 
     temperature: float | None = None
     seed: int | None = None
@@ -37,21 +38,21 @@ DRAWING = msgspec.json.Decoder(Drawing)
 
 
 def is_shareable(request: Request, body: bytes) -> bool:
-    """Whether asking twice would be answered alike."""
+    """Return whether two requests with this body would get the same response."""
     if request.stream or request.api in STATEFUL:
         return False
     if not request.api.generates:
         return True
     try:
-        drawing = DRAWING.decode(body)
+        sampling = DRAWING.decode(body)
     except msgspec.MsgspecError:
-        return False  # The engine will say what is wrong with it.
-    return drawing.temperature == 0 or drawing.seed is not None
+        return False  # The engine rejects it with a reason.
+    return sampling.temperature == 0 or sampling.seed is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     content_type: str
@@ -59,13 +60,13 @@ class Told:
 
 
 class SharedReply(Reply):
-    """The reply to a crowd: nothing is written, all of it is kept until it is whole."""
+    """Writes nothing; keeps a response until it is complete, for clients that share it or for the gateway itself."""
 
     __slots__ = ("_content_type", "_parts", "_status", "whole")
 
-    def __init__(self, asked: Asked, reply: Reply) -> None:
-        super().__init__(asked, reply.request_id, asyncio.Transport(), keep_alive=True, answered=lambda: None)
-        self.api, self.is_anthropic = reply.api, reply.is_anthropic
+    def __init__(self, incoming: Asked, request_id: str, endpoint: Endpoint) -> None:
+        super().__init__(incoming, request_id, asyncio.Transport(), keep_alive=True, answered=lambda: None)
+        self.api, self.is_anthropic = endpoint.counted_as, endpoint.is_anthropic
         self.whole: asyncio.Future[Told | Refused] = asyncio.get_running_loop().create_future()
         self._status, self._content_type = 0, JSON
         self._parts: list[bytes] = []
@@ -73,7 +74,7 @@ class SharedReply(Reply):
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
     ) -> None:
-        self._tell(Told(status, content_type, body))
+        self._complete(Told(status, content_type, body))
 
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
         self.begun = True
@@ -84,67 +85,68 @@ class SharedReply(Reply):
         self._parts.append(payload)
 
     def end(self) -> None:
-        self._tell(Told(self._status, self._content_type, b"".join(self._parts)))
+        self._complete(Told(self._status, self._content_type, b"".join(self._parts)))
 
     def refuse(self, refusal: Refused, *, fields: Iterable[tuple[str, str]] = ()) -> None:
-        # Also where an answer had begun: none of it was sent to anybody.
-        self._tell(refusal)
+        # Also if a response had begun: none of it was sent to a client.
+        self._complete(refusal)
 
     def cut(self) -> None:
         self._stop()
-        self._tell(Refused(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+        self._complete(Refused(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
 
-    def _tell(self, told: Told | Refused) -> None:
+    def _complete(self, response: Told | Refused) -> None:
         self.begun = self.ended = True
         self.source = None
         if not self.whole.done():
-            self.whole.set_result(told)
+            self.whole.set_result(response)
 
 
 Begin = Callable[[SharedReply], None]
-"""Has an answer generated; `reply.task` is the task that does."""
+"""Starts a request for this response; `reply.task` is set to its task."""
 
 
 class Crowds:
-    """Who waits for which answer."""
+    """Requests in flight by key, and the number of clients that wait for each."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, SharedReply] = {}
         self._members: Counter[SharedReply] = Counter()
 
     def whose(self, key: Hashable) -> str | None:
-        """The id of the request under way whose answer one with this key would share."""
+        """Return the id of the request in flight with this key, None if there is none."""
         shared = self._by_key.get(key)
         return None if shared is None else shared.request_id
 
-    async def answer(self, key: Hashable, asked: Asked, reply: Reply, begin: Begin) -> Told | Refused:
-        """Answer one client, and return what it was told.
+    async def answer(
+        self, key: Hashable, endpoint: Endpoint, incoming: Asked, reply: Reply, begin: Begin
+    ) -> Told | Refused:
+        """Answer one client from the request in flight with this key; returns the response.
 
-        Requests with the same key are alike; where none is under way, `begin` is called.
+        Without one, `begin` is called for a new one.
         """
-        shared = self._by_key.get(key)
-        joined = self.whose(key)
+        joined, shared = self.whose(key), self._by_key.get(key)
         if shared is None:
-            shared = self._by_key[key] = SharedReply(asked, reply)
+            shared = self._by_key[key] = SharedReply(incoming, reply.request_id, endpoint)
             begin(shared)
         self._members[shared] += 1
         try:
-            told = await asyncio.shield(shared.whole)
+            response = await asyncio.shield(shared.whole)
         finally:
             self._leave(key, shared)
         if joined is not None:
             reply.fields += ((SHARED_HEADER, joined),)
-        if isinstance(told, Refused):
-            reply.refuse(told)
+        if isinstance(response, Refused):
+            reply.refuse(response)
         else:
-            reply.answer(told.status, told.body, content_type=told.content_type, fields=shared.fields)
-        return told
+            reply.answer(response.status, response.body, content_type=response.content_type, fields=shared.fields)
+        return response
 
     def _leave(self, key: Hashable, shared: SharedReply) -> None:
         self._members[shared] -= 1
         if self._members[shared] and not shared.whole.done():
             return
-        if self._by_key.get(key) is shared:  # Who comes now asks anew.
+        if self._by_key.get(key) is shared:  # The next request with this key starts a new one.
             del self._by_key[key]
         if not self._members[shared]:
             del self._members[shared]

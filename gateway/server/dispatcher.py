@@ -1,0 +1,387 @@
+"""Dispatches each HTTP request by its endpoint: to the pipeline, to the pod that stores a response, or a local answer.
+
+`route` decides by the head alone, before a body is read; `serve` answers the complete request. For inference that is:
+read the body, check what the tenant may use, coalesce or supersede if asked for, then hand it to the pipeline in a task
+of its own. Each request gets a response whatever fails, and each inference request an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from itertools import count
+from typing import Any
+
+from msgspec.structs import replace
+
+from gateway.cascades.cascade_run import Climb
+from gateway.cascades.cascades import Ladders
+from gateway.cascades.constraints import HEADERS as CASCADE_HEADERS
+from gateway.cascades.model_requests import Rungs
+from gateway.config.cors import Cors
+from gateway.config.port_limits import Timeouts
+from gateway.http.client_request import KEPT_HEADERS, Asked
+from gateway.http.cors import KEPT_FOR_CORS, is_allowed_origin, preflight_fields, response_fields
+from gateway.http.endpoints import TABLE, Endpoint, Local, find_endpoint
+from gateway.http.request_headers import DEADLINES, decided_model, key_shown, promised, retries, session_of, trace_of
+from gateway.http.response_writer import Reply
+from gateway.pipeline.attempt import Leg, LegEnd
+from gateway.pipeline.downstream_transport import Carries, MakeCarrier
+from gateway.pipeline.outcome import HTTP, Shell
+from gateway.pipeline.pipeline import Passage
+from gateway.relay.http_transport import Carriers
+from gateway.server.coalescing import Crowds, Told, is_shareable
+from gateway.server.internal_request import Aside
+from gateway.server.local_endpoints import model_page, models_page, unknown_model
+from gateway.server.stored_responses import Stored
+from gateway.server.superseding import HEADER as SUPERSEDES
+from gateway.server.superseding import Latest, key_of
+from routing.reading import Reading, read_request
+from routing.refusal import Reason, Refused
+from routing.request import Api, Request
+from routing.router import Router
+from tenancy.promise import Promise
+from tenancy.tenants import Caller
+
+Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
+"""API key, None if there is none, and the headers if a trusted proxy sent them, to the caller. Raises `Refused`."""
+
+LookAt = Callable[[Request, bytes], Awaitable[Request]]
+"""Adds to a request, given its body, what engines have of it in their caches."""
+
+JSON = b"application/json"
+PLAIN = "text/plain"
+
+ANTHROPIC_TARGET = re.compile(rb"/v1/messages(?![^/?])")
+"""Targets of Anthropic's API, also those that are not served."""
+
+
+class Desk:
+    """One per gateway process; holds no state of a request."""
+
+    def __init__(
+        self,
+        passage: Passage,
+        router: Router,
+        identify: Identify,
+        carriers: Carriers,
+        ladders: Ladders,
+        timeouts: Timeouts,
+        *,
+        readiness: Callable[[], bool],
+        on_refused: Callable[[Refused], None],
+        cors: Cors | None = None,
+    ) -> None:
+        """`readiness`: whether the fleet can serve; `on_refused`: called for each rejection outside the pipeline."""
+        self._passage = passage
+        self._fleet = router.fleet
+        self._identify = identify
+        self._cascades = ladders
+        self._readiness = readiness
+        self._on_refused = on_refused
+        self._cors = cors
+        self._stored = Stored(router, passage, first_byte_s=timeouts.first_byte_s)
+        self._coalescer = Crowds()
+        self._lookup: LookAt | None = None
+        # 96 random bits per process and a count: an id finds a receipt on the admin port and grants nothing, so that
+        # the next one may be guessed.
+        self._id_prefix = secrets.token_hex(12)
+        self._id_count = count()
+        self.carriers = carriers
+        self.latest = Latest()
+        self.in_flight: set[asyncio.Task[None]] = set()
+        self.kept_headers: set[bytes] = set(KEPT_HEADERS) | set(CASCADE_HEADERS) | set(KEPT_FOR_CORS if cors else ())
+        self.is_draining = False
+
+    def new_id(self) -> str:
+        """Return a request id that no other gateway process makes: 32 hexadecimal digits."""
+        return f"{self._id_prefix}{next(self._id_count):08x}"
+
+    def keep_headers(self, names: Iterable[str]) -> None:
+        """Read these headers as well, also on open connections: a policy names them."""
+        self.kept_headers.update(name.lower().encode("latin-1") for name in names)
+
+    def use_lookup(self, lookup: LookAt) -> None:
+        """Look up each request in the precise prefix index before it is placed."""
+        self._lookup = lookup
+
+    def is_ready(self) -> bool:
+        """Whether new requests are welcome: `/ready`, the metrics port and Envoy's health checks report it."""
+        return not self.is_draining and self._readiness()
+
+    def begin_drain(self) -> None:
+        """Report not ready, and close each connection with its next response; requests are still served."""
+        self.is_draining = True
+
+    def route(self, incoming: Asked, *, is_trusted: bool) -> None:
+        """Set endpoint and caller of a request by its head. Raises `Refused`.
+
+        `is_trusted`: it comes from a trusted proxy, whose headers may name the caller and the model.
+        """
+        incoming.endpoint = endpoint = TABLE.get(incoming.target) or find_endpoint(incoming.target)
+        if incoming.method not in endpoint.methods:
+            is_options, cors = incoming.method == "OPTIONS", self._cors
+            if is_options and cors is not None and is_allowed_origin(cors, incoming.headers):
+                incoming.endpoint = Endpoint(endpoint.path, ("OPTIONS",), local=Local.PREFLIGHT, name=endpoint.allow)
+                return
+            raise Refused(Reason.WRONG_METHOD, f"{endpoint.path} takes {endpoint.allow}.")
+        if endpoint.needs_key:
+            incoming.caller = self._identify(key_shown(incoming.headers), incoming.headers if is_trusted else None)
+            incoming.model = decided_model(incoming.headers) if is_trusted else None
+        if endpoint.api is not None:
+            _check_media_type(incoming)
+
+    def serve(
+        self, incoming: Asked, reply: Reply, *, frontend: Shell = HTTP, make_transport: MakeCarrier | None = None
+    ) -> None:
+        """Answer a complete or rejected request, now or later. Raises nothing.
+
+        `frontend`: where it came from; `make_transport`: makes its transport, by default over our own connections.
+        """
+        endpoint = incoming.endpoint
+        if endpoint is None:  # Rejected before it was routed; the error has the format of its API all the same.
+            endpoint = incoming.endpoint = TABLE.get(incoming.target)
+        if endpoint is not None:
+            reply.api, reply.is_anthropic = endpoint.counted_as, endpoint.is_anthropic
+        elif ANTHROPIC_TARGET.match(incoming.target):
+            reply.is_anthropic = True
+        if self._cors is not None:
+            reply.fields += response_fields(self._cors, incoming.headers)
+        try:
+            if incoming.refusal is not None or endpoint is None:
+                raise incoming.refusal or Refused(Reason.GATEWAY_ERROR, "The request was not routed.")
+            if endpoint.api is not None:
+                self._infer(endpoint, endpoint.api, incoming, reply, frontend, make_transport)
+            elif endpoint.local is Local.STORED_RESPONSE:
+                self._forward_stored(endpoint, incoming, reply, make_transport)
+            else:
+                self._answer_locally(endpoint, incoming, reply)
+        except Refused as refusal:
+            self._reject(incoming, reply, refusal, frontend)
+        except Exception as fault:  # noqa: BLE001 - whatever fails in the gateway, the client gets a response
+            self._report(fault, reply)
+
+    # -- inference -------------------------------------------------------------------------------------------------
+
+    def _infer(
+        self,
+        endpoint: Endpoint,
+        api: Api,
+        incoming: Asked,
+        reply: Reply,
+        frontend: Shell,
+        make_transport: MakeCarrier | None,
+    ) -> None:
+        """Read and check the body, then serve it. Raises `Refused` if it cannot be read."""
+        tenant = incoming.caller.tenant
+        supersede_key = key_of(incoming) if SUPERSEDES in incoming.headers else None
+        reading = read_asked(api, incoming, incoming.body(), reply.request_id, model=incoming.model)
+        request = reading.request
+        try:
+            if not tenant.may_use(request.model):
+                raise unknown_model(request.model, Reason.MODEL_NOT_ALLOWED)
+            if request.continues:
+                self._stored.check(request, tenant)
+            promise = promised(tenant.tier, incoming.headers)
+        except Refused as refusal:
+            self._reject(incoming, reply, refusal, frontend, request.model)
+            return
+        if tenant.coalesces and make_transport is None and is_shareable(request, reading.body):
+            self._run(reply, self._coalesce(endpoint, incoming, reply, reading, promise))
+        else:
+            self._begin(endpoint, incoming, reply, reading, promise, frontend, make_transport)
+        if supersede_key is not None:
+            self.latest.take(supersede_key, reply)
+
+    def _begin(
+        self,
+        endpoint: Endpoint,
+        incoming: Asked,
+        reply: Reply,
+        reading: Reading,
+        promise: Promise | None,
+        frontend: Shell = HTTP,
+        make_transport: MakeCarrier | None = None,
+    ) -> None:
+        """Run a request through the pipeline in a task of its own.
+
+        The body belongs to the transport, which drops it when the response begins: nothing that lives as long as a
+        stream may hold the reading.
+        """
+        request, caller, lookup = reading.request, incoming.caller, self._lookup
+        transport = (
+            self.carriers.make(endpoint, incoming, reply, reading.body, usage_added=reading.usage_added)
+            if make_transport is None
+            else make_transport(endpoint.path, reading.body, reading.usage_added)
+        )
+        climb: Climb | None = None
+        if request.model in self._cascades.names:
+            try:
+                climb, request = self._begin_cascade(endpoint, incoming, request, transport)
+            except Refused as refusal:
+                self._reject(incoming, reply, refusal, frontend, request.model)
+                return
+
+        def smaller(model: str) -> Request:
+            reread = read_asked(request.api, incoming, transport.body, request.id, model=model)
+            transport.ask_instead(reread.body, request.model)
+            return reread.request
+
+        self._run(
+            reply,
+            self._passage.lead(
+                request,
+                transport,
+                caller=caller,
+                promise=promise,
+                trace=trace_of(incoming.headers),
+                look=None if lookup is None else lambda request: lookup(request, transport.body),
+                smaller=smaller if caller.tenant.downgrades and climb is None else None,
+                shell=frontend,
+                climb=climb,
+            ),
+        )
+
+    def _begin_cascade(
+        self, endpoint: Endpoint, incoming: Asked, request: Request, transport: Carries
+    ) -> tuple[Climb, Request]:
+        """Return the cascade state of a request, and the request for its first model. Raises `Refused`."""
+        body = incoming.body()
+
+        def read(model: str) -> Reading:
+            return read_asked(request.api, incoming, incoming.body(), request.id, model=model)
+
+        internal = Aside(self._passage, self.carriers, incoming, endpoint, body, request.id)
+        climb = self._cascades.begin(
+            request,
+            body,
+            incoming.caller.tenant,
+            incoming.headers,
+            Rungs(transport, read),
+            asyncio.get_running_loop().time(),
+            internal.ask,
+        )
+        return climb, climb.ask()
+
+    async def _coalesce(
+        self, endpoint: Endpoint, incoming: Asked, reply: Reply, reading: Reading, promise: Promise | None
+    ) -> None:
+        """Answer from an identical request in flight, or for those that join this one. Only the first is charged.
+
+        Requests of different accounts are never identical: a limit may reject one and not the other.
+        """
+        caller, deadlines = incoming.caller, tuple(incoming.headers.get(name) for name in sorted(DEADLINES))
+        key = (caller.tenant.name, caller.tenant.tier.name, caller.accounts, endpoint.path, deadlines, reading.body)
+        shared, started_s = self._coalescer.whose(key), asyncio.get_running_loop().time()
+        response: Told | Refused | None = None
+        try:
+            response = await self._coalescer.answer(
+                key, endpoint, incoming, reply, lambda shared: self._begin(endpoint, incoming, shared, reading, promise)
+            )
+        finally:
+            if shared is not None:
+                self._passage.note_shared(
+                    reading.request,
+                    shared,
+                    started_s=started_s,
+                    leg=Leg(LegEnd.ANSWERED, response.status) if isinstance(response, Told) else None,
+                    refusal=response if isinstance(response, Refused) else None,
+                    caller=caller,
+                    trace=trace_of(incoming.headers),
+                )
+
+    # -- other endpoints -------------------------------------------------------------------------------------------
+
+    def _forward_stored(
+        self, endpoint: Endpoint, incoming: Asked, reply: Reply, make_transport: MakeCarrier | None
+    ) -> None:
+        """Forward a request about a stored response to the engine that stores it. Raises `Refused`."""
+        pinned = self._stored.errand(reply.request_id, endpoint.name, incoming.caller.tenant)
+        body = incoming.body()
+        transport = (
+            self.carriers.make(endpoint, incoming, reply, body, usage_added=False)
+            if make_transport is None
+            else make_transport(endpoint.path, body, False)
+        )
+        self._run(reply, self._stored.run(pinned, transport, incoming.caller, trace_of(incoming.headers)))
+
+    def _answer_locally(self, endpoint: Endpoint, incoming: Asked, reply: Reply) -> None:
+        """Answer what no pod is needed for. Raises `Refused` for an unknown model."""
+        tenant, wall_clock = incoming.caller.tenant, self._passage.wall_clock
+        match endpoint.local:
+            case Local.PREFLIGHT if self._cors is not None:
+                fields = preflight_fields(self._cors, incoming.headers, endpoint.name)
+                reply.answer(200, b"", content_type=PLAIN, fields=fields)
+            case Local.HEALTH:
+                reply.answer(200, b"", content_type=PLAIN)
+            case Local.READY if self.is_ready():
+                reply.answer(200, b"", content_type=PLAIN)
+            case Local.READY:
+                reply.refuse(Refused(Reason.NO_POD_READY, "The gateway is not ready.", retry_after_s=1.0))
+            case Local.MODELS:
+                reply.answer(200, models_page(self._fleet, tenant, int(wall_clock()), self._cascades.all))
+            case _:
+                reply.answer(200, model_page(self._fleet, tenant, endpoint.name, int(wall_clock()), self._cascades.all))
+
+    # -- how requests end ------------------------------------------------------------------------------------------
+
+    def _run(self, reply: Reply, serving: Coroutine[Any, Any, None]) -> None:
+        """Answer a request in a task of its own; `_finish` ends the response whatever becomes of it."""
+        reply.task = task = asyncio.get_running_loop().create_task(serving)
+        self.in_flight.add(task)
+        task.add_done_callback(partial(self._finish, reply))
+
+    def _finish(self, reply: Reply, task: asyncio.Task[None]) -> None:
+        self.in_flight.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._report(fault, reply)
+        if not reply.ended:
+            reply.cut()
+
+    def _reject(self, incoming: Asked, reply: Reply, refusal: Refused, frontend: Shell, model: str = "") -> None:
+        """Answer with a rejection. An inference request leaves an outcome, and so a receipt; others are counted."""
+        if reply.api is None:
+            self._on_refused(refusal)
+        else:
+            request, trace = Request(reply.request_id, reply.api, model=model), trace_of(incoming.headers)
+            self._passage.turn_away(request, refusal, caller=incoming.caller, trace=trace, shell=frontend)
+        is_method = refusal.reason is Reason.WRONG_METHOD and incoming.endpoint is not None
+        reply.refuse(refusal, fields=[("allow", incoming.endpoint.allow)] if is_method and incoming.endpoint else ())
+
+    def _report(self, fault: BaseException, reply: Reply) -> None:
+        """Log a bug of ours with its traceback, and answer with 500."""
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"serving request {reply.request_id} failed", "exception": fault}
+        )
+        reply.refuse(Refused(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+
+
+def read_asked(api: Api, incoming: Asked, body: bytes, request_id: str, *, model: str | None) -> Reading:
+    """Read a body under the tenant's terms; `model` replaces the one it names. Raises `Refused`."""
+    tenant = incoming.caller.tenant
+    reading = read_request(
+        api,
+        body,
+        request_id=request_id,
+        session=session_of(incoming.headers),
+        terms=tenant,
+        priority=tenant.tier.priority,
+        retried=retries(incoming.headers),
+        model=model,
+        adds_usage=incoming.may_add_usage,
+    )
+    if incoming.pods is None:
+        return reading
+    return replace(reading, request=replace(reading.request, pods=incoming.pods))
+
+
+def _check_media_type(incoming: Asked) -> None:
+    kind = incoming.headers.get(b"content-type", b"")
+    if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
+        raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body as `Content-Type: application/json`.")
+    if incoming.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        # Engines would take the compressed bytes for the body.
+        raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body without a Content-Encoding.")
