@@ -1,14 +1,15 @@
-"""Ladders of models: what an answer's first tokens say of it, what climbing is worth, and promises about quality.
+"""Cascades of models: judging an answer by its first tokens, escalating, calibration and quality guarantees.
 
-    ladder.py        the rungs of a ladder, what they cost and can do, how much of an answer is held back
-    verdict.py       keep or escalate: one rung's answer judged by the ladder file
-    starting.py      the lowest rung that can take a request, and whether its prompt says to start higher
-    ladder_file.py   what calibration found: thresholds, maps, the promise and its evidence (written and read as JSON)
-    signals/         from log-probabilities and whole answers to a few numbers, higher = surer
-    tasks/           from the words of a prompt to the bucket of tasks it belongs to
-    calibration/     labelled examples to a ladder file: isotonic maps, thresholds tested one after the other, bounds
-    staying/         shadow samples, thresholds that follow them within bounds, the alarm when they drift
-    accounts.py      what answers cost by tenant and rung, and what they would have cost
+    models.py            models of a cascade, their prices and abilities, and the one a request starts with
+    judging.py           the verdict on an answer that is held back: accept it or escalate
+    signals/             from log-probabilities and complete answers to a few numbers, higher = surer
+    logprobs.py          requests log-probabilities, and removes those that the client did not ask for
+    tasks.py             from the words of a prompt to its task bucket
+    calibration_file.py  result of a calibration: thresholds, the guarantee and its evidence (calibration_json.py)
+    calibration/         labelled examples to a calibration file, with the bound of loss_bound.py
+    computable.py        which signals and buckets the gateway computes from live traffic
+    drift.py             thresholds that follow shadow samples, and the drift alarm; shadow_budget.py limits the samples
+    record.py            result of one request; accounts.py sums costs by tenant and model
 
-Pure: no clock, no draw, no file. May import routing only.
+Pure: no clock, no random draw, no file. May import routing only.
 """

@@ -1,7 +1,7 @@
-"""What answers of ladders cost, by tenant and rung, and what the same answers would have cost without a ladder.
+"""Costs of answers of cascades, by tenant and model, and what the same answers would have cost without a cascade.
 
-Sums only. The top rung and the first are priced for the tokens of the answer that was given: what they would have said
-themselves nobody knows.
+Sums only. The largest model and the first are priced for the tokens of the answer that was given: their own answers are
+unknown.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class Sums:
 
     requests: int = 0
     climbed: int = 0
-    """Requests of which a rung's answer was given up."""
+    """Requests of which a model's answer was given up."""
     cost: float = 0.0
-    """All rungs that were asked, without shadows."""
+    """All models that were asked, without shadows."""
     wasted: float = 0.0
     """Part of it, for answers that nobody got."""
     shadows: float = 0.0
@@ -31,7 +31,7 @@ class Sums:
 
     @property
     def saved(self) -> float:
-        """Against always asking the top rung, shadows paid."""
+        """Against always asking the largest model, shadows paid."""
         return self.always_top - self.cost - self.shadows
 
     @property
@@ -40,34 +40,34 @@ class Sums:
 
 
 Key = tuple[str, str, str]
-"""Tenant, ladder, and the model that answered."""
+"""Tenant, cascade, and the model that answered."""
 
 OTHERS = "other"
 
 
 class Accounts:
-    """Sums by tenant, ladder and answering model. Beyond `most` tenants they share one row: names come from callers."""
+    """Sums by tenant, cascade and answering model. More than `most` tenants share one row."""
 
     def __init__(self, most: int = 1_000) -> None:
         self._most = most
         self._tenants: set[str] = set()
         self._sums: dict[Key, Sums] = {}
 
-    def add(self, tenant: str, ladder: str, model: str, sums: Sums) -> None:
+    def add(self, tenant: str, cascade: str, model: str, sums: Sums) -> None:
         """One request, or a shadow of one."""
         if tenant not in self._tenants and len(self._tenants) >= self._most:
             tenant = OTHERS
         self._tenants.add(tenant)
-        key = (tenant, ladder, model)
+        key = (tenant, cascade, model)
         self._sums[key] = self._sums.get(key, Sums()) + sums
 
     def rows(self) -> list[tuple[Key, Sums]]:
         """All of them, by name."""
         return sorted(self._sums.items(), key=lambda row: row[0])
 
-    def total(self, *, tenant: str | None = None, ladder: str | None = None, model: str | None = None) -> Sums:
+    def total(self, *, tenant: str | None = None, cascade: str | None = None, model: str | None = None) -> Sums:
         """The sum of all rows that match what is given."""
-        asked = (tenant, ladder, model)
+        asked = (tenant, cascade, model)
         return total(
             sums
             for key, sums in self._sums.items()

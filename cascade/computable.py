@@ -1,4 +1,4 @@
-"""What the gateway can compute at work: which signals at which stage, and which buckets of tasks.
+"""What the gateway can compute in production: which signals at which stage, and which buckets of tasks.
 
 A calibration holds only for what is computed from live traffic in the same way. Everything else would never be found
 there: an unknown signal keeps no answer, an unknown bucket gets the threshold of other tasks.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from cascade.ladder_file import ANY_BUCKET, Cut, LadderFile, Stage
+from cascade.calibration_file import ANY_BUCKET, Cut, LadderFile, Stage
+from cascade.models import EASE
 from cascade.signals.tokens import RANGES, SIGNALS
-from cascade.starting import EASE
-from cascade.tasks.buckets import Bucket
+from cascade.tasks import Bucket
 
 BUCKETS = frozenset(bucket.value for bucket in Bucket)
 
@@ -44,7 +44,7 @@ def bucket_fault(bucket: str) -> str:
 
 
 def file_faults(file: LadderFile) -> Iterator[str]:
-    """Yield what a ladder file relies on and the gateway cannot compute, as `PATH: words`."""
+    """Yield what a calibration file relies on and the gateway cannot compute, as `PATH: words`."""
     if words := signal_fault(file.signal, file.stage):
         yield f"signal: {words}. Calibrate again with one of these"
     for at, cut in enumerate(file.cuts):

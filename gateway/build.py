@@ -6,8 +6,8 @@ import asyncio
 import random
 import time
 
+from gateway.cascades.cascade_config import served_ladders
 from gateway.cascades.cascades import Ladders
-from gateway.cascades.setup import served_ladders
 from gateway.cluster.peer_load import Others
 from gateway.config.values import Settings
 from gateway.discovery.file import WatchedFile

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from gateway.cascades.setup import served_ladders
+from gateway.cascades.cascade_config import served_ladders
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
 from gateway.gateway import Gateway

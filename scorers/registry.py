@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from routing.candidates import Scorer
-from scorers.copies import Copies
-from scorers.duty import Duty
+from scorers.decode_role import Duty
+from scorers.hot_prefix_replication import Copies
 from scorers.interference import Interference
-from scorers.kv_room import KvRoom
+from scorers.kv_headroom import KvRoom
 from scorers.least_loaded import LeastLoaded
-from scorers.lora import Lora
-from scorers.prefill import Prefill
-from scorers.session import Session
+from scorers.lora_affinity import Lora
+from scorers.prefill_stall import Stall
+from scorers.prefill_time import Prefill
+from scorers.prompt_length import Suited
+from scorers.round_robin import Turn
+from scorers.session_affinity import Session
 from scorers.slow_start import SlowStart
-from scorers.stall import Stall
-from scorers.suited import Suited
-from scorers.turn import Turn
 
 SCORERS: tuple[type[Scorer], ...] = (
     Prefill,

@@ -32,7 +32,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "routing": ("msgspec", "xxhash"),
     "scorers": (),
     "tenancy": ("msgspec", "yaml"),
-    "cascade": (),
+    "cascade": ("msgspec",),
     "gateway": (
         *("aiohttp", "google.protobuf", "hpack", "httptools", "msgspec", "prometheus_client"),
         *("redis", "uvloop", "yaml", "zmq"),

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from cascade.calibration.reading import read_labelled
-from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.ladder_json import read_ladder_file, write_ladder_file
+from cascade.calibration.labelled_file import read_labelled
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.calibration_json import read_ladder_file, write_ladder_file
 from gateway.cli import make_parser
 from gateway.commands.check import find_faults
 from gateway.config.file import read_settings

@@ -1,1 +1,1 @@
-"""What a ladder promises and whether that holds; what holding back costs."""
+"""What a cascade guarantees and whether that holds; what holding back costs."""

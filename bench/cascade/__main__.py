@@ -1,4 +1,4 @@
-"""Prints whether promises about quality are kept, and a line for each thing that is wanted.
+"""Prints whether guarantees about quality are kept, and a line for each thing that is wanted.
 
     python -m bench.cascade [--draws N] [--data FILE ...] [--only NAME ...] [--jobs N] [--keep FILE]
 
@@ -28,8 +28,8 @@ from bench.cascade.populations import (
     tied,
 )
 from bench.cascade.promises import DRAWS, HEAD, judge_all, targets
-from cascade.calibration.reading import BadLabels, read_labelled
-from cascade.ladder import Price
+from cascade.calibration.labelled_file import BadLabels, read_labelled
+from cascade.models import Price
 
 AUROCS = (0.55, 0.65, 0.76, 0.82, 0.9)
 ODD = {"tied": tied, "graded": graded, "rare losses": rare, "ten buckets": bucketed, "three rungs": three_rungs}

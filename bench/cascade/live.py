@@ -1,5 +1,5 @@
-"""What a ladder costs at work: the relay's CPU for a chunk of a released stream, how much later a kept one begins, how
-soon a rung that was given up stops, and whether a client ever sees what was thrown away.
+"""What a cascade costs: the relay's CPU for a chunk of a released stream, how much later a kept one begins, how soon a
+model that was given up stops, and whether a client ever sees what was thrown away.
 
     python -m bench.cascade.live [--streams N] [--tokens N] [--rounds N] [--keep FILE]
 
@@ -48,8 +48,8 @@ FUZZED = 10_000
 REQUESTS = 300
 
 ELSEWHERE = (
-    "elsewhere: real vLLM, two rungs, streaming and not, by margin, broken JSON and policy: make test-vllm "
-    "(tests/vllm/test_ladder.py); the starting rung chosen behind Envoy: make test-envoy (tests/envoy/test_ladders.py)"
+    "elsewhere: real vLLM, two models, streaming and not, by margin, broken JSON and policy: make test-vllm "
+    "(tests/vllm/test_cascade.py); the first model chosen behind Envoy: make test-envoy (tests/envoy/test_cascades.py)"
 )
 
 Found = tuple[list[str], list[Target]]
@@ -113,7 +113,7 @@ async def _begins(gateway: Gateway, pod: SurePod, options: argparse.Namespace) -
 
 
 async def _stops(gateway: Gateway, pod: SurePod, options: argparse.Namespace) -> Found:
-    """A rung that is given up: what its engine made beyond the window, and when the next one's answer begins."""
+    """A model that is given up: what its engine made beyond the window, and when the next one's answer begins."""
     seen, _ = await play(gateway, some(options.streams, GIVEN_UP, 24, ABORT_PACE_S))
     begins = [each.first_s - pod.book[each.asking.user].first_s for each in seen]
     beyond = [float(pod.book[each.asking.user].tokens - 4) for each in seen]

@@ -14,11 +14,10 @@ from random import Random
 from statistics import NormalDist
 
 from cascade.calibration.calibrate import Subject
-from cascade.calibration.examples import Example
-from cascade.calibration.labelled import Tariff, examples_of
-from cascade.calibration.reading import read_labelled
-from cascade.ladder import Price
-from cascade.ladder_file import ANY_BUCKET, Stage
+from cascade.calibration.examples import Example, Tariff, examples_of
+from cascade.calibration.labelled_file import read_labelled
+from cascade.calibration_file import ANY_BUCKET, Stage
+from cascade.models import Price
 
 SIZE = 6_000
 SMALL_COST = 0.1
@@ -39,11 +38,11 @@ class Population:
     subject: Subject
     examples: Sequence[Example]
     auroc: float
-    """Of the first rung's signal for the benefit of the top rung: how well it tells who gains from climbing."""
+    """Of the first model's signal for the benefit of the largest model: how well it tells who gains from escalating."""
 
 
 def made_up(name: str, auroc: float, change: Callable[[Random, Example], Example] | None = None) -> Population:
-    """Two rungs and a signal that tells the benefit with this AUROC; `change` makes it odd."""
+    """Two models and a signal that tells the benefit with this AUROC; `change` makes it odd."""
     random = Random(f"{name} {auroc}")
     plain = [_example(random, auroc) for _ in range(SIZE)]
     examples = plain if change is None else [change(random, example) for example in plain]
@@ -90,7 +89,7 @@ def bucketed(random: Random, example: Example) -> Example:
 
 
 def three_rungs(random: Random, example: Example) -> Example:
-    """A middle rung that answers well half of what only the large one does, with a signal of its own."""
+    """A middle model that answers well half of what only the large one does, with a signal of its own."""
     small, large = example.scores
     middle = large if random.random() < 0.5 else small
     shift = 1.5 * max(0.0, large - middle)
@@ -113,7 +112,7 @@ def _population(name: str, subject: Subject, examples: Sequence[Example]) -> Pop
 
 
 def benefit_auroc(examples: Sequence[Example]) -> float:
-    """How likely an example that gains from the top rung has a lower signal at the first than one that does not."""
+    """Chance that an example which gains from the largest model has a lower signal at the first than another."""
     known = [example for example in examples if example.signals[0] == example.signals[0]]
     gains = [example.signals[0] for example in known if example.scores[-1] > example.scores[0]]
     others = sorted(example.signals[0] for example in known if example.scores[-1] <= example.scores[0])

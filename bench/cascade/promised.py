@@ -1,4 +1,4 @@
-"""What ladders promise of every stream and every configuration, tried: no byte is taken back, and nobody judges what
+"""What cascades promise of every stream and every configuration, tried: no byte is taken back, and nobody judges what
 passes by.
 """
 
@@ -24,7 +24,7 @@ def fuzzed(streams: int) -> int:
 
 
 def refused_behind_envoy() -> int:
-    """Of ladders that judge, beside `extproc`: how many the configuration lets through."""
+    """Of cascades that judge, beside `extproc`: how many the configuration lets through."""
     with tempfile.TemporaryDirectory() as folder:
         config = settings(Path(folder), ["http://127.0.0.1:1"], {"extproc": "127.0.0.1:9002"})
         try:

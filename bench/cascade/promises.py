@@ -1,4 +1,4 @@
-"""Are promises kept? Calibration sets are drawn from a population with replacement, and each ladder file is held
+"""Are guarantees kept? Calibration sets are drawn from a population with replacement, and each calibration file is held
 against the whole of it: broken when the population loses more than was promised.
 """
 
@@ -15,10 +15,9 @@ from bench.cascade.truth import NOTHING, Effect, Truth
 from bench.target import Target
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.examples import Example
-from cascade.ladder import Ladder, Rung
-from cascade.ladder_file import LadderFile, Promise
-from cascade.starting import start_rung
-from cascade.tasks.features import Features
+from cascade.calibration_file import LadderFile, Promise
+from cascade.models import Ladder, Rung, start_rung
+from cascade.tasks import Features
 
 SIZES = (100, 300, 500, 1_000, 2_000)
 LOSSES = (0.01, 0.03)
@@ -53,7 +52,7 @@ class Cell:
     size: int
     draws: int
     made: int
-    """How often the promise was made; else the top rung answers."""
+    """How often the guarantee was made; else the largest model answers."""
     broken: int
     saved: float
     """Mean over all draws, as a share of what the population's best threshold saves."""
@@ -61,11 +60,11 @@ class Cell:
     """The same draws with the plain rule: the cheapest threshold whose loss in the draw is small enough."""
     plain_saved: float
     needs: int | None
-    """Examples that would do, by the middle draw without a promise; None where most have one, or none would do."""
+    """Examples that would do, by the middle draw without a guarantee; None where most have one, or none would do."""
     enough: float | None
-    """Share of draws of that size in which the promise is made; None where nobody asked."""
+    """Share of draws of that size in which the guarantee is made; None where nobody asked."""
     unpromised: int = 0
-    """Files without a promise under which some request would not begin, and so end, at the top rung."""
+    """Files without a guarantee under which some request would not begin, and so end, at the largest model."""
 
     def __str__(self) -> str:
         needs = f"{self.needs:,}" if self.needs else "-"
@@ -121,20 +120,20 @@ def judge_cell(population: Population, max_loss: float, size: int, draws: int) -
 
 
 def _begins_below(file: LadderFile, population: Population) -> bool:
-    """Whether anything that it is asked begins below the top rung."""
+    """Whether anything that it is asked begins below the largest model."""
     ladder = Ladder("auto", tuple(map(Rung, file.models)), file=file)
     rungs, buckets = tuple(range(len(file.models))), {one.bucket for one in population.examples}
     return any(start_rung(ladder, rungs, bucket, Features()) != rungs[-1] for bucket in buckets)
 
 
 def _enough(population: Population, promise: Promise, size: int, draws: int, random: Random) -> float:
-    """The share of draws of this size that carry the promise."""
+    """The share of draws of this size that carry the guarantee."""
     drawn = (random.choices(population.examples, k=size) for _ in range(max(1, draws)))
     return fmean(calibrate(these, population.subject, promise).file.is_promised for these in drawn)
 
 
 def _plain(drawn: Sequence[Example], truth: Truth, max_loss: float) -> Effect:
-    """What is in use elsewhere; shown for two rungs."""
+    """What is in use elsewhere; shown for two models."""
     return NOTHING if drawn[0].top != 1 else truth.at(Truth(drawn).best_threshold(max_loss))
 
 

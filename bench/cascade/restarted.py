@@ -1,5 +1,5 @@
 """The other way to be rid of log-probabilities after the window: the stream is given up there and begun anew without
-them, on the same warm engine. What its reader would wait for that, on a simulated engine at work.
+them, on the same warm engine. What its reader would wait for that, on a simulated engine in production.
 """
 
 from __future__ import annotations

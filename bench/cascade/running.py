@@ -1,4 +1,4 @@
-"""A real gateway in a process of its own, with ladders that differ in what becomes of an answer, before one pod."""
+"""A real gateway in a process of its own, with cascades that differ in what becomes of an answer, before one pod."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.ladder_json import write_ladder_file
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.calibration_json import write_ladder_file
 
 WINDOW, BOUND_MS = 16, 150.0
 NEVER_LATE_MS = 60_000

@@ -1,4 +1,4 @@
-"""Clients of a ladder, many at once, and what they see of their streams. Spread over the time between two tokens, so
+"""Clients of a cascade, many at once, and what they see of their streams. Spread over the time between two tokens, so
 that chunks do not come in heaps.
 """
 

@@ -1,5 +1,5 @@
-"""What a ladder file does to a whole population, and the best that any one threshold could do: what calibration only
-estimates. Two rungs under one threshold are looked up in sums, so that thousands of draws can be judged.
+"""What a calibration file does to a whole population, and the best that any one threshold could do: what calibration
+only estimates. Two models under one threshold are looked up in sums, so that thousands of draws can be judged.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from itertools import accumulate
 from math import inf, isfinite
 
 from cascade.calibration.examples import Example
-from cascade.calibration.orders import by_rank
 from cascade.calibration.replay import replay
-from cascade.calibration.walk import cost_of_top, walk
-from cascade.ladder_file import ANY_BUCKET, LadderFile, Promise
+from cascade.calibration.thresholds import by_rank, cost_of_top, walk
+from cascade.calibration_file import ANY_BUCKET, LadderFile, Promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +22,11 @@ class Effect:
 
     loss: float
     saved: float
-    """Share of what always asking the top rung costs; may be negative."""
+    """Share of what always asking the largest model costs; may be negative."""
 
 
 NOTHING = Effect(0.0, 0.0)
-"""Always asking the top rung."""
+"""Always asking the largest model."""
 
 
 class Truth:
@@ -38,7 +37,7 @@ class Truth:
         known = sorted((one for one in examples if isfinite(one.signals[0])), key=lambda one: -one.signals[0])
         self._signals = [-one.signals[0] for one in known]
         self._losses = list(accumulate((one.scores[-1] - one.scores[0] for one in known), initial=0.0))
-        # Kept at the first rung: its cost; else the top's, and what the first has done in vain.
+        # Kept at the first model: its cost; else the top's, and what the first has done in vain.
         self._savings = list(accumulate((one.costs[-1] + one.wasted[0] - one.costs[0] for one in known), initial=0.0))
         self._wasted = sum(one.wasted[0] for one in examples)
 
@@ -53,7 +52,7 @@ class Truth:
         return Effect(played.loss, played.saved)
 
     def at(self, threshold: float, edge: float | None = None, share: float = 0.0) -> Effect:
-        """What keeping the first rung's answers from this signal on does, where there are two."""
+        """What keeping the first model's answers from this signal on does, where there are two."""
         if threshold == inf and edge is None:
             return NOTHING
         loss, saving = self._sums(threshold)
@@ -68,7 +67,7 @@ class Truth:
         return self._losses[kept] / count, self._savings[kept] / count
 
     def best(self, max_loss: float) -> Effect:
-        """The most that one threshold (or one share kept, of more rungs) saves without losing more than this."""
+        """The most that one threshold (or one share kept, of more models) saves without losing more than this."""
         if self._is_simple:
             return self.at(self.best_threshold(max_loss))
         steps = walk(self._examples, by_rank(self._examples), Promise(max_loss, 0.5))
@@ -76,6 +75,6 @@ class Truth:
         return max([NOTHING, *effects], key=lambda effect: effect.saved)
 
     def best_threshold(self, max_loss: float) -> float:
-        """The threshold that saves most without losing more than this, where there are two rungs."""
+        """The threshold that saves most without losing more than this, where there are two models."""
         fine = (-signal for signal in dict.fromkeys(self._signals) if self.at(-signal).loss <= max_loss)
         return max([inf, *fine], key=lambda threshold: self.at(threshold).saved)

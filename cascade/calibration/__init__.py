@@ -1,1 +1,1 @@
-"""Labelled examples to a ladder file: which answers of which rung may be kept, and what can be promised of that."""
+"""Labelled examples to a calibration file: which answers of which model may be kept, and what is guaranteed."""

@@ -1,20 +1,33 @@
-"""From labelled examples to a ladder file: order, walk, thresholds, maps, and what the promise stands on."""
+"""From labelled examples to a calibration file: order, tests, thresholds, curves, and the evidence of the guarantee."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import ceil, isfinite, sqrt
+from statistics import NormalDist
 
-from cascade.calibration.edges import NEVER, Edge, kept_from
 from cascade.calibration.examples import Example, fingerprint
-from cascade.calibration.needs import examples_needed
-from cascade.calibration.orders import benefit_map, buckets_apart, by_rank, by_worth, split, worth_maps
-from cascade.calibration.walk import Step, chosen, cost_of_top, walk
-from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.calibration.thresholds import (
+    NEVER,
+    Edge,
+    Step,
+    benefit_map,
+    buckets_apart,
+    by_rank,
+    by_worth,
+    chosen,
+    cost_of_top,
+    kept_from,
+    split,
+    walk,
+    worth_maps,
+)
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.loss_bound import fewest
 
 GREY = 0.1
-"""Of a rung's answers, the share just above the threshold that spans one step by which drift raises it."""
+"""Of a model's answers, the share just above the threshold that spans one step by which drift raises it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +41,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A ladder file, and the way to it."""
+    """A calibration file, and the way to it."""
 
     file: LadderFile
     steps: tuple[Step, ...]
@@ -38,7 +51,7 @@ class Calibration:
 
 
 def calibrate(examples: Sequence[Example], subject: Subject, promise: Promise) -> Calibration:
-    """Raises ValueError where there is not a single example, or their rungs are not those of the subject."""
+    """Raises ValueError where there is not a single example, or their models are not those of the subject."""
     if not examples or any(len(example.scores) != len(subject.models) for example in examples):
         raise ValueError("calibration takes one example or more, each with a score of every rung")
     spent, tested = split(examples)
@@ -54,30 +67,30 @@ def calibrate(examples: Sequence[Example], subject: Subject, promise: Promise) -
         cuts: tuple[Cut, ...] = ()
     elif spent:
         edges = kept_from(tested, order, at.level, apart | {ANY_BUCKET})
-        cuts = tuple(_cuts(examples, apart, lambda rung, bucket: edges.get((rung, bucket), NEVER)))
+        cuts = tuple(_cuts(examples, apart, lambda index, bucket: edges.get((index, bucket), NEVER)))
     else:
-        # Buckets share the threshold of their rung, and it holds for tasks that were not labelled apart.
+        # Buckets share the threshold of their model, and it holds for tasks that were not labelled apart.
         edges = kept_from(tested, order, at.level, (ANY_BUCKET,))
-        cuts = tuple(_cuts(examples, apart, lambda rung, _: edges.get((rung, ANY_BUCKET), NEVER)))
+        cuts = tuple(_cuts(examples, apart, lambda index, _: edges.get((index, ANY_BUCKET), NEVER)))
     file = LadderFile(subject.models, subject.signal, subject.stage, promise, evidence, cuts, at is not None)
     return Calibration(file, tuple(steps), at)
 
 
 def _cuts(examples: Sequence[Example], apart: frozenset[str], edge_of: Callable[[int, str], Edge]) -> Iterator[Cut]:
-    """Of every rung: one for any bucket, and one for each that is told apart, with a map of its own."""
-    for rung in range(examples[0].top):
+    """Of every model: one for any bucket, and one for each that is told apart, with a map of its own."""
+    for index in range(examples[0].top):
         for bucket in (ANY_BUCKET, *sorted(apart - {ANY_BUCKET})):
             own = [example for example in examples if bucket in (ANY_BUCKET, example.bucket)]
-            edge = edge_of(rung, bucket)
-            grey, benefits = _grey(own, rung, edge.threshold), benefit_map(own, rung, ANY_BUCKET)
-            yield Cut(rung, bucket, edge.threshold, grey, benefits, edge.at, edge.share)
+            edge = edge_of(index, bucket)
+            grey, benefits = _grey(own, index, edge.threshold), benefit_map(own, index, ANY_BUCKET)
+            yield Cut(index, bucket, edge.threshold, grey, benefits, edge.at, edge.share)
 
 
-def _grey(examples: Sequence[Example], rung: int, threshold: float) -> float:
+def _grey(examples: Sequence[Example], index: int, threshold: float) -> float:
     above = sorted(
-        example.signals[rung]
+        example.signals[index]
         for example in examples
-        if isfinite(example.signals[rung]) and example.signals[rung] >= threshold
+        if isfinite(example.signals[index]) and example.signals[index] >= threshold
     )
     return above[min(len(above) - 1, int(GREY * len(examples)))] - threshold if above else 0.0
 
@@ -97,3 +110,36 @@ def _evidence(examples: Sequence[Example], at: Step | None, told: str) -> Eviden
         quality_always_top=best,
         quality_always_first=sum(example.scores[0] for example in examples) / count,
     )
+
+
+POWER = NormalDist().inv_cdf(0.9)
+"""With so many examples the guarantee would be made nine times in ten."""
+
+UNSEEN = 1 / 3
+"""Losses that may hide among examples that show none: a few examples without one are not a model without any."""
+
+
+def examples_needed(steps: Sequence[Step], promise: Promise, cost_of_top: float, seen: int) -> int | None:
+    """More examples than were `seen`, with which the rule that needs fewest of those that save anything would be shown.
+
+    None where every rule that saves loses more than may be lost: then no number of examples like these would do.
+    """
+    saving = [step for step in steps if step.cost < cost_of_top]
+    # Of a handful even a third of a loss is more than may be lost: then what was seen must do.
+    for unseen in (UNSEEN / seen, 0.0):
+        hoped = [needed for step in saving if (needed := _needed(step, promise, unseen)) is not None]
+        if hoped:
+            return max(seen + 1, min(hoped))
+    return None
+
+
+def _needed(step: Step, promise: Promise, unseen: float) -> int | None:
+    limit, error = promise.max_loss, 1.0 - promise.confidence
+    loss = step.loss + unseen
+    if loss >= limit:
+        return None
+    room, variance = limit - loss, max(loss, step.spread + unseen) - loss * loss
+    # At the limit there are as many losses more as the mean is short of it.
+    at_limit = variance + room * (1.0 - limit)
+    far = NormalDist().inv_cdf(promise.confidence) * sqrt(at_limit) + POWER * sqrt(variance)
+    return max(fewest(limit, error), ceil((far / room) ** 2))

@@ -1,28 +1,157 @@
-"""Labelled examples: one prompt answered by every rung, each answer with its score, its signals and its price.
+"""Labelled examples: one prompt answered by every model of a cascade, each answer with its score, signals and price.
 
-Values. Know no file format.
+`Labelled` is a file as it was read; `examples_of` chooses one signal and puts prices on answers. Values only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
+from math import isfinite, nan
+
+from cascade.calibration_file import ANY_BUCKET, Stage
+from cascade.models import EASE, Price, prompt_signal
+from cascade.tasks import bucket_of, features_of
+
+PREFERRED = ("margin", "low_margin", "low", "entropy", "mean", "least")
+"""Which signal is taken where a file has several and nobody says which: the margin did best where it was compared."""
+
+LOWER_IS_SURER = ("entropy", "perplexity", "nll", "uncertainty", "difficulty", "surprisal", "variance")
+"""Names that go the other way round in most files: their numbers are negated, unless they all stand below 0 already."""
+
+CHARACTERS_PER_TOKEN = 4.0
+USUAL_INPUT_TOKENS = 500.0
+USUAL_OUTPUT_TOKENS = 256.0
+"""Where a file does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line. Tuples go by model; nan where nothing is said."""
+
+    scores: tuple[float, ...]
+    signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    bucket: str | None = None
+    prompt: str | None = None
+    input_tokens: float = nan
+    output_tokens: tuple[float, ...] = ()
+    costs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A whole file: models cheapest first, signals in the order of its columns."""
+
+    models: tuple[str, ...]
+    signals: tuple[str, ...]
+    rows: Sequence[Row]
+    of_prompts: frozenset[str] = frozenset()
+    """The signals that are of the prompt, not of an answer."""
+
+    def usual_signal(self) -> str:
+        """Return the signal that is taken unless another is asked for: one that the gateway computes in production."""
+        ofanswers = [name for name in self.signals if name not in self.of_prompts]
+        return next((name for name in PREFERRED if name in ofanswers), EASE)
+
+    def usual_stage(self, signal: str) -> Stage:
+        """When that signal is known, as far as its column tells."""
+        return Stage.PROMPT if signal == EASE or signal in self.of_prompts else Stage.WINDOW
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """How answers get their price. Without prices and costs the largest model costs 1 and the others nothing."""
+
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    stage: Stage = Stage.WINDOW
+    window_tokens: int = 48
+
+    def costs(self, row: Row, models: Sequence[str]) -> tuple[float, ...]:
+        """Of whole answers."""
+        return tuple(self._cost(row, index, model, len(models) - 1) for index, model in enumerate(models))
+
+    def wasted(self, row: Row, models: Sequence[str]) -> tuple[float, ...]:
+        """Of what each model below the top has done in vain when the next one takes over."""
+        if self.stage is Stage.PROMPT:
+            return (0.0,) * (len(models) - 1)
+        costs = self.costs(row, models)[:-1]
+        if self.stage is not Stage.WINDOW:
+            return costs
+        return tuple(min(cost, self._windowed(row, index, models[index], cost)) for index, cost in enumerate(costs))
+
+    def _cost(self, row: Row, index: int, model: str, top: int) -> float:
+        told = row.costs[index] if row.costs else nan
+        if isfinite(told):
+            return told
+        if model in self.prices:
+            return self.prices[model].of(cold_tokens=_input(row), output_tokens=_output(row, index))
+        return 1.0 if index == top else 0.0
+
+    def _windowed(self, row: Row, index: int, model: str, cost: float) -> float:
+        if model in self.prices and not (row.costs and isfinite(row.costs[index])):
+            return self.prices[model].of(cold_tokens=_input(row), output_tokens=float(self.window_tokens))
+        # How a price told as one number divides into prompt and answer is not known: all of it counts.
+        return cost
+
+
+def _input(row: Row) -> float:
+    if isfinite(row.input_tokens):
+        return row.input_tokens
+    return USUAL_INPUT_TOKENS if row.prompt is None else len(row.prompt) / CHARACTERS_PER_TOKEN
+
+
+def _output(row: Row, index: int) -> float:
+    told = row.output_tokens[index] if row.output_tokens else nan
+    return told if isfinite(told) else USUAL_OUTPUT_TOKENS
+
+
+def examples_of(labelled: Labelled, signal: str, tariff: Tariff) -> list[Example]:
+    """The examples by one signal. Raises KeyError for a signal that the file does not have."""
+    if signal not in labelled.signals and signal != EASE:
+        raise KeyError(signal)
+    columns = [_signals(row, signal, len(labelled.models) - 1) for row in labelled.rows]
+    is_turned = any(word in signal.lower() for word in LOWER_IS_SURER) and any(
+        value > 0.0 for column in columns for value in column
+    )
+    return [
+        Example(
+            bucket=_bucket(row),
+            scores=row.scores,
+            signals=tuple(-value for value in column) if is_turned else column,
+            costs=tariff.costs(row, labelled.models),
+            wasted=tariff.wasted(row, labelled.models),
+        )
+        for row, column in zip(labelled.rows, columns, strict=True)
+    ]
+
+
+def _signals(row: Row, signal: str, count: int) -> tuple[float, ...]:
+    if signal in row.signals:
+        return row.signals[signal][:count]
+    ease = prompt_signal(signal, features_of([row.prompt])) if row.prompt is not None else None
+    return (nan if ease is None else ease,) * count
+
+
+def _bucket(row: Row) -> str:
+    if row.bucket is not None:
+        return row.bucket
+    return ANY_BUCKET if row.prompt is None else str(bucket_of(features_of([row.prompt])))
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One prompt. All tuples go by rung, cheapest first; there are two rungs or more."""
+    """One prompt. All tuples go by model, cheapest first; there are two models or more."""
 
     bucket: str
     scores: tuple[float, ...]
-    """Of each rung's answer, 0 (worthless) to 1 (as good as can be)."""
+    """Of each model's answer, 0 (worthless) to 1 (as good as can be)."""
     signals: tuple[float, ...]
-    """Of each rung but the top; higher = surer, nan where it is not known."""
+    """Of each model but the top; higher = surer, nan where it is not known."""
     costs: tuple[float, ...]
-    """Of each rung's whole answer."""
+    """Of each model's whole answer."""
     wasted: tuple[float, ...]
-    """Of what each rung but the top has computed when its answer is given up; nothing where the prompt decides."""
+    """Of what each model but the top has computed when its answer is given up; nothing where the prompt decides."""
 
     @property
     def top(self) -> int:
@@ -30,7 +159,7 @@ class Example:
 
 
 def fingerprint(examples: Sequence[Example]) -> str:
-    """Of what was calibrated on, so that a ladder file can be held against its data: sha256:HEX."""
+    """Of what was calibrated on, so that a calibration file can be held against its data: sha256:HEX."""
     digest = sha256()
     for example in examples:
         told = (example.bucket, example.scores, example.signals, example.costs, example.wasted)

@@ -1,4 +1,4 @@
-"""What a ladder file does to labelled examples: the verdicts of production, and what they lose and cost."""
+"""What a calibration file does to labelled examples: the verdicts of production, and what they lose and cost."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cascade.calibration.examples import Example
-from cascade.calibration.orders import lot
-from cascade.ladder_file import LadderFile
-from cascade.verdict import Verdict, judge
+from cascade.calibration.thresholds import lot
+from cascade.calibration_file import LadderFile, Verdict, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,44 +24,44 @@ class Replay:
     quality_always_top: float
     quality_always_first: float
     answered: tuple[float, ...]
-    """Share of the examples that each rung answered."""
+    """Share of the examples that each model answered."""
     losses: dict[str, float] = field(default_factory=dict)
     """Mean loss by bucket."""
 
     @property
     def kept(self) -> float:
-        """Share of the examples that did not reach the top rung."""
+        """Share of the examples that did not reach the largest model."""
         return 1.0 - self.answered[-1]
 
     @property
     def saved(self) -> float:
-        """Share of the cost of always asking the top rung."""
+        """Share of the cost of always asking the largest model."""
         return 1.0 - self.cost / self.cost_always_top if self.cost_always_top else 0.0
 
 
 def answering_rung(file: LadderFile, example: Example, draw: float = 1.0) -> tuple[int, float]:
-    """Which rung's answer the client gets, and what all rungs asked for it cost together."""
+    """Which model's answer the client gets, and what all models asked for it cost together."""
     cost = 0.0
-    for rung in range(example.top):
-        if not file.may_keep(rung, example.bucket):
+    for index in range(example.top):
+        if not file.may_keep(index, example.bucket):
             continue
-        if judge(file, rung, example.bucket, example.signals[rung], draw=draw) is Verdict.KEEP:
-            return rung, cost + example.costs[rung]
-        cost += example.wasted[rung]
+        if judge(file, index, example.bucket, example.signals[index], draw=draw) is Verdict.KEEP:
+            return index, cost + example.costs[index]
+        cost += example.wasted[index]
     return example.top, cost + example.costs[-1]
 
 
 def replay(file: LadderFile, examples: Sequence[Example]) -> Replay:
-    """All examples through the ladder; there must be one at least."""
+    """All examples through the cascade; there must be one at least."""
     count, counts = len(examples), Counter[str]()
     losses: dict[str, float] = {}
     answered, cost, quality = [0] * len(file.models), 0.0, 0.0
     for at, example in enumerate(examples):
-        rung, price = answering_rung(file, example, lot(at))
-        answered[rung] += 1
+        index, price = answering_rung(file, example, lot(at))
+        answered[index] += 1
         cost += price
-        quality += example.scores[rung]
-        losses[example.bucket] = losses.get(example.bucket, 0.0) + example.scores[-1] - example.scores[rung]
+        quality += example.scores[index]
+        losses[example.bucket] = losses.get(example.bucket, 0.0) + example.scores[-1] - example.scores[index]
         counts[example.bucket] += 1
     best = sum(example.scores[-1] for example in examples)
     return Replay(

@@ -39,7 +39,7 @@ class Signals:
     """Mean entropy in nats, **negated** so that higher is surer; what the top tokens leave counts as one more token."""
 
     def named(self, name: str) -> float:
-        """The signal that a ladder file names; nan for a name that is none."""
+        """The signal that a calibration file names; nan for a name that is none."""
         return float(getattr(self, name)) if name in SIGNALS else nan
 
 

@@ -1,1 +1,1 @@
-"""Ladders at work: which rung is asked first, who judges its answer, what went up and what that cost."""
+"""Cascades: one name that several models answer, cheapest first, escalating where an answer is not good enough."""

@@ -1,30 +1,26 @@
-"""All ladders of a gateway: from a request to a ladder's name to the plan of its climb.
+"""All cascades of a gateway: from a request for a cascade's name to the plan of its run, and their state as JSON.
 
-Chooses the first rung by what can and may answer, by the prompt, by what a conversation had before, and by seconds and
-price of each rung where it would be placed now. Reads no body twice and asks no clock.
+Chooses the first model by what can and may answer, by the prompt, by what a conversation had before, and by seconds and
+price of each model where it would be placed now: a warm prefix on the larger model may beat a cold start on the
+smaller. Models are indices into `Cascade.models`, cheapest first. Reads no body twice and no clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from cascade.ladder import Ladder, Rung
-from cascade.ladder_file import LadderFile, Stage
-from cascade.starting import Wish, open_rungs, start_rung
-from gateway.cascades.climb import Climb, Ending
-from gateway.cascades.constraints import Terms, terms_of
-from gateway.cascades.escalation_share import Shares
+from cascade.calibration_file import LadderFile, Stage
+from cascade.drift import TRIAL
+from cascade.logprobs import WITH_LOGPROBS
+from cascade.models import Ladder, Rung, Wish, open_rungs, start_rung
+from cascade.record import ESCALATED, KEPT, KEPT_FOR_SHARE
+from gateway.cascades.cascade_config import Served, Silence, silence_of
+from gateway.cascades.cascade_run import Climb, Ending, Plan, Shell
+from gateway.cascades.constraints import Shares, Terms, terms_of
 from gateway.cascades.features import Asked, read_asked, tokens_of
-from gateway.cascades.guarantee_state import Standing
-from gateway.cascades.logprobs import WITH_LOGPROBS
-from gateway.cascades.placement import View, cheaper_above, stays
-from gateway.cascades.plan import Plan
-from gateway.cascades.record import ESCALATED, KEPT, KEPT_FOR_SHARE
-from gateway.cascades.request_builder import Shell
-from gateway.cascades.served import Served
-from gateway.cascades.shadow_sampling import Ask, Say, Shadowing
-from gateway.cascades.uncalibrated import Silence, silence_of
+from gateway.cascades.shadow_sampling import Ask, Say, Shadowing, Standing
 from gateway.pipeline.attempt import LegEnd
 from routing.affinity import LastSeen
 from routing.refusal import Reason, Refused
@@ -35,11 +31,53 @@ from tenancy.tenants import Tenant
 REMEMBERED_SESSIONS = 1 << 16
 
 LOOKED_AHEAD_BYTES = 2048
-"""A shorter prompt costs next to nothing to compute anew: where it is warm decides nothing."""
+"""Shorter prompts cost next to nothing to compute again, so cached tokens do not influence the choice."""
+
+WARM_ENOUGH = 0.5
+"""Share of a conversation's prompt: while this much is cached where it was answered before, it stays there."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Cost and TTFT of one model, on the engine that would be chosen for it now."""
+
+    at: int
+    price: float | None
+    """Of the whole answer, cached tokens at their own price; None where no engine is available."""
+    ttft_s: float | None
+    warm_share: float
+    """Share of the prompt that is cached."""
+
+
+def cheaper_above(first: View, above: Sequence[View], escalated_share: float) -> int:
+    """Return the model to start with: `first`, or one above it that costs no more in all and starts no later.
+
+    `escalated_share` is the share of answers that are escalated: with that probability the next model's price is added.
+    """
+    if first.price is None or first.ttft_s is None:
+        return first.at
+    for view in reversed(above):
+        if view.price is None or view.ttft_s is None or view.ttft_s > first.ttft_s:
+            continue
+        if view.price <= first.price + escalated_share * view.price:
+            return view.at
+    return first.at
+
+
+def stays(before: View, first: View, escalated_share: float) -> bool:
+    """Return whether a conversation stays with the larger model that answered it before.
+
+    Leaving loses the prefix cached there; that loss is part of the price of the model it would start with.
+    """
+    if before.price is None:
+        return False
+    if before.warm_share >= WARM_ENOUGH or first.price is None:
+        return True
+    return before.price <= first.price + escalated_share * before.price
 
 
 class Ladders:
-    """One per gateway process."""
+    """All cascades; one per gateway process."""
 
     def __init__(
         self,
@@ -51,8 +89,8 @@ class Ladders:
         say: Say = lambda *_, **__: None,
         warns: bool = True,
     ) -> None:
-        """`draw` gives uniform numbers in [0, 1). `warns`: whether ladders that never ask a smaller rung are logged; of
-        several workers one does that.
+        """`draw` returns uniform numbers in [0, 1). `warns`: whether to log cascades whose guarantee is unused; of
+        several workers one does.
         """
         self._draw = draw
         self._clock = clock
@@ -70,7 +108,7 @@ class Ladders:
         return model in self._served
 
     def put(self, served: Mapping[str, Served]) -> None:
-        """Serve these from now on."""
+        """Serve these cascades from now on, and log those whose guarantee is unused."""
         self._served = dict(served)
         self.names = frozenset(served)
         self.shadowing.put(served)
@@ -81,16 +119,16 @@ class Ladders:
         self._silences = found
 
     def silence(self, name: str) -> Silence | None:
-        """Return why a ladder leaves its promise unused; None where it does not."""
+        """Return why a cascade does not use a guarantee; None where it does."""
         return self._silences.get(name)
 
     @property
     def all(self) -> Mapping[str, Ladder]:
-        """By name."""
+        """Cascades by name."""
         return {name: served.ladder for name, served in self._served.items()}
 
     def standing(self, name: str) -> Standing | None:
-        """How a ladder's promise stands, None where it was not calibrated."""
+        """Return the state of a cascade's guarantee; None where it was not calibrated."""
         return self.shadowing.standing(name)
 
     def begin(
@@ -103,29 +141,28 @@ class Ladders:
         now_s: float,
         ask: Ask | None = None,
     ) -> Climb:
-        """The way of a request to a ladder's name. Raises `Refused` where no rung may answer it.
+        """Plan the run of a request for a cascade. Raises `Refused` where no model may answer it.
 
-        `ask` asks a model once more, after the client has its answer.
+        `ask` sends shadow samples once the client has its answer; None: no samples.
         """
         plan = self._plan(request, body, tenant, headers, shell, now_s)
+        sample = None if ask is None else self.shadowing.reserve(plan, body, ask)
 
         def choose(above: Sequence[int], shell: Shell) -> int:
             return self._choose(plan, above, request, shell)
 
-        climb = Climb(plan, shell, settled=self._settled, choose=choose)
-        if ask is not None and self.shadowing.takes(climb):
-            climb.wants_shadow(lambda ending: self._shadow(climb, ending, body, ask))
-        return climb
+        def settled(climb: Climb, ending: Ending) -> None:
+            self._settle(climb, ending)
+            if sample is not None:
+                self.shadowing.settle(sample, climb, ending)
 
-    def _shadow(self, climb: Climb, ending: Ending, body: bytes, ask: Ask) -> None:
-        judge_model = self._served[climb.plan.ladder.name].shadow.judge_model
-        self.shadowing.settled(climb, ending, body, ask, judge_model)
+        return Climb(plan, shell, settled=settled, choose=choose)
 
-    def _settled(self, climb: Climb, ending: Ending) -> None:
-        if ending.leg is not None and ending.leg.end is LegEnd.ANSWERED and climb.plan.session is not None:
-            # A conversation stays with what answered it.
-            self._sessions.put((climb.plan.ladder.name, climb.plan.session), climb.at)
-        name = climb.plan.ladder.name
+    def _settle(self, climb: Climb, ending: Ending) -> None:
+        name, session = climb.plan.ladder.name, climb.plan.session
+        if ending.leg is not None and ending.leg.end is LegEnd.ANSWERED and session is not None:
+            # A conversation stays with the model that answered it.
+            self._sessions.put((name, session), climb.at)
         for at, step in climb.steps:
             if step.ended == ESCALATED or (step.ended == KEPT and step.why != KEPT_FOR_SHARE):
                 self.shadowing.judged(name, at, is_kept=step.ended == KEPT)
@@ -134,130 +171,128 @@ class Ladders:
         self, request: Request, body: bytes, tenant: Tenant, headers: Mapping[bytes, bytes], shell: Shell, now_s: float
     ) -> Plan:
         served = self._served[request.model]
-        ladder, asked = served.ladder, read_asked(body)
-        terms = terms_of(ladder, tenant, headers, asked.wishes)
-        rungs = self._open(ladder, request, asked, terms)
-        file = self.shadowing.corrected(ladder)
+        cascade, asked = served.ladder, read_asked(body)
+        terms = terms_of(cascade, tenant, headers, asked.wishes)
+        allowed = self._allowed(cascade, request, asked, terms)
+        file = self.shadowing.corrected(cascade)
         draw = self._draw()
-        start = self._start(replace(ladder, file=file), rungs, request, asked, terms, draw)
+        start = self._start(replace(cascade, file=file), allowed, request, asked, terms, draw)
         if terms.quality_first and request.continues is None:
-            start = rungs[-1]
-        if request.continues is None and len(rungs) > 1 and not terms.quality_first:
-            start = self._look_ahead(ladder, file, rungs, start, request, shell, now_s)
-        counter = self._router.counter(ladder.rungs[-1].model)
-        tokens = int(counter.tokens(request.prompt.size))
-        share = self._shares.of(tenant.name, ladder.name, terms.escalation_share)
+            start = allowed[-1]
+        if request.continues is None and len(allowed) > 1 and not terms.quality_first:
+            start = self._look_ahead(cascade, file, allowed, start, request, shell, now_s)
+        counter = self._router.counter(cascade.rungs[-1].model)
         return Plan(
-            ladder=ladder,
+            ladder=cascade,
             file=file,
             hold_back=served.hold_back,
             asked=asked,
             terms=terms,
-            rungs=rungs,
+            rungs=allowed,
             start=start,
             api=request.api,
             stream=request.stream,
             sequences=request.sequences,
-            share=share,
+            share=self._shares.of(tenant.name, cascade.name, terms.escalation_share),
             draw=draw,
-            tokens=tokens,
+            tokens=int(counter.tokens(request.prompt.size)),
             output_tokens=request.expected_output_tokens,
             session=request.session,
         )
 
-    def _open(self, ladder: Ladder, request: Request, asked: Asked, terms: Terms) -> tuple[int, ...]:
-        counter = self._router.counter(ladder.rungs[-1].model)
+    def _allowed(self, cascade: Ladder, request: Request, asked: Asked, terms: Terms) -> tuple[int, ...]:
+        """Return the models that can and may answer. Raises `Refused` where there is none."""
+        counter = self._router.counter(cascade.rungs[-1].model)
         wish = Wish(asked.needs, tokens_of(request, counter.size_per_token), terms.least, terms.most, terms.climbs)
-        known = replace(ladder, rungs=tuple(self._with_length(rung) for rung in ladder.rungs))
         if request.continues is not None:
-            return self._pinned(ladder, request, wish)
-        able = open_rungs(known, wish)
+            return self._pinned(cascade, request, wish)
+        able = open_rungs(replace(cascade, rungs=tuple(self._with_length(each) for each in cascade.rungs)), wish)
         if not able:
-            words = f"No rung of `{ladder.name}` that may answer can take this request."
+            words = f"No rung of `{cascade.name}` that may answer can take this request."
             raise Refused(Reason.BAD_REQUEST, words, param="model")
-        # Where all are down the spine says so, after it has waited for one.
-        return tuple(at for at in able if self._is_up(ladder.rungs[at].model, request)) or able
+        # Where none is available the pipeline rejects the request, after it has waited for one.
+        return tuple(at for at in able if self._is_up(cascade.rungs[at].model, request)) or able
 
-    def _pinned(self, ladder: Ladder, request: Request, wish: Wish) -> tuple[int, ...]:
-        """Only the pod that stored a response can go on with it."""
+    def _pinned(self, cascade: Ladder, request: Request, wish: Wish) -> tuple[int, ...]:
+        """Return the model of the pod that stored the response to continue: no other pod can continue it."""
         slot = self._router.responses.get(request.continues or "")
         for pod in self._router.fleet.pods:
             if any(engine.slot == slot for engine in pod.engines):
-                served = [at for at, rung in enumerate(ladder.rungs) if rung.model in pod.models]
-                return tuple(served[:1]) or open_rungs(ladder, wish)
-        return open_rungs(ladder, wish) or (len(ladder.rungs) - 1,)
+                served = [at for at, each in enumerate(cascade.rungs) if each.model in pod.models]
+                return tuple(served[:1]) or open_rungs(cascade, wish)
+        return open_rungs(cascade, wish) or (len(cascade.rungs) - 1,)
 
-    def _with_length(self, rung: Rung) -> Rung:
-        """Its pods say how much they can take, where the configuration does not."""
-        if rung.context_tokens is not None:
-            return rung
-        pods = self._router.fleet.models().get(rung.model, ())
-        told = [card.max_model_len for pod in pods for card in pod.cards if card.name == rung.model]
-        return replace(rung, context_tokens=max((length for length in told if length), default=None))
+    def _with_length(self, model: Rung) -> Rung:
+        """Return the model with the context length its pods report, where the configuration sets none."""
+        if model.context_tokens is not None:
+            return model
+        pods = self._router.fleet.models().get(model.model, ())
+        lengths = [card.max_model_len for pod in pods for card in pod.cards if card.name == model.model]
+        return replace(model, context_tokens=max((length for length in lengths if length), default=None))
 
     def _is_up(self, model: str, request: Request) -> bool:
         return bool(self._router.fleet.roster(model, request.regions).engines)
 
     def _start(
-        self, ladder: Ladder, rungs: tuple[int, ...], request: Request, asked: Asked, terms: Terms, draw: float
+        self, cascade: Ladder, allowed: tuple[int, ...], request: Request, asked: Asked, terms: Terms, draw: float
     ) -> int:
-        """By the prompt alone: the top rung, where what it would say of itself could not be judged."""
-        if ladder.file is None and (before := self._answered_before(ladder, request)) in rungs:
+        """Return the first model by the prompt alone; the largest where a smaller one's answer could not be judged."""
+        if cascade.file is None and (before := self._answered_before(cascade, request)) in allowed:
             return before
-        start = start_rung(ladder, rungs, asked.bucket, asked.features, draw=draw)
-        if start is None or (terms.climbs and not self._can_judge(ladder, request)):
-            return rungs[-1]
-        while start < rungs[-1] and not self.shadowing.asks(ladder.name, start):
-            above = tuple(at for at in rungs if at > start)
-            found = start_rung(ladder, above, asked.bucket, asked.features, draw=draw)
-            start = rungs[-1] if found is None else found
+        start = start_rung(cascade, allowed, asked.bucket, asked.features, draw=draw)
+        if start is None or (terms.climbs and not self._can_judge(cascade, request)):
+            return allowed[-1]
+        while start < allowed[-1] and not self.shadowing.asks(cascade.name, start):
+            above = tuple(at for at in allowed if at > start)
+            found = start_rung(cascade, above, asked.bucket, asked.features, draw=draw)
+            start = allowed[-1] if found is None else found
         return start
 
-    def _answered_before(self, ladder: Ladder, request: Request) -> int:
-        """The rung that answered this conversation last, -1 where there is none."""
-        known = self._sessions.get((ladder.name, request.session)) if request.session else None
+    def _answered_before(self, cascade: Ladder, request: Request) -> int:
+        """Return the model that answered this conversation last, -1 where there is none."""
+        known = self._sessions.get((cascade.name, request.session)) if request.session else None
         return -1 if known is None else known
 
-    def _can_judge(self, ladder: Ladder, request: Request) -> bool:
-        """Whether the signal that the ladder goes by can be had of the answer."""
-        file = ladder.file
+    def _can_judge(self, cascade: Ladder, request: Request) -> bool:
+        """Return whether the answer will show the signal that the cascade was calibrated on."""
+        file = cascade.file
         if file is None or not file.is_promised or file.stage is Stage.PROMPT:
             return True
         if request.api not in WITH_LOGPROBS or request.sequences > 1:
             return False
-        if ladder.window is None:  # Then no log-probabilities are asked for.
+        if cascade.window is None:  # Then no log-probabilities are requested.
             return False
-        hold_back = self._served[ladder.name].hold_back
+        hold_back = self._served[cascade.name].hold_back
         if request.stream and not hold_back.whole:
             return file.stage is not Stage.WHOLE
-        return ladder.whole
+        return cascade.whole
 
     def _look_ahead(
         self,
-        ladder: Ladder,
+        cascade: Ladder,
         file: LadderFile | None,
-        rungs: Sequence[int],
+        allowed: Sequence[int],
         start: int,
         request: Request,
         shell: Shell,
         now_s: float,
     ) -> int:
-        """A rung above the first one, where the conversation was there or a warm prefix makes it the cheaper one."""
-        before = self._sessions.get((ladder.name, request.session)) if request.session else None
-        above = [at for at in rungs if at > start]
-        is_known = before is not None and before in above
+        """Return `start`, or a larger model that answered the conversation or is cheaper by its cached prefix."""
+        before = self._answered_before(cascade, request)
+        above = [at for at in allowed if at > start]
+        is_known = before in above
         if not above or (request.prompt.size < LOOKED_AHEAD_BYTES and not is_known):
             return start
-        climbs = _climbing_share(file)
-        views = {at: self._view(ladder, at, shell, now_s) for at in (start, *above)}
-        if is_known and before is not None and stays(views[before], views[start], climbs):
+        escalated_share = _climbing_share(file)
+        views = {at: self._view(cascade, at, shell, now_s) for at in (start, *above)}
+        if is_known and stays(views[before], views[start], escalated_share):
             return before
-        return cheaper_above(views[start], [views[at] for at in above], climbs)
+        return cheaper_above(views[start], [views[at] for at in above], escalated_share)
 
     def _choose(self, plan: Plan, above: Sequence[int], request: Request, shell: Shell) -> int:
-        """Of the rungs to climb to: a higher one at once, where its warm prefix makes it the cheaper one.
+        """Return the model to escalate to: the next one, or a larger one that is cheaper by its cached prefix.
 
-        One that keeps nothing is passed over, but for a trial now and then.
+        A frozen model, which keeps no answer, is skipped but for a trial.
         """
         name = plan.ladder.name
         above = [at for at in above[:-1] if self.shadowing.asks(name, at)] + list(above[-1:])
@@ -267,14 +302,14 @@ class Ladders:
         first, *others = [self._view(plan.ladder, at, shell, now_s) for at in above]
         return cheaper_above(first, others, _climbing_share(plan.file))
 
-    def _view(self, ladder: Ladder, at: int, shell: Shell, now_s: float) -> View:
-        rung = ladder.rungs[at]
-        request, _ = shell.ask(rung.model, None)
+    def _view(self, cascade: Ladder, at: int, shell: Shell, now_s: float) -> View:
+        model = cascade.rungs[at]
+        request, _ = shell.ask(model.model, None)
         try:
             foreseen = self._router.foresee(request, avoid=frozenset(), now_s=now_s)
         except Refused:
             return View(at, None, None, 0.0)
-        price = rung.price.of(
+        price = model.price.of(
             cold_tokens=foreseen.prompt_tokens - foreseen.warm_tokens,
             warm_tokens=foreseen.warm_tokens,
             output_tokens=request.expected_output_tokens,
@@ -285,5 +320,25 @@ class Ladders:
 
 
 def _climbing_share(file: LadderFile | None) -> float:
-    """Of the answers of low rungs, about so many are thrown away; without a calibration only broken ones."""
+    """Return the expected share of escalated answers; without a calibration only broken ones are, so 0."""
     return 1.0 - file.evidence.kept if file is not None else 0.0
+
+
+def show_ladders(cascades: Ladders) -> list[dict[str, Any]]:
+    """Return all cascades, by name; `standing` is null without a calibration, `unused` null where one is in use."""
+    return [_show(cascades, name) for name in sorted(cascades.all)]
+
+
+def _show(cascades: Ladders, name: str) -> dict[str, Any]:
+    cascade, standing, silence = cascades.all[name], cascades.standing(name), cascades.silence(name)
+    models = [each.model for each in cascade.rungs]
+    shown: dict[str, Any] = {"ladder": name, "rungs": models, "unused": None, "standing": None}
+    if silence is not None:
+        shown["unused"] = {"message": silence.message, "effect": silence.effect, "fix": silence.fix}
+    if standing is not None:
+        state = asdict(standing)
+        state["frozen"] = [model for model, is_frozen in zip(models, standing.frozen, strict=False) if is_frozen]
+        state["raised"] = dict(zip(models, standing.raised, strict=False))
+        state["frozen_asked"] = f"1 of {TRIAL}"
+        shown["standing"] = state
+    return shown

@@ -1,34 +1,52 @@
-"""Shadow samples: what the next rung would have said to a question whose answer was kept, and what follows from it.
+"""Shadow samples: the next model is asked a question whose answer was accepted, and both answers are compared.
 
 Runs after the client has its answer, at the lowest priority, within a budget of money, places and tokens. Keeps no
-text: both answers are compared, and gone. Thresholds that follow it are `cascade/staying/`.
+text. Thresholds follow the results (`cascade/drift.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+import msgspec
 from msgspec import Struct
 
-from cascade.ladder import Ladder
-from cascade.ladder_file import LadderFile
-from cascade.staying.budget import ShadowBudget
-from cascade.staying.keeping import TRIAL, FreezeWatch
-from cascade.staying.staying import Staying
-from gateway.cascades.agreement import agree, question, spoken, verdict
-from gateway.cascades.climb import Climb, Ending
+from cascade.calibration_file import LadderFile
+from cascade.drift import TRIAL, FreezeWatch, Staying
+from cascade.models import Ladder
+from cascade.record import KEPT
+from cascade.shadow_budget import ShadowBudget
+from gateway.cascades.cascade_config import Served
+from gateway.cascades.cascade_run import Climb, Ending, Plan
 from gateway.cascades.features import question_in
-from gateway.cascades.guarantee_state import Standing
-from gateway.cascades.record import KEPT
-from gateway.cascades.served import Served
 from routing.learning import Usage
+from routing.reading.conversation import open_message
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """State of one cascade's quality guarantee, and what its shadow samples cost."""
+
+    is_promised: bool
+    max_loss: float
+    examples: int
+    has_drifted: bool = False
+    shadows: int = 0
+    agreement: float = 1.0
+    shadow_cost: float = 0.0
+    frozen: tuple[bool, ...] = ()
+    """By model but the largest: whether it keeps no answer, and is asked for one request in `TRIAL` only."""
+    raised: tuple[float, ...] = ()
+    """By model but the largest: steps that shadow samples have raised its thresholds by; at 10 the guarantee is
+    withdrawn."""
 
 
 class Said(Struct, frozen=True):
-    """What a shadow was told: the text of an answer, and what it took."""
+    """Answer of a model asked aside of a client's request."""
 
     text: str
     usage: Usage
@@ -38,25 +56,40 @@ Say = Callable[..., None]
 """Logs an event: its level, its message, its fields."""
 
 Ask = Callable[[bytes | None, str], Awaitable[Said | None]]
-"""Asks a model: the client's own body, or this one. None where it gave no answer."""
+"""Sends a model the client's own body (None) or this question. Returns None where it gave no answer."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """What is known of one ladder that was calibrated."""
+    """Shadow sampling of one cascade that was calibrated."""
 
     file: LadderFile
     harmless: float
-    """What it takes for harmless, of answers that differ."""
+    """Share of differing answers taken to lose nothing."""
+    judge_model: str | None
+    """Compares the answers; None: they are compared as text."""
     staying: Staying
     budget: ShadowBudget
     tokens: ShadowBudget
     keeping: tuple[FreezeWatch, ...]
-    """By rung but the top."""
+    """By model but the largest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowSample:
+    """One request chosen for a sample. It holds its place and its reservations until it is settled."""
+
+    cost: float
+    """Reserved, in the currency of the prices."""
+    tokens: float
+    """Reserved."""
+    body: bytes
+    """As the client sent it."""
+    ask: Ask
 
 
 class Shadowing:
-    """One per gateway process."""
+    """Chooses and runs the shadow samples of all cascades, and adapts their thresholds; one per gateway process."""
 
     def __init__(self, *, draw: Callable[[], float], clock: Callable[[], float], say: Say) -> None:
         self._say = say
@@ -66,28 +99,32 @@ class Shadowing:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, served: Mapping[str, Served]) -> None:
-        """Watch these ladders. What was learned of a calibration is kept as long as it is the same."""
+        """Sample these cascades from now on. State is carried over where the calibration is the same."""
         kept: dict[str, Kept] = {}
         for name, each in served.items():
             file, shadow, before = each.ladder.file, each.shadow, self._kept.get(name)
             if file is None:
                 continue
             harmless = 0.0 if shadow.judge_model is not None else shadow.harmless
-            is_same = before is not None and (before.file, before.harmless) == (file, harmless)
-            staying = before.staying if before is not None and is_same else Staying(file, harmless=harmless)
+            if before is not None and (before.file, before.harmless) == (file, harmless):
+                staying, keeping = before.staying, before.keeping
+            else:
+                # How the kept share divides among the models is not in the file.
+                steps = len(file.models) - 1
+                staying = Staying(file, harmless=harmless)
+                keeping = tuple(FreezeWatch(file.evidence.kept / steps) for _ in range(steps))
             budget = ShadowBudget(shadow.fraction, per_hour=inf if shadow.budget is None else shadow.budget)
             tokens = ShadowBudget(1.0, per_hour=shadow.tokens_per_hour)
-            keeping = before.keeping if before is not None and is_same else _keeping(file)
-            kept[name] = Kept(file, harmless, staying, budget, tokens, keeping)
+            kept[name] = Kept(file, harmless, shadow.judge_model, staying, budget, tokens, keeping)
         self._kept = kept
 
-    def corrected(self, ladder: Ladder) -> LadderFile | None:
-        """The ladder's file as its shadows have corrected it."""
-        kept = self._kept.get(ladder.name)
-        return ladder.file if kept is None else kept.staying.file
+    def corrected(self, cascade: Ladder) -> LadderFile | None:
+        """Return the cascade's calibration with thresholds as corrected by its samples; None where it has none."""
+        kept = self._kept.get(cascade.name)
+        return cascade.file if kept is None else kept.staying.file
 
     def standing(self, name: str) -> Standing | None:
-        """How a promise stands, None where none was calibrated."""
+        """Return the state of a cascade's guarantee; None where it was not calibrated."""
         kept = self._kept.get(name)
         if kept is None:
             return None
@@ -100,118 +137,172 @@ class Shadowing:
             shadows=staying.shadows,
             agreement=staying.agreement,
             shadow_cost=kept.budget.spent,
-            frozen=tuple(rung.is_frozen for rung in kept.keeping),
+            frozen=tuple(watch.is_frozen for watch in kept.keeping),
             raised=staying.correction,
         )
 
-    def asks(self, name: str, rung: int) -> bool:
-        """Whether a request that would begin at this rung is asked of it: seldom while it keeps nothing."""
+    def asks(self, name: str, at: int) -> bool:
+        """Return whether the next request is sent to this model: each, or one in `TRIAL` while it is frozen."""
         kept = self._kept.get(name)
-        return kept is None or rung >= len(kept.keeping) or kept.keeping[rung].asks()
+        return kept is None or at >= len(kept.keeping) or kept.keeping[at].asks()
 
-    def judged(self, name: str, rung: int, *, is_kept: bool) -> None:
-        """Count an answer of this rung that was judged."""
+    def judged(self, name: str, at: int, *, is_kept: bool) -> None:
+        """Count a judged answer of the model at this index; log when the model freezes or thaws."""
         kept = self._kept.get(name)
-        if kept is None or rung >= len(kept.keeping):
+        if kept is None or at >= len(kept.keeping):
             return
-        keeping = kept.keeping[rung]
+        keeping = kept.keeping[at]
         has_changed = keeping.take(is_kept=is_kept)
         if has_changed and keeping.is_frozen:
             self._say(
                 "warning",
                 "cascade rung keeps no answer",
                 ladder=name,
-                rung=kept.file.models[rung],
+                rung=kept.file.models[at],
                 judged_in_a_row=keeping.in_vain,
                 calibrated_share=kept.file.evidence.kept,
-                raised_steps=round(kept.staying.correction[rung], 3),
+                raised_steps=round(kept.staying.correction[at], 3),
                 effect=f"one request in {TRIAL} is asked of it, until an answer is kept",
                 fix="calibrate again on answers of these engines and this traffic, and reload",
             )
         elif has_changed:
-            self._say("info", "cascade rung keeps answers again", ladder=name, rung=kept.file.models[rung])
+            self._say("info", "cascade rung keeps answers again", ladder=name, rung=kept.file.models[at])
         if keeping.is_frozen:
-            kept.staying.ease(rung)
+            kept.staying.ease(at)
 
-    def takes(self, climb: Climb) -> bool:
-        """Whether this request is to be a sample. Who is one has a place until its shadow ends."""
-        kept, plan = self._kept.get(climb.plan.ladder.name), climb.plan
+    def reserve(self, plan: Plan, body: bytes, ask: Ask) -> ShadowSample | None:
+        """Choose this request for a sample, within the budgets. Returns None where it is not chosen."""
+        kept = self._kept.get(plan.ladder.name)
         if kept is None or plan.sequences > 1 or plan.start + 1 >= len(plan.ladder.rungs):
-            return False
+            return None
         now_s, tokens = self._clock(), plan.tokens
         price = plan.ladder.rungs[plan.start + 1].price.of(cold_tokens=tokens, output_tokens=plan.output_tokens)
         if not kept.budget.takes(self._draw(), price, now_s):
-            return False
+            return None
         if kept.tokens.takes(0.0, tokens + plan.output_tokens, now_s):
-            climb.reserved = (price, float(tokens + plan.output_tokens))
-            return True
+            return ShadowSample(price, float(tokens + plan.output_tokens), body, ask)
         kept.budget.end(price, 0.0)
-        return False
+        return None
 
-    def settled(self, climb: Climb, ending: Ending, body: bytes, ask: Ask, judge_model: str | None) -> None:
-        """A sample has ended. Where its answer was kept, the next rung is asked."""
-        kept = self._kept.get(climb.plan.ladder.name)
-        if kept is None or climb.reserved is None:
-            return
+    def settle(self, sample: ShadowSample, climb: Climb, ending: Ending) -> None:
+        """End a sample whose request has ended: ask the next model if the answer was accepted, else release it."""
         leg, answered = ending.leg, climb.climbed().answered
-        if answered is None or answered.ended != KEPT or leg is None or not leg.answer or climb.kept_all_the_same:
-            self._end(kept, climb.reserved, Usage(0), 0.0)
+        # After a reload the cascade may be gone, or calibrated anew: its state is the one of today.
+        kept = self._kept.get(climb.plan.ladder.name)
+        if kept is None:
             return
-        ours = spoken(leg.answer)
-        task = asyncio.get_running_loop().create_task(self._compare(kept, climb, ours, body, ask, judge_model))
+        if answered is None or answered.ended != KEPT or leg is None or not leg.answer or climb.kept_all_the_same:
+            _release(kept, sample, Usage(0), 0.0)
+            return
+        task = asyncio.get_running_loop().create_task(self._compare(kept, sample, climb, spoken(leg.answer)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the samples in progress."""
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _compare(
-        self, kept: Kept, climb: Climb, ours: str, body: bytes, ask: Ask, judge_model: str | None
-    ) -> None:
-        at, took, cost = climb.at, Usage(0), 0.0
+    async def _compare(self, kept: Kept, sample: ShadowSample, climb: Climb, ours: str) -> None:
+        at, usage, cost = climb.at, Usage(0), 0.0
         try:
-            said = await ask(None, climb.plan.ladder.rungs[at + 1].model)
-            if said is None:
+            larger = climb.plan.ladder.rungs[at + 1]
+            answer = await sample.ask(None, larger.model)
+            if answer is None:
                 return
-            took = said.usage
-            cost = climb.plan.ladder.rungs[at + 1].price.of(
-                cold_tokens=took.prompt_tokens, output_tokens=took.completion_tokens
-            )
-            agreed: bool | None = agree(ours, said.text)
-            if judge_model is not None and not agreed:
-                told = await ask(question(question_in(body), ours, said.text).encode(), judge_model)
-                agreed = verdict(told.text) if told is not None else None
+            usage = answer.usage
+            cost = larger.price.of(cold_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
+            agreed: bool | None = agree(ours, answer.text)
+            if kept.judge_model is not None and not agreed:
+                prompt = question(question_in(sample.body), ours, answer.text).encode()
+                judged = await sample.ask(prompt, kept.judge_model)
+                agreed = verdict(judged.text) if judged is not None else None
             if agreed is not None:
                 self._take(climb.plan.ladder.name, kept, at, float(agreed))
         finally:
-            self._end(kept, climb.reserved or (0.0, 0.0), took, cost)
+            _release(kept, sample, usage, cost)
 
-    def _take(self, name: str, kept: Kept, rung: int, agreed: float) -> None:
+    def _take(self, name: str, kept: Kept, at: int, agreed: float) -> None:
         staying, was_withdrawn = kept.staying, kept.staying.alarm
-        staying.take(rung, agreed)
+        staying.take(at, agreed)
         if staying.alarm and not was_withdrawn:
             self._say(
                 "warning",
                 "cascade promise withdrawn",
                 ladder=name,
-                rung=kept.file.models[rung],
+                rung=kept.file.models[at],
                 shadows=staying.shadows,
                 agreement=round(staying.agreement, 3),
                 effect=f"{kept.file.models[-1]} answers every request",
                 fix="calibrate again, and reload",
             )
 
-    @staticmethod
-    def _end(kept: Kept, reserved: tuple[float, float], took: Usage, cost: float) -> None:
-        kept.budget.end(reserved[0], cost)
-        kept.tokens.end(reserved[1], took.prompt_tokens + took.completion_tokens)
+
+def _release(kept: Kept, sample: ShadowSample, usage: Usage, cost: float) -> None:
+    kept.budget.end(sample.cost, cost)
+    kept.tokens.end(sample.tokens, usage.prompt_tokens + usage.completion_tokens)
 
 
-def _keeping(file: LadderFile) -> tuple[FreezeWatch, ...]:
-    """Of each rung but the top. How the kept share divides among them is not in the file."""
-    steps = len(file.models) - 1
-    return tuple(FreezeWatch(file.evidence.kept / steps) for _ in range(steps))
+# Comparing two answers
+
+WORDS = re.compile(r"[^\W_]+", re.UNICODE)
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+SHORT_WORDS = 12
+"""Answers of at most this many words agree only if they have the same words."""
+
+ALIKE = 0.6
+"""Longer ones agree if they have this share of their words in common, and end on the same number where both do."""
+
+VERDICT = re.compile(r"\b(same|different)\b", re.IGNORECASE)
+
+
+def agree(ours: str, theirs: str) -> bool:
+    """Return whether two answers agree as normalised text: case, punctuation and order of phrases aside."""
+    left, right = _json(ours), _json(theirs)
+    if left is not None or right is not None:
+        return left == right
+    mine, other = WORDS.findall(ours.lower()), WORDS.findall(theirs.lower())
+    if max(len(mine), len(other)) <= SHORT_WORDS:
+        return mine == other
+    if (last := _last_number(ours)) is not None and (end := _last_number(theirs)) is not None and last != end:
+        return False
+    common = len(set(mine) & set(other))
+    return common >= ALIKE * max(1, min(len(set(mine)), len(set(other))))
+
+
+def spoken(answer: bytes) -> str:
+    """Return the text of a generated message in canonical bytes."""
+    return answer.removeprefix(open_message("assistant")).decode("utf-8", "replace").strip()
+
+
+def question(asked: str, ours: str, theirs: str) -> str:
+    """Return the prompt for a judge model: the question and both answers, in one turn."""
+    return (
+        "Two answers to the same question follow. Say SAME if a reader would be served equally well by either, "
+        f"else say DIFFERENT. Answer with that one word.\n\nQuestion:\n{asked}\n\nFirst answer:\n{ours}\n\n"
+        f"Second answer:\n{theirs}\n"
+    )
+
+
+def verdict(answer: str) -> bool | None:
+    """Return a judge model's verdict: True for same, False for different, None for neither."""
+    found = VERDICT.search(answer)
+    return None if found is None else found[1].lower() == "same"
+
+
+def _json(text: str) -> object:
+    held = text.strip()
+    if not held.startswith(("{", "[")):
+        return None
+    try:
+        return msgspec.json.decode(held.encode())
+    except msgspec.MsgspecError:
+        return None
+
+
+def _last_number(text: str) -> float | None:
+    found = NUMBER.findall(text)
+    return float(found[-1].replace(",", "")) if found else None

@@ -8,18 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cascade.calibration.at_work import are_buckets_unproven, bucket_faults, signal_faults, value_faults
 from cascade.calibration.calibrate import Calibration, Subject, calibrate
-from cascade.calibration.examples import Example
-from cascade.calibration.labelled import Labelled, Tariff, examples_of
-from cascade.calibration.picture import draw
-from cascade.calibration.reading import BadLabels, read_labelled
+from cascade.calibration.examples import Example, Labelled, Tariff, examples_of
+from cascade.calibration.labelled_file import BadLabels, read_labelled
+from cascade.calibration.live_checks import are_buckets_unproven, bucket_faults, signal_faults, value_faults
 from cascade.calibration.replay import replay
-from cascade.calibration.telling import tell_file, tell_replay
-from cascade.ladder import Price, Window
-from cascade.ladder_file import LadderFile, Promise, Stage
-from cascade.ladder_json import SMALLEST_SHARE, BadLadderFile, read_ladder_file, write_ladder_file
-from cascade.starting import EASE
+from cascade.calibration.report import draw, tell_file, tell_replay
+from cascade.calibration_file import LadderFile, Promise, Stage
+from cascade.calibration_json import SMALLEST_SHARE, BadLadderFile, read_ladder_file, write_ladder_file
+from cascade.models import EASE, Price, Window
 from gateway.commands.spent import read_spent, tell_spent
 from gateway.config.models import ModelEntry
 from gateway.config.sources import check_file

@@ -81,7 +81,7 @@ def tell_spent(accounts: Accounts) -> str:
     """A table: every row, then each ladder's sum."""
     rows = [(" ".join(key), sums) for key, sums in accounts.rows()]
     ladders = sorted({key[1] for key, _ in accounts.rows()})
-    rows += [(f"all of {ladder}", accounts.total(ladder=ladder)) for ladder in ladders]
+    rows += [(f"all of {ladder}", accounts.total(cascade=ladder)) for ladder in ladders]
     width = max(len(name) for name, _ in rows) + 2
     head = f"{'tenant ladder model':<{width}}" + "".join(f"{column:>14}" for column in COLUMNS)
     return "\n".join([head, *(f"{name:<{width}}{_figures(sums)}" for name, sums in rows)]) + "\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.config.cascades import LadderEntry, RungEntry, ladder_entry, rung_entry
 from gateway.config.exact import TokenizerEntry, tokenizer_entry
 from gateway.config.fields import NOT_SUPPORTED, goes_by_priority, pod_url
-from gateway.config.ladder import LadderEntry, RungEntry, ladder_entry, rung_entry
 from tenancy.document import Fault, Table, not_negative, positive, text
 
 LATER_OF_MODEL = (*("aliases", "litellm_params"),)
@@ -33,9 +33,9 @@ class ModelEntry:
     kv_bytes_per_token: float | None = None
     """What a token leaves in a KV cache, over all ranks together."""
     rung: RungEntry = field(default_factory=RungEntry)
-    """What it is as a rung of ladders."""
+    """Its abilities and price as part of a cascade."""
     ladder: LadderEntry | None = None
-    """The models behind it, where it is a ladder."""
+    """The models behind it; None where it is not a cascade."""
     inference_pool: str | None = None
     """The InferencePool whose pods may serve it, None for all that say they do."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from gateway.config.cascades import ladder_schema, rung_schema
 from gateway.config.cors import cors_schema
 from gateway.config.discovery_schema import discovery_schema
 from gateway.config.exact import LoadTimes
 from gateway.config.extproc_words import extproc_schema
 from gateway.config.fields import LOG_LEVELS, MOST_PROCESSES
-from gateway.config.ladder_schema import ladder_schema, rung_schema
 from gateway.config.port_limits import Limits, Timeouts
 from gateway.config.retries import retries_schema, stalls_schema
 from routing.roles import RoleTerms

@@ -13,9 +13,9 @@ from gateway.ext_proc.http2.stream import Stream
 from gateway.ext_proc.messages_pb2 import HeaderMap
 from gateway.ext_proc.modes import Sight
 from gateway.ext_proc.response_writer import EnvoyReply, Fields
-from gateway.relay.bodies import BUSY, OUR_KEY_IS_WRONG, Answer, PodHead
-from gateway.relay.relay import EVENT_STREAM, Relay
-from gateway.relay.token_limiter import EVENT_END
+from gateway.relay.fast_path import EVENT_END
+from gateway.relay.relay import BUSY, EVENT_STREAM, OUR_KEY_IS_WRONG, Relay
+from gateway.relay.upstream_connection import Answer, PodHead
 
 
 class AnswerSide:
@@ -100,7 +100,7 @@ class AnswerSide:
 
     def _begin_blind(self, relay: Relay, head: PodHead) -> None:
         relay.is_stream = head.content_type.startswith(EVENT_STREAM)
-        relay.kept.is_whole = False
+        relay.recorder.is_whole = False
         relay.begin(head, b"", is_stream=relay.is_stream)
 
     def show(self, head: PodHead) -> None:
@@ -120,7 +120,7 @@ class AnswerSide:
 
     def _see_sample(self, relay: Relay) -> None:
         """Envoy shows us what we asked it to."""
-        relay.kept.is_whole = True
+        relay.recorder.is_whole = True
         kind = EVENT_STREAM if relay.is_stream else ""
         self._answer = relay.open_answer(PodHead(relay.status, kind, None))
 

@@ -25,7 +25,7 @@ from gateway.ext_proc.shared import Office, Rules
 from gateway.ext_proc.transport import Means
 from gateway.http.request_headers import is_within
 from gateway.pipeline.attempt import LegEnd
-from gateway.relay.http_transport import PodKeys
+from gateway.relay.upstream_request import PodKeys
 from gateway.runtime.ports import addresses_of, cannot_listen
 from gateway.runtime.tls import listener_tls, renew
 from gateway.server.http_server import Front

@@ -15,19 +15,16 @@ from gateway.ext_proc.modes import Sight
 from gateway.http.response_writer import Reply
 from gateway.limits.meter import Tab
 from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.relay.http_transport import (
+from gateway.relay.relay import Placed, Relay
+from gateway.relay.upstream_request import (
     DOWNGRADED_HEADER,
     MAX_TOKENS_HEADER,
     RUNG_HEADER,
     WITH_PRIORITY,
-    Capped,
     PodKeys,
     TakesPriority,
-    as_it_is,
-    cap_of,
+    capped_for,
 )
-from gateway.relay.relay import Placed, Relay
-from gateway.relay.token_limiter import Watch
 from routing.placement import Placement
 from routing.reading import with_fields
 from routing.refusal import Refused
@@ -94,8 +91,6 @@ class EnvoyCarrier:
         self._usage_added = usage_added
         self._body_needed_no_more = body_needed_no_more
         self._tab: Tab | None = None
-        self._capped: Capped = as_it_is
-        self._watch: Watch | None = None
 
     @property
     def body(self) -> bytes:
@@ -104,12 +99,12 @@ class EnvoyCarrier:
 
     def ask_instead(self, body: bytes, model: str) -> None:
         """Send another body from now on: a smaller model answers for `model`, and the client is told."""
-        self._body = self._capped(body)
+        self._body = capped_for(self._tab, body)
         self._reply.fields += ((DOWNGRADED_HEADER, model),)
 
     def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Send a rung of a ladder its body from now on; the client is told which one answers."""
-        self._body, self._usage_added = self._capped(body), usage_added
+        self._body, self._usage_added = capped_for(self._tab, body), usage_added
         others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
         self._reply.fields = (*others, (RUNG_HEADER, model))
 
@@ -117,11 +112,8 @@ class EnvoyCarrier:
         self._reply.fields = tab.fields()
         self._tab = tab
         if tab.max_tokens is not None:
-            self._capped = cap_of(tab)
-            self._body = self._capped(self._body)
+            self._body = capped_for(tab, self._body)
             self._reply.fields += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
-        if tab.is_watched and self._envoy.sight is Sight.FULL:
-            self._watch = Watch(self._reply, tab)
 
     def judged_by(self, judge: object) -> None:
         """A judge has to hold an answer back, and here it passes: such ladders are refused when settings are read."""
@@ -134,18 +126,16 @@ class EnvoyCarrier:
 
     async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
         """As `Carrier.carry` says. Envoy has one pod of us and takes no other: no leg may be tried again."""
-        loop = asyncio.get_running_loop()
+        loop, tab = asyncio.get_running_loop(), self._tab
         relay = Relay(
             self._reply,
             placement,
             self._path,
             loop=loop,
             withholds_usage=self._usage_added,
-            kept_bytes=self._means.kept_bytes,
-            begun=_nothing,
+            recorded_bytes=self._means.kept_bytes,
+            meter=tab if tab is not None and tab.is_watched and self._envoy.sight is Sight.FULL else None,
         )
-        if self._watch is not None:
-            self._watch.relay = relay
         self._envoy.send_pick(self._pick(placement), relay)
         self._body = b""
         self._body_needed_no_more()
@@ -155,8 +145,6 @@ class EnvoyCarrier:
         finally:
             timer.cancel()
             self._estimate()
-            if self._watch is not None:
-                self._watch.relay = None
         leg = relay.leg()
         return leg if leg.begun else replace(leg, begun=True)
 
@@ -198,7 +186,3 @@ class EnvoyCarrier:
             return first
         others = dict.fromkeys(endpoint_of(shown.engine.partition("#")[0]) for shown in placement.few())
         return ",".join([first, *(endpoint for endpoint in others if endpoint != first)][:most])
-
-
-def _nothing() -> None:
-    """The body was let go when Envoy had it."""

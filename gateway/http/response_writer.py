@@ -32,9 +32,6 @@ PHRASES = {status.value: status.phrase for status in HTTPStatus} | {529: "Overlo
 ENDED_BY_DONE = frozenset({Api.CHAT, Api.COMPLETIONS})
 DONE_EVENT = b"data: [DONE]\n\n"
 
-FAR = 1 << 29
-"""A number of events that no stream reaches."""
-
 UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 """Headers of a stream that keep proxies from buffering its events."""
 
@@ -79,7 +76,6 @@ class Reply:
         "is_anthropic",
         "is_stream",
         "keep_alive",
-        "passed",
         "request_id",
         "source",
         "task",
@@ -100,8 +96,6 @@ class Reply:
         self._transport = transport
         self._write: Callable[[bytes], None] = transport.write
         self.write_chunk: Callable[[bytes], None] = transport.write
-        self.passed: Callable[[int], int] = count_nothing
-        """Called with the number of events sent by `write_chunk`; returns after how many more to call it again."""
         self._answered = answered
         self._is_http_1_0 = incoming.version == "1.0"
         self._wants_body = incoming.method != "HEAD"
@@ -152,11 +146,6 @@ class Reply:
             self._write(b"%x\r\n%b\r\n" % (len(payload), payload))
         else:
             self._write(payload)
-
-    def write_by(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Replace the write function of everything but `write_chunk`; returns the previous one."""
-        before, self._write = self._write, write
-        return before
 
     def end(self) -> None:
         """End a body that has begun."""
@@ -232,11 +221,6 @@ class Reply:
         elif self._is_http_1_0:
             head += "connection: keep-alive\r\n"
         return f"{head}\r\n".encode("latin-1")
-
-
-def count_nothing(_events: int) -> int:
-    """Default of `passed`: be called as rarely as possible."""
-    return FAR
 
 
 def phrase_of(status: int) -> str:

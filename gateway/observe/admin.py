@@ -13,8 +13,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.cascades.cascades import Ladders
-from gateway.cascades.view import show_ladders
+from gateway.cascades.cascades import Ladders, show_ladders
 from gateway.cluster.peer_load import ByEngine, own_load
 from gateway.config.fields import pod_url
 from gateway.config.listening import Address

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import msgspec
 
-from gateway.cascades.record import Climbed
+from cascade.record import Climbed
 from gateway.config.models import ModelEntry
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.runtime.guard import report, run

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from gateway.cascades.record import Climbed
+from cascade.record import Climbed
 from gateway.pipeline.outcome import Outcome
 from routing.learning import Usage
 from routing.receipt import Attempt

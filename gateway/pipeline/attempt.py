@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.cascades.judge import Judge
+from cascade.judging import Judge
 from gateway.limits.meter import Tab
 from gateway.pipeline.resume_blocker import Bar
 from routing.fallback import Fallback

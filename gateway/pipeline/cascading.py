@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from gateway.cascades.climb import Climb
+from gateway.cascades.cascade_run import Climb
 from gateway.pipeline.attempt import Carrier, Leg, LegEnd
 from gateway.pipeline.attempt_runner import REASON_OF_END, Carrying, refusal_for
 from gateway.pipeline.placement import Placing

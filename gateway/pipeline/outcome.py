@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gateway.cascades.record import Climbed
+from cascade.record import Climbed
 from gateway.pipeline.resume_blocker import Bar
 from routing.learning import Usage
 from routing.receipt import Attempt

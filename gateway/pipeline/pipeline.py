@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.cascades.climb import Climb
+from gateway.cascades.cascade_run import Climb
 from gateway.limits.meter import Tab
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.admission_queue import Room

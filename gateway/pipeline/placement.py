@@ -14,7 +14,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from gateway.cascades.climb import Climb
+from gateway.cascades.cascade_run import Climb
 from gateway.pipeline.admission_queue import NO_POD_LOOK_S, Room
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_runner import GONE, refusal_for

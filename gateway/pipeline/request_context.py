@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gateway.cascades.climb import Climb
+from gateway.cascades.cascade_run import Climb
 from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
 from gateway.pipeline.rejections import SAYINGS, status_of

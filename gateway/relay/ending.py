@@ -1,7 +1,7 @@
-"""The last words of a stream that a limit ends: as if the answer had reached its longest, in the dialect of its API.
+"""The last events of a stream that a limit ends: as if the answer had reached its maximum, in the format of its API.
 
-Clients that know nothing of us see a whole answer that was cut (`length`, `max_tokens`, `incomplete`); those that want
-to know find why in `hearth_reason`. What has to be closed is read from the events that have passed. Pure.
+Any client sees a complete answer of finish reason `length`, `max_tokens` or `incomplete`; `hearth_reason` has the
+gateway's reason. What has to be closed is read from the events that the client was sent. Pure.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ REASON = "hearth_reason"
 
 DONE = b"data: [DONE]\n\n"
 
-HEAD_WORDS = ("id", "object", "created", "model", "system_fingerprint")
+HEAD_FIELDS = ("id", "object", "created", "model", "system_fingerprint")
 
 
-def ending_of(api: Api, told: bytes, usage: Usage, *, reason: Reason, sequences: int, tells_usage: bool) -> bytes:
-    """The events that end a stream of which so much has been told."""
-    events = [event for event in _events(told) if isinstance(event, dict)]
+def ending_of(api: Api, sent: bytes, usage: Usage, *, reason: Reason, sequences: int, tells_usage: bool) -> bytes:
+    """Return the events that end a stream of which the client has been sent `sent`.
+
+    `tells_usage`: the client has requested the usage event.
+    """
+    events = [event for event in _events(sent) if isinstance(event, dict)]
     match api:
         case Api.MESSAGES:
             return b"".join(map(_named, _end_message(events, usage, reason)))
@@ -36,9 +39,9 @@ def ending_of(api: Api, told: bytes, usage: Usage, *, reason: Reason, sequences:
             return b"".join(map(_plain, ends)) + DONE
 
 
-def _events(told: bytes) -> Iterator[Any]:
-    """What has been told, but for what cannot be read: the end of it may be half an event."""
-    for line in told.splitlines():
+def _events(sent: bytes) -> Iterator[Any]:
+    """Read the events, without those that are not JSON: the last one may be half an event."""
+    for line in sent.splitlines():
         if line.startswith(b"data:"):
             try:
                 yield json.loads(line[5:])
@@ -58,7 +61,7 @@ def _named(event: Event) -> bytes:
 
 
 def _end_choices(api: Api, events: list[Event], usage: Usage | None, reason: Reason, sequences: int) -> Iterator[Event]:
-    head = {word: value for word, value in (events[-1] if events else {}).items() if word in HEAD_WORDS}
+    head = {word: value for word, value in (events[-1] if events else {}).items() if word in HEAD_FIELDS}
     ended = {choice.get("index") for event in events for choice in event.get("choices") or () if _has_ended(choice)}
     nothing: Event = {"delta": {}} if api is Api.CHAT else {"text": ""}
     choices = [
@@ -69,8 +72,8 @@ def _end_choices(api: Api, events: list[Event], usage: Usage | None, reason: Rea
     yield {**head, "choices": choices, REASON: reason.value}
     if usage is not None:
         prompt, output = usage.prompt_tokens, usage.completion_tokens
-        told = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
-        yield {**head, "choices": [], "usage": told}
+        counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        yield {**head, "choices": [], "usage": counts}
 
 
 def _has_ended(choice: Event) -> bool:
@@ -82,12 +85,12 @@ def _has_ended(choice: Event) -> bool:
 
 def _end_message(events: list[Event], usage: Usage, reason: Reason) -> Iterator[Event]:
     of_blocks = [event for event in events if str(event.get("type")).startswith("content_block_")]
-    # Its end has not gone on, though its pod may have told it, before what follows has come too (`Scanner`).
+    # The end of a block is held until the next event has come (`sse.py`), so the client has not been sent it.
     if of_blocks and not any(event.get("type") == "message_delta" for event in events):
         yield {"type": "content_block_stop", "index": of_blocks[-1].get("index", 0)}
     delta = {"stop_reason": "max_tokens", "stop_sequence": None}
-    told = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
-    yield {"type": "message_delta", "delta": delta, "usage": told, REASON: reason.value}
+    counts = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+    yield {"type": "message_delta", "delta": delta, "usage": counts, REASON: reason.value}
     yield {"type": "message_stop"}
 
 
@@ -129,7 +132,7 @@ def _end_response(events: list[Event], usage: Usage, reason: Reason) -> Iterator
 
 
 def _end_content(events: list[Event], item: Event, where: Event) -> Iterator[Event]:
-    """Close what is open inside an item, and put what was said of it into the item."""
+    """Close what is open inside an item, and set the item's content to what was sent of it."""
     deltas = [
         event for event in events if event.get("item_id") == item.get("id") and isinstance(event.get("delta"), str)
     ]

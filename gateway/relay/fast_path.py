@@ -1,8 +1,8 @@
-"""The usual case of a stream: reads that are whole chunks of whole events, with nothing in them that concerns us.
+"""The fast path of a stream: reads that are whole chunks of whole events, none of which the gateway has to look at.
 
-Such a chunk is written to the client as it came. The events of one stream mostly differ in their text alone: once what
-stands before and behind the text is known, an event is recognised by comparing it with both, and of it only the text is
-kept. Knows no state of an answer: it has the pod's connection while a stream flows and its reads end where chunks end.
+Such a chunk is written to the client as it came. The events of one stream mostly differ in their text alone: once the
+bytes before and behind the text are known, an event is recognised by comparing it with both, and only its text is
+recorded. Holds no state of a response: it is the protocol of the pod's transport while reads end where chunks end.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Protocol
 from gateway.relay.recorder import LONGEST_RUN_BYTES, Kept
 
 ONE_CHUNK_BYTES = 4096
-"""Larger chunks are left to the parser: they cost more than to parse them."""
+"""Bytes; larger chunks are left to the parser, which handles them at less cost."""
 
 PAYLOAD_OF_SIZE = {b"%x\r\n" % payload: payload for payload in range(1, ONE_CHUNK_BYTES)}
-"""The line before a chunk, as every server writes it, to the bytes of payload behind it."""
+"""Size line of a chunk, as every server writes it, to the bytes of payload that it announces."""
 
 SIZE_LINE_BYTES = 5
-"""At most, of those."""
+"""Length of the longest of these lines."""
 
 CRLF = b"\r\n"
 
@@ -35,12 +35,12 @@ def _sizes_by_read() -> tuple[bytes, ...]:
 
 
 SIZE_OF_READ = _sizes_by_read()
-"""The line before a chunk that fills a read of so many bytes; where none does, what no chunk begins with."""
+"""By bytes of a read: the size line of the chunk that fills it, or CRLF, which no chunk begins with."""
 
 EVENT_END = b"\n\n"
 
 EVENTS_END = b"\n\n\r\n"
-"""Of an event and of the chunk that it stands in."""
+"""End of an event together with the end of its chunk."""
 
 QUOTE = b'"'
 
@@ -49,17 +49,17 @@ TEXT_OF_EVENT = re.compile(
     rb'(?:[^"\\]|\\.)*'
     rb'("[^\n]*\}\n\n)'
 )
-"""What stands before and behind the text of an event, in the words of all generating APIs."""
+"""The bytes before and behind the text of an event, for all generating APIs."""
 
 LESSONS = 8
-"""A stream whose events are still unlike after so many differs in more than text: it is not looked at any closer."""
+"""Events from which the bytes around the text are learned; a stream that varies beyond it differs in more than text."""
 
 
 class Parsing(Protocol):
-    """Whose connection it is: the line, which reads whatever is not passed on here."""
+    """The connection, which parses what the fast path does not pass on."""
 
     def take_back(self, left: bytes) -> None:
-        """Read this, and what comes behind it."""
+        """Parse these bytes, and what comes behind them."""
         ...
 
     def eof_received(self) -> None: ...
@@ -67,14 +67,15 @@ class Parsing(Protocol):
 
 
 class Flow(asyncio.Protocol):
-    """One stream, while nothing of it is held back and its client takes chunks.
+    """One stream, while none of it is held back and its client takes chunks.
 
-    It stands in for the line at the loop, so that nothing stands between the pod's bytes and the few comparisons below.
+    It replaces the connection as the protocol of the transport, so that no frame stands between the pod's bytes and the
+    few comparisons below.
     """
 
     __slots__ = (
         *("_after", "_before", "_concerns", "_kept", "_left", "_lessons", "_line", "_span", "_texts"),
-        *("_told", "_write", "has_stirred"),
+        *("_told", "_write", "has_read"),
     )
 
     def __init__(
@@ -85,9 +86,8 @@ class Flow(asyncio.Protocol):
         told: Callable[[int], int],
         concerns: Callable[[bytes], bool],
     ) -> None:
-        """`told`: so many events have gone on. Returns after how many more to say so again, none where it is over.
-
-        `concerns`: whether events may have to be looked at.
+        """`told` is called with the number of events passed since its last call. It returns after how many more to call
+        it again, 0 where the stream has been ended. `concerns`: whether some of these events have to be looked at.
         """
         self._line = line
         self._concerns = concerns
@@ -96,13 +96,13 @@ class Flow(asyncio.Protocol):
         self._write = write
         self._told = told
         self._left = self._span = told(0)
-        self.has_stirred = False
-        """Something has come since this was put back."""
-        self._before = self._after = EVENTS_END  # No event begins like that.
+        self.has_read = False
+        """Bytes have come since the connection reset this."""
+        self._before = self._after = EVENTS_END  # No event begins so.
         self._lessons = LESSONS
 
     def data_received(self, data: bytes) -> None:
-        self.has_stirred = True
+        self.has_read = True
         size = SIZE_OF_READ[len(data)] if len(data) < ONE_CHUNK_BYTES else CRLF
         before, after, texts = self._before, self._after, self._texts
         text = data[len(size) + len(before) : len(data) - len(after)]
@@ -119,7 +119,7 @@ class Flow(asyncio.Protocol):
             self._line.take_back(left)
 
     def count(self) -> None:
-        """Say how many events have gone on since this was said last."""
+        """Report how many events have passed since the last report."""
         passed, self._span = self._span - self._left, self._left
         self._left = self._span = self._told(passed)
 
@@ -130,9 +130,9 @@ class Flow(asyncio.Protocol):
         self._line.connection_lost(exc)
 
     def _pass_leading(self, read: bytes) -> bytes:
-        """Write the chunks that a read begins with; returns what is left.
+        """Write the chunks that a read begins with; return the rest, unhandled.
 
-        That is from the first chunk on that is not whole, or has to be looked at; nothing is done with it here.
+        The rest begins with the first chunk that is not whole, or has to be looked at.
         """
         at = 0
         while (payload_at := read.find(CRLF, at, at + SIZE_LINE_BYTES) + len(CRLF)) > at + len(CRLF):
@@ -144,7 +144,7 @@ class Flow(asyncio.Protocol):
             if self._left <= 0:
                 self.count()
                 if not self._left:
-                    return b""  # It was ended here: what has come behind is nobody's.
+                    return b""  # The stream was ended here: what comes behind is dropped.
             at = end
         return read[at:]
 

@@ -1,332 +1,331 @@
-"""Carries a client's request to pods, over HTTP: what a pod is told, and what is done when its connection fails."""
+"""The transport of one downstream request over the gateway's own connections, attempt after attempt.
+
+An attempt leases a connection, sends the request and relays the response (`relay.py`). The body is held until a
+response begins, and that of a stream until it ends (`RetryBuffer`). If a pod is lost, another one is sent the same
+request before the first byte of the response, and a continuation (`resumption.py`) behind it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import msgspec
 from msgspec.structs import replace
 
-from gateway.cascades.judge import Judge
-from gateway.cascades.logprobs import Trim
-from gateway.http.client_request import Asked
-from gateway.http.request_headers import LONGEST_TRACE
+from cascade.judging import Judge
+from cascade.logprobs import Trim
+from gateway.config.port_limits import Limits
+from gateway.http.client_request import Asked, Budget
+from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import Reply
 from gateway.limits.meter import Tab
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
+from gateway.pipeline.downstream_transport import Errand
 from gateway.pipeline.resume_blocker import Bar
-from gateway.relay.prefill_attempt import ask_prefill
-from gateway.relay.relay import Placed, Relay
-from gateway.relay.replay_attempt import ask_recall, unprepared
-from gateway.relay.retry_buffer import Keeping
-from gateway.relay.stall_watch import vigil_over
-from gateway.relay.token_limiter import Watch
-from gateway.relay.upstream_pool import Address, Pool, PoolIsFull
-from gateway.resume.continuation import Rest, rest_of
-from gateway.resume.splice import UNLIKE
+from gateway.relay.holdback import HoldbackRelay
+from gateway.relay.relay import PREFILL_ONLY, Relay, RelayOptions
+from gateway.relay.resumption import (
+    ResumedRelay,
+    continuation_after,
+    recover_tokens,
+    still_cut,
+    unprepared,
+    with_prompt_ids,
+)
+from gateway.relay.unary import ask_prefill
+from gateway.relay.upstream_pool import Pool, PoolIsFull, no_connection
+from gateway.relay.upstream_request import (
+    DOWNGRADED_HEADER,
+    MAX_TOKENS_HEADER,
+    RUNG_HEADER,
+    PodKeys,
+    UpstreamRequests,
+    capped_for,
+)
+from gateway.resume.continuation import Rest
+from routing.fleet import Fleet
+from routing.lateness import Lateness, Vigil
 from routing.placement import Placement
 from routing.pods import Engine
 from routing.reading import with_fields
-from routing.reading.capping import capped
 from routing.reading.prefilling import prefill_body
 from routing.refusal import Refused
-from routing.request import Api, Request
+from routing.request import Request
 
-TakesPriority = Callable[[str], bool]
-"""Whether the pod at a URL schedules by priority."""
 
-WITH_PRIORITY = frozenset(set(Api) - {Api.MESSAGES, Api.TOKENIZE, Api.DETOKENIZE})
-"""vLLM 0.32 has no such field in Anthropic's messages; a header says it there, which older ones do not know."""
+class Carriers:
+    """Makes the transports of a gateway; `budget` is that of the bodies of all requests being read or placed."""
 
-PodKeys = Callable[[str], str | None]
-"""Pod URL to the API key it wants, None where it wants none."""
+    def __init__(self, fleet: Fleet, pool: Pool, key_of: PodKeys, budget: Budget, limits: Limits) -> None:
+        self._fleet = fleet
+        self._pool = pool
+        self._requests = UpstreamRequests(pool, key_of, self.takes_priority)
+        self._budget = budget
+        self._limits = limits
+        self.kept_bodies = Budget(limits.kept_bodies_bytes, largest=limits.kept_body_bytes)
+        """Of the bodies of requests whose responses stream, kept in case they have to be resumed."""
 
-BARRED_BY = {LegEnd.UNWILLING: Bar.REFUSED, LegEnd.DIFFERENT: Bar.DIFFERS}
-"""Ends after which a third pod is not asked to go on with an answer: it would end the same."""
+    def make(self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool) -> HttpCarrier:
+        """Return the transport of one request, which is sent with this body.
 
-DOWNGRADED_HEADER = "x-hearth-downgraded-from"
-RUNG_HEADER = "x-hearth-rung"
-"""Which model of a ladder has answered."""
+        `usage_added`: usage was requested on the client's behalf, and is withheld from it.
+        """
+        tenant = asked.caller.tenant
+        buffer = RetryBuffer(self.kept_bodies, self._limits, is_off=not tenant.resumes, tenant=tenant.name)
+        return HttpCarrier(
+            asked,
+            reply,
+            endpoint.path,
+            body,
+            usage_added=usage_added,
+            pool=self._pool,
+            requests=self._requests,
+            buffer=buffer,
+            budget=self._budget,
+        )
 
-MAX_TOKENS_HEADER = "x-hearth-max-tokens"
-"""How many tokens the answer may have, where limits allow less than its client."""
+    def takes_priority(self, url: str) -> bool:
+        """Whether the pod at a URL schedules by priority."""
+        pod = self._fleet.pod(url)
+        return pod is not None and pod.takes_priority
 
-Capped = Callable[[bytes], bytes]
-"""A body with what limits allow of an answer."""
 
-TRACE_HEADERS = (b"traceparent", b"tracestate")
+class RetryBuffer:
+    """The body of one request, kept while its response streams: if the pod is lost, the rest is requested with it.
+
+    Bounded for each request and for all together. A request that finds no room streams as well, and cannot be resumed.
+    """
+
+    __slots__ = ("_budget", "_counted", "_limits", "_tenant", "answer_bytes", "body", "is_off")
+
+    def __init__(self, budget: Budget, limits: Limits, *, is_off: bool, tenant: str | None = None) -> None:
+        """`budget` is that of all bodies that are kept; `is_off`: resuming is disabled, and nothing is kept."""
+        self._tenant = tenant
+        self._budget = budget
+        self._limits = limits
+        self._counted = 0
+        self.answer_bytes = limits.kept_answer_bytes
+        """Bytes of the response that are recorded."""
+        self.is_off = is_off
+        self.body = b""
+
+    def keep(self, body: bytes) -> None:
+        """Keep a body, if there is room."""
+        if body and not self.is_off and len(body) <= self._limits.kept_body_bytes and self._take(body):
+            self._counted = len(body)
+            self.body = body
+
+    def begin_attempt(self) -> None:
+        """Charge the budget for what is kept, for as long as the attempt takes."""
+        if self.body and not self._counted and self._take(self.body):
+            self._counted = len(self.body)
+
+    def end_attempt(self) -> None:
+        """Release the budget; the next attempt, if there is one, follows at once."""
+        if self._counted:
+            self._budget.give(self._counted, self._tenant)
+            self._counted = 0
+
+    def _take(self, body: bytes) -> bool:
+        return self._budget.take(len(body), self._tenant)
 
 
 class HttpCarrier:
-    """One request. `body_needed_no_more` is called when no other pod can be asked any more."""
+    """Sends one downstream request to pods and relays the response."""
 
     def __init__(
         self,
         asked: Asked,
         reply: Reply,
-        *,
         path: str,
         body: bytes,
+        *,
         usage_added: bool,
         pool: Pool,
-        key_of: PodKeys,
-        takes_priority: TakesPriority,
-        keeping: Keeping,
-        body_needed_no_more: Callable[[], None],
+        requests: UpstreamRequests,
+        buffer: RetryBuffer,
+        budget: Budget,
     ) -> None:
+        """`budget` is charged for the body that `asked` holds, until a response has begun."""
         self._asked = asked
         self._reply = reply
         self._path = path
         self._body = body
         self._usage_added = usage_added
         self._pool = pool
-        self._key_of = key_of
-        self._takes_priority = takes_priority
-        self._keeping = keeping
-        self._rest: Rest | None = None
-        """What is left to be said, where a stream was cut."""
-        self._trim: Trim | None = None
-        self._body_needed_no_more = body_needed_no_more
+        self._requests = requests
+        self._buffer = buffer
+        self._budget = budget
         self._attempts = 0
-        self._watch: Watch | None = None
-        self._capped: Capped = as_it_is
+        self._meter: Tab | None = None
         self._judge: Judge | None = None
-        self._relay: Relay | None = None
+        self._trim: Trim | None = None
+        """What was requested on a judge's behalf, and is taken out of the response."""
+        self._rest: Rest | None = None
+        """What is left of a stream that was cut."""
 
-    def ask_instead(self, body: bytes, model: str) -> None:
-        """Send another body from now on: a smaller model answers for `model`, and the client is told."""
-        self._body = self._capped(body)
-        self._reply.fields += ((DOWNGRADED_HEADER, model),)
-
-    def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
-        """Send a rung of a ladder its body from now on; the client is told which one has answered."""
-        self._body, self._usage_added, self._trim = self._capped(body), usage_added, None
-        others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
-        self._reply.fields = (*others, (RUNG_HEADER, model))
+    # -- called by the pipeline ------------------------------------------------------------------------------------
 
     @property
     def body(self) -> bytes:
-        """What the pod is sent; nothing once it has begun to answer."""
+        """The body that pods are sent; empty once a response has begun."""
         return self._body
 
-    async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
-        url = placement.engine.pod
-        self._attempts += 1
-        self._keeping.count_in()
-        try:
-            failed = await self._recall(placement.engine, placement.request, first_byte_by_s)
-            if failed is not None:
-                return self._cut_again(failed, placement.request)
-            relay = await self._ask(placement, first_byte_by_s, fresh=False)
-            if relay.was_stale:
-                relay = await self._ask(placement, first_byte_by_s, fresh=True)
-        except PoolIsFull:
-            leg = Leg(LegEnd.BUSY, detail=f"There are too many connections to {url}.")
-        except TimeoutError:
-            leg = Leg(LegEnd.UNREACHABLE, detail=f"{url} did not take a connection in time.")
-        except OSError as error:
-            leg = Leg(LegEnd.UNREACHABLE, detail=f"{url} took no connection: {error.strerror or error}.")
-        else:
-            leg = relay.leg()
-            if relay.has_begun and leg.end is not LegEnd.ANSWERED:
-                return self._cut(leg, relay)
-        finally:
-            self._keeping.count_out()
-        return leg if self._rest is None or leg.end is LegEnd.ANSWERED else self._cut_again(leg, placement.request)
+    def ask_instead(self, body: bytes, model: str) -> None:
+        """Send another body from now on: a smaller model answers for `model`, which a response header says."""
+        self._body = capped_for(self._meter, body)
+        self._reply.fields += ((DOWNGRADED_HEADER, model),)
 
-    def _rest_of(self, relay: Relay) -> Rest | Bar:
-        body = self._keeping.body
-        if self._keeping.is_off:
-            return Bar.OFF
-        try:
-            said = relay.said()
-        except UNLIKE:
-            return Bar.PROMPT
-        if not body or said is None:
-            return Bar.TOO_LONG
-        return rest_of(body, said, sequences=relay.placement.request.sequences)
-
-    def _cut(self, leg: Leg, relay: Relay) -> Leg:
-        """Its client has seen some of the answer: see whether another pod can be asked for the rest."""
-        request, rest = relay.placement.request, self._rest_of(relay)
-        if isinstance(rest, Bar):
-            return replace(leg, begun=True, barred=rest)
-        self._rest, self._body, self._path = rest, rest.asking.body, rest.path
-        return self._cut_again(replace(leg, begun=True), request)
-
-    def _cut_again(self, leg: Leg, request: Request) -> Leg:
-        """Nobody has gone on: the rest is still what it was."""
-        barred = BARRED_BY.get(leg.end)
-        if barred is not None:
-            return replace(leg, begun=True, barred=barred)
-        return replace(leg, begun=True, rest=request)
-
-    async def _recall(self, engine: Engine, request: Request, by_s: float) -> Leg | None:
-        """Have the rest known in tokens, where it has to be; any pod of the model may tell. A leg where none does."""
-        rest = self._rest
-        recall = rest.asking.recall if rest is not None else None
-        if rest is None or recall is None:
-            return None
-
-        def words(path: str, body: bytes, mark: str) -> list[bytes]:
-            return self._words(engine, request, body, f"{self._engine_id}{mark}", path=path)
-
-        recalled = await ask_recall(self._pool, engine.pod, recall, words, by_s)
-        if isinstance(recalled, Leg):
-            return recalled
-        self._rest = rest = rest.recalled(recalled)
-        self._body = rest.asking.body
-        return None
-
-    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled:
-        side = placement.prefill
-        assert side is not None  # noqa: S101 - the spine asks for a prefill leg of pairs only
-        failed = await self._recall(side.engine, placement.request, by_s)
-        if failed is not None:
-            return unprepared(failed)
-        fields = self._kv_fields(order.fields)
-        body = prefill_body(placement.request.api, self._body, fields, ends_by_length=order.ends_by_length)
-        question = self._words(side.engine, placement.request, body, order.request_id)
-        return await ask_prefill(self._pool, side.engine.pod, question, by_s)
+    def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
+        """Send the body for one model of a cascade from now on; a response header names the one that answers."""
+        self._body, self._usage_added, self._trim = capped_for(self._meter, body), usage_added, None
+        others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
+        self._reply.fields = (*others, (RUNG_HEADER, model))
 
     def open_tab(self, tab: Tab) -> None:
+        """Meter the request: its answer is capped, and a stream ended, where the caller's accounts say so."""
+        self._meter = tab
         self._reply.fields += tab.fields()
         if tab.max_tokens is not None:
-            self._capped = cap_of(tab)
-            self._body = self._capped(self._body)
+            self._body = capped_for(tab, self._body)
             self._reply.fields += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
-        if tab.is_watched:
-            self._watch = Watch(self._reply, tab)
 
     def judged_by(self, judge: Judge | None) -> None:
+        """Hold back what is carried next until `judge` has accepted it; None: hold nothing back."""
         self._judge = judge
         if judge is not None:
             self._trim = judge.trim
 
     def refuse(self, refusal: Refused) -> None:
+        """Send the client our rejection."""
         self._reply.refuse(refusal)
 
-    async def _ask(self, placement: Placed, first_byte_by_s: float, *, fresh: bool) -> Relay:
-        url = placement.engine.pod
-        line = (None if fresh else self._pool.lease_idle(url)) or await self._pool.connect(url)
-        relay = Relay(
-            self._reply,
-            placement,
-            self._path,
-            loop=self._pool.loop,
-            withholds_usage=self._usage_added,
-            kept_bytes=self._keeping.answer_bytes,
-            begun=self._begun,
-            judge=self._judge,
-            rest=self._rest,
-            trim=self._trim,
-        )
-        self._relay = relay
-        if self._watch is not None:
-            self._watch.relay = relay
+    async def carry(self, placement: Placement | Errand, first_byte_by_s: float) -> Leg:
+        """Send one attempt and relay its response; see `Carrier.carry`."""
+        self._attempts += 1
+        self._buffer.begin_attempt()
+        rest = self._rest
+        try:
+            if rest is not None and (failed := await self._recover(rest, placement, placement.engine, first_byte_by_s)):
+                return still_cut(failed, placement.request)
+            relay = await self._send(placement, first_byte_by_s, fresh=False)
+            if relay.was_stale:
+                relay = await self._send(placement, first_byte_by_s, fresh=True)
+        except (PoolIsFull, OSError) as error:
+            end, detail = no_connection(placement.engine.pod, error)
+            leg = Leg(end, detail=detail)
+        else:
+            leg = relay.leg()
+            if relay.has_begun and leg.end is not LegEnd.ANSWERED:
+                return self._cut(leg, relay)
+        finally:
+            self._buffer.end_attempt()
+        return leg if rest is None or leg.end is LegEnd.ANSWERED else still_cut(leg, placement.request)
+
+    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled:
+        """Have the placement's prefill engine compute the prompt and keep its KV; see `Carrier.prefill`."""
+        side = placement.prefill
+        assert side is not None  # noqa: S101 - the pipeline sends a prefill attempt of pairs only
+        if self._rest is not None and (failed := await self._recover(self._rest, placement, side.engine, by_s)):
+            return unprepared(failed)
+        fields = order.fields if self._rest is None else with_prompt_ids(self._rest, order.fields)
+        body = prefill_body(placement.request.api, self._body, fields, ends_by_length=order.ends_by_length)
+        question = self._write(side.engine, placement.request, self._path, body, order.request_id)
+        return await ask_prefill(self._pool, side.engine.pod, question, by_s)
+
+    # -- one attempt -----------------------------------------------------------------------------------------------
+
+    async def _send(self, placement: Placement | Errand, first_byte_by_s: float, *, fresh: bool) -> Relay:
+        url, pool = placement.engine.pod, self._pool
+        connection = (None if fresh else pool.lease_idle(url)) or await pool.connect(url)
+        relay = self._relay(placement)
         # Not kept in a local: it holds the body, and this frame lives as long as the stream.
-        vigil = vigil_over(self._pool.lateness, placement, self._pool.loop.time())
-        line.ask(relay, self._question(placement), first_byte_by_s, vigil)
+        vigil = stall_timer(pool.lateness, placement, pool.loop.time())
+        connection.ask(relay, self._question(placement), first_byte_by_s, vigil)
         try:
             await relay.ended
         except BaseException:
-            line.abort()  # The client has gone.
+            connection.abort()  # The client has disconnected.
             raise
-        finally:
-            self._relay = None
-            if self._watch is not None:
-                self._watch.relay = None
         return relay
 
-    def _begun(self) -> None:
-        relay = self._relay
-        if relay is not None and relay.is_stream:
-            self._keeping.keep(self._body)
-        self._body = b""
-        self._body_needed_no_more()
+    def _relay(self, placement: Placement | Errand) -> Relay:
+        meter = self._meter
+        options: RelayOptions = {
+            "loop": self._pool.loop,
+            "withholds_usage": self._usage_added,
+            "recorded_bytes": self._buffer.answer_bytes,
+            "meter": meter if meter is not None and meter.is_watched else None,
+            "on_begin": self._response_begun,
+        }
+        if self._rest is not None:
+            return ResumedRelay(self._rest, self._trim, self._reply, placement, self._path, **options)
+        if self._judge is not None:
+            return HoldbackRelay(self._judge, self._reply, placement, self._path, **options)
+        return Relay(self._reply, placement, self._path, **options)
 
-    def _question(self, placement: Placed) -> list[bytes]:
+    def _response_begun(self, is_stream: bool) -> None:  # noqa: FBT001 - called by the relay alone
+        """Let go of the body: no other pod can begin an answer. That of a stream is kept to resume it."""
+        if is_stream:
+            self._buffer.keep(self._body)
+        self._body = b""
+        self._asked.drop_body(self._budget)
+
+    def _question(self, placement: Placement | Errand) -> list[bytes]:
         body, handover = self._body, placement.handover
-        fields = self._kv_fields(handover.fields if handover is not None else b"")
+        fields = handover.fields if handover is not None else b""
+        if self._rest is not None:
+            fields = with_prompt_ids(self._rest, fields)
         if fields:
             body = with_fields(body, b'"kv_transfer_params":%b' % fields)
         request_id = self._engine_id if handover is None else handover.request_id
-        return self._words(placement.engine, placement.request, body, request_id)
+        return self._write(placement.engine, placement.request, self._path, body, request_id)
 
-    def _kv_fields(self, own: bytes) -> bytes:
-        """`kv_transfer_params`: what a pair is told, and a prompt that is token ids."""
-        ids = self._rest.asking.prompt_ids if self._rest is not None else ()
-        if not ids:
-            return own
-        told = b'{"prompt_token_ids":%b}' % msgspec.json.encode(ids)
-        return with_fields(told, own.strip()[1:-1]) if len(own.strip()) > 2 else told
-
-    def _words(self, engine: Engine, request: Request, body: bytes, request_id: str, *, path: str = "") -> list[bytes]:
-        address = self._pool.address(engine.pod)
-        # Said only where it is heeded: elsewhere it may be an error. Higher goes first here, lower there.
-        priority = -request.priority if request.priority and self._takes_priority(engine.pod) else 0
-        if priority and request.api in WITH_PRIORITY:
-            body = with_fields(body, b'"priority":%d' % priority)
-        head = question_head(
-            self._asked.method,
-            path or self._path,
-            address,
-            request_id=request_id,
-            key=self._key_of(engine.pod),
-            rank=engine.rank,
-            asked=self._asked,
-            length=len(body),
-            priority=priority if request.api is Api.MESSAGES else 0,
-        )
-        return [head, body]
+    def _write(self, engine: Engine, request: Request, path: str, body: bytes, request_id: str) -> list[bytes]:
+        return self._requests.write(self._asked, engine, request, path=path, body=body, request_id=request_id)
 
     @property
     def _engine_id(self) -> str:
-        """Ours, never the client's: engines match KV by it, and two clients may send the same."""
+        """Id of the attempt for the engine. Never the client's: engines match KV by it, and clients may repeat one."""
         request_id = self._reply.request_id
         return request_id if self._attempts == 1 else f"{request_id}-{self._attempts}"
 
+    # -- a stream that was cut -------------------------------------------------------------------------------------
 
-def as_it_is(body: bytes) -> bytes:
-    """Where limits allow what the client does."""
-    return body
+    def _cut(self, leg: Leg, relay: Relay) -> Leg:
+        """The client has part of the answer: prepare the request for the rest, or say why there is none."""
+        rest = Bar.OFF if self._buffer.is_off else continuation_after(relay, self._buffer.body)
+        if isinstance(rest, Bar):
+            return replace(leg, begun=True, barred=rest)
+        self._rest, self._body, self._path = rest, rest.asking.body, rest.path
+        return still_cut(leg, relay.placement.request)
+
+    async def _recover(self, rest: Rest, placement: Placement | Errand, engine: Engine, by_s: float) -> Leg | None:
+        """Have the rest known in token ids, where it has to be. Returns the attempt if that failed."""
+
+        def write(path: str, body: bytes, suffix: str) -> list[bytes]:
+            return self._write(engine, placement.request, path, body, f"{self._engine_id}{suffix}")
+
+        recovered = await recover_tokens(self._pool, engine.pod, rest, write, by_s)
+        if isinstance(recovered, Leg):
+            return recovered
+        self._rest, self._body = recovered, recovered.asking.body
+        return None
 
 
-def cap_of(tab: Tab) -> Capped:
-    """Lowers what a body allows of an answer to what its limits do."""
-    api, most = tab.request.api, tab.max_tokens
-    return as_it_is if most is None else lambda body: capped(api, body, most)
+def stall_timer(lateness: Lateness, placement: Placement | Errand, now_s: float) -> Vigil | None:
+    """Return the stall timer of a request that is about to be sent; None where nothing was predicted of it.
 
-
-def question_head(
-    method: str,
-    path: str,
-    address: Address,
-    *,
-    request_id: str,
-    key: str | None,
-    rank: int | None,
-    asked: Asked,
-    length: int,
-    priority: int = 0,
-) -> bytes:
-    """All that a pod is told beside the body. Of the client's headers only its trace gets through."""
-    head = (
-        f"{method} {address.base}{path} HTTP/1.1\r\nhost: {address.authority}\r\n"
-        f"x-request-id: {request_id}\r\naccept: application/json, text/event-stream\r\n"
+    A whole generated answer has no byte before its last token, and a pair's decode engine none before it has the KV:
+    their silence is no sign of a hang. They are failed where others show that the engine hangs.
+    """
+    request = placement.request
+    if not isinstance(placement, Placement) or not (request.api.generates or request.api in PREFILL_ONLY):
+        return None
+    is_telling = placement.prefill is None and (request.stream or request.api in PREFILL_ONLY)
+    expected_s = 0.0 if placement.prefill is not None else placement.predicted.ttft_s
+    return lateness.vigil(
+        placement.engine.name,
+        request.model,
+        expected_s,
+        now_s,
+        is_telling=is_telling,
+        holds_back=request.stream and request.holds_back,
     )
-    if length:
-        head += f"content-type: application/json\r\ncontent-length: {length}\r\n"
-    elif method == "POST":
-        head += "content-length: 0\r\n"
-    if key is not None:
-        head += f"authorization: Bearer {key}\r\n"
-    if rank is not None:
-        head += f"x-data-parallel-rank: {rank}\r\n"
-    if priority:
-        head += f"x-vllm-priority: {priority}\r\n"
-    for name in TRACE_HEADERS:
-        value = asked.headers.get(name)
-        if value and len(value) <= LONGEST_TRACE:
-            head += f"{name.decode()}: {value.decode('latin-1')}\r\n"
-    return f"{head}\r\n".encode("latin-1")

@@ -1,4 +1,4 @@
-"""What a pod says when it says no, in any of its shapes, and the same told to a client in the dialect it speaks.
+"""Errors of pods: read in any of their formats, and written for a client in the format of its API.
 
 vLLM has four: `{"error": {...}}` with a number for a code, `{"type": "error", ...}`, `{"detail": ...}` and
 `{"error": "Unauthorized"}`. A client gets OpenAI's or Anthropic's, with a string for a code.
@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Struct
 
 MESSAGE_CHARS = 2000
-"""Of a pod's message; validation errors of a large body quote it."""
+"""Characters kept of a pod's message; validation errors quote the body, however large."""
 
 BUSY_WORDS = "currently busy and cannot accept new requests"
-"""On /v1/messages a full vLLM says so inside an internal error."""
+"""On /v1/messages a full vLLM reports so inside an internal error."""
 
 CONTEXT_LENGTH = "maximum context length"
 
@@ -31,7 +31,7 @@ ANTHROPIC_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class PodError:
-    """A pod's no. `param` is the field it blames, as a path."""
+    """An error that a pod has reported. `param` is the path of the field that is wrong, None where it names none."""
 
     status: int
     message: str
@@ -39,80 +39,81 @@ class PodError:
 
     @property
     def is_clients(self) -> bool:
+        """Whether the request is at fault, not the pod."""
         return self.status < 500
 
 
-class Detail(Struct):
+class _Detail(Struct):
     message: str | None = None
     param: str | None = None
     code: int | str | None = None
 
 
-class Told(Struct):
-    """All shapes in one."""
+class _RawError(Struct):
+    """All formats in one."""
 
     type: str = ""
-    error: Detail | str | None = None
+    error: _Detail | str | None = None
     detail: str | list[object] | None = None
     message: str | None = None
 
 
-TOLD = msgspec.json.Decoder(Told)
+_RAW = msgspec.json.Decoder(_RawError)
 
 
 def read_error(status: int, body: bytes) -> PodError:
-    """A pod's error answer; where it is in no shape we know, only its status speaks."""
+    """Read the error of a response; of a body in an unknown format only the status."""
     try:
-        told = TOLD.decode(body)
+        raw = _RAW.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return PodError(status, f"The pod answered {status}.")
-    detail = told.error if isinstance(told.error, Detail) else Detail()
-    words = told.error if isinstance(told.error, str) else told.detail if isinstance(told.detail, str) else None
-    message = detail.message or words or told.message or f"The pod answered {status}."
+    detail = raw.error if isinstance(raw.error, _Detail) else _Detail()
+    text = raw.error if isinstance(raw.error, str) else raw.detail if isinstance(raw.detail, str) else None
+    message = detail.message or text or raw.message or f"The pod answered {status}."
     param = detail.param.removeprefix("body.") if detail.param else None
     return PodError(status, message[:MESSAGE_CHARS], param)
 
 
-def read_stream_error(told: bytes) -> PodError | None:
-    """The error that an event of a stream is, None where it is none."""
+def read_stream_error(payload: bytes) -> PodError | None:
+    """Read the error that an event of a stream carries, None where it carries none."""
     try:
-        event = TOLD.decode(told)
+        event = _RAW.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if event.error is None and event.type != "error":
         return None
-    code = event.error.code if isinstance(event.error, Detail) else None
+    code = event.error.code if isinstance(event.error, _Detail) else None
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
-    error = read_error(status, told)
+    error = read_error(status, payload)
     return replace(error, status=503) if BUSY_WORDS in error.message else error
 
 
 def about_model(error: PodError, model: str, path: str) -> PodError:
-    """FastAPI's "Not Found" means that the pod serves no such API for its kind of model: say so."""
+    """Word FastAPI's "Not Found" for the client: the pod does not serve this API for its kind of model."""
     if error.status == 404 and error.message == "Not Found":
-        if not model:  # It was asked for by the id of what a pod has stored.
+        if not model:  # The request named a stored response, not a model.
             return replace(error, message=f"The pod that has it does not serve {path}.")
         return replace(error, message=f"The model `{model}` does not serve {path}.", param="model")
     return error
 
 
 def error_body(error: PodError, *, anthropic: bool, request_id: str) -> bytes:
-    """The JSON body for the client."""
+    """Return the JSON body of an error response for the client."""
     if anthropic:
         kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error")
-        told = {"type": kind, "message": error.message}
-        return msgspec.json.encode({"type": "error", "error": told, "request_id": request_id})
-    told_openai = {
+        anthropic_error = {"type": kind, "message": error.message}
+        return msgspec.json.encode({"type": "error", "error": anthropic_error, "request_id": request_id})
+    openai_error = {
         "message": error.message,
         "type": "invalid_request_error",
         "param": error.param,
         "code": _code(error),
     }
-    return msgspec.json.encode({"error": told_openai})
+    return msgspec.json.encode({"error": openai_error})
 
 
 def error_event(error: PodError, *, anthropic: bool, request_id: str) -> bytes:
-    """The same as an event of a stream."""
+    """Return the error as an event of a stream for the client."""
     name = b"event: error\n" if anthropic else b""
     return name + b"data: " + error_body(error, anthropic=anthropic, request_id=request_id) + b"\n\n"
 

@@ -1,4 +1,4 @@
-"""The bytes of one answer, kept by reference up to a bound: what it told is read from them when it has ended."""
+"""Records the bytes of one answer, by reference and up to a bound; its usage and ids are read from them at its end."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from routing.reading import AnswerFacts, read_facts
 from routing.request import Api
 
 TAIL_BYTES = 64 << 10
-"""Of an answer that is too long to be kept whole, its end is kept: usage stands there."""
+"""Bytes kept of the end of an answer that is too long to be recorded as a whole: usage stands there."""
 
 EVENTS_READ = 8
-"""From a stream's end backwards: enough to find usage and why it ended, whatever stands between the two."""
+"""Events read from a stream's end backwards: enough to find usage and finish reason, whatever stands between them."""
 
 DONE = (b"data: [DONE]", b"data:[DONE]")
-"""Last words that are no JSON."""
+"""Last events that are not JSON."""
 
 USAGE_KEY = b'"usage":'
 
 LONGEST_RUN_BYTES = 16 << 10
-"""So much text is told as one event; then what is kept of the answer is looked at anew."""
+"""Bytes of text recorded as one event; then the bound is checked again."""
 
 
 class Kept:
-    """Grows by whole reads; of events that differ in their text alone, by their texts.
+    """Grows by whole reads; of a run of events that differ in their text alone, by the texts.
 
-    Such a run of events is told as a single one with all of their text: who reads it cannot tell the difference.
+    Such a run is recorded as a single event with all of the text, which reads the same.
     """
 
     __slots__ = ("_after", "_before", "_pieces", "_room", "is_whole", "texts")
@@ -36,27 +36,28 @@ class Kept:
         self._pieces: list[bytes] = []
         self._before = self._after = b""
         self._room = most_bytes
-        """For so many bytes more; below zero something has to be forgotten."""
+        """Bytes that may still be added; below zero the beginning is dropped."""
         self.texts = bytearray()
-        """JSON text of the events that came behind all pieces. Who adds much to it ends the run now and then."""
+        """JSON text of the run behind all pieces. Whatever adds to it calls `end_run` after `LONGEST_RUN_BYTES`."""
         self.is_whole = True
 
     def add(self, piece: bytes) -> None:
+        """Record these bytes, behind the run that there may be."""
         if self.texts:
             self.end_run()
         self._pieces.append(piece)
         self._room -= len(piece)
         if self._room < 0:
-            self._forget()
+            self._drop_beginning()
 
     def expect(self, before: bytes, after: bytes) -> None:
-        """Texts to come stand between these."""
+        """Set the bytes around the texts of the run that begins."""
         if self.texts:
             self.end_run()
         self._before, self._after = before, after
 
     def joined(self) -> bytes:
-        """The whole answer, or its end."""
+        """Return the whole answer, or its end."""
         if self.texts:
             self.end_run()
         if len(self._pieces) > 1:
@@ -64,13 +65,13 @@ class Kept:
         return self._pieces[0] if self._pieces else b""
 
     def end_run(self) -> None:
-        """Texts to come belong to another event than those there are."""
+        """Record the run as one event; texts to come belong to another."""
         run = b"".join((self._before, self.texts, self._after))
         self.texts.clear()
         self.add(run)
 
-    def _forget(self) -> None:
-        """Keep the end only, in whole pieces, and grow to twice as much before this is asked again."""
+    def _drop_beginning(self) -> None:
+        """Keep the end only, in whole pieces; the next call comes after twice as many bytes."""
         self.is_whole = False
         count, first = sum(map(len, self._pieces)), 0
         while count > TAIL_BYTES and first < len(self._pieces) - 1:
@@ -81,16 +82,16 @@ class Kept:
 
 
 def facts_of_answer(api: Api, kept: Kept) -> AnswerFacts:
-    """What a whole JSON answer tells."""
-    told = kept.joined()
-    return read_facts(api, told) if kept.is_whole else _facts_of_end(api, told)
+    """Read usage, finish reason and id of a whole JSON answer."""
+    recorded = kept.joined()
+    return read_facts(api, recorded) if kept.is_whole else _facts_of_end(api, recorded)
 
 
 def facts_of_stream(api: Api, kept: Kept) -> AnswerFacts:
-    """What a stream has told when it has ended: its last events, each adding what later ones did not say."""
-    told = kept.joined()
+    """Read usage, finish reason and id from the last events of a stream, each from the last event that has it."""
+    recorded = kept.joined()
     usage, finish_reason, response_id = None, None, None
-    for event in _last_events(told):
+    for event in _last_events(recorded):
         facts = read_facts(api, event)
         usage = usage or facts.usage
         finish_reason = finish_reason or facts.finish_reason
@@ -98,29 +99,29 @@ def facts_of_stream(api: Api, kept: Kept) -> AnswerFacts:
         if usage is not None and finish_reason is not None and response_id is not None:
             break
     if usage is None and not kept.is_whole:
-        usage = _facts_of_end(api, told).usage
+        usage = _facts_of_end(api, recorded).usage
     return AnswerFacts(usage, finish_reason, response_id)
 
 
-def _last_events(told: bytes) -> list[bytes]:
-    """The data of the last events, the last one first."""
+def _last_events(recorded: bytes) -> list[bytes]:
+    """Return the data of the last events, the last one first."""
     events: list[bytes] = []
-    end = len(told)
+    end = len(recorded)
     least = max(0, end - TAIL_BYTES)
     while end > least and len(events) < EVENTS_READ:
-        begin = told.rfind(b"\n", least, end) + 1 or least
-        if told.startswith(b"data:", begin, end) and not told.startswith(DONE, begin, end):
-            events.append(told[begin + 5 : end])
+        begin = recorded.rfind(b"\n", least, end) + 1 or least
+        if recorded.startswith(b"data:", begin, end) and not recorded.startswith(DONE, begin, end):
+            events.append(recorded[begin + 5 : end])
         end = begin - 1
     return events
 
 
-def _facts_of_end(api: Api, told: bytes) -> AnswerFacts:
-    """Usage, read from where it begins: what stands before it is not there any more."""
-    at = told.rfind(USAGE_KEY)
+def _facts_of_end(api: Api, recorded: bytes) -> AnswerFacts:
+    """Read usage from where its key stands: what stood before it has been dropped."""
+    at = recorded.rfind(USAGE_KEY)
     if at < 0:
         return AnswerFacts()
-    text = told[at + len(USAGE_KEY) :].decode("utf-8", "replace").lstrip()
+    text = recorded[at + len(USAGE_KEY) :].decode("utf-8", "replace").lstrip()
     try:
         usage, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):

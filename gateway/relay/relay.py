@@ -1,51 +1,64 @@
-"""The relay: a pod's answer on its way to the client, read by read. This is the path of every token.
+"""The relay: one pod's response on its way to the client, read by read. This is the path of every token.
 
-    pod's socket -> Line.data_received -> llhttp -> Answer.take(payload) -> Reply.send -> client's socket
-    pod's socket -> Flow.data_received -> client's socket
+    pod -> UpstreamConnection.data_received -> llhttp -> EventStream.take -> ResponseWriter.send -> client
+    pod -> PassthroughStream.data_received -> client
 
-The second way is that of nearly every token (`flow.py`): a read that is one whole chunk is written as it came.
+Nearly every token takes the second path (`fast_path.py`): a read that is one whole chunk is written as it came. No
+task wakes up and nothing is queued: the loop's call that brings bytes from the pod writes them to the client's
+transport. The task of the request sleeps until the response has ended. A client that reads too slowly pauses its pod
+(`reply.source`), so memory stays bounded.
 
-No task wakes up and nothing is queued on this path: the loop's call that brings bytes from the pod is the one that
-writes them to the client's transport. The task that leads the request sleeps until the answer has ended.
-
-An answer is one of three things, told apart by its head (`bodies.py`): a stream of events, a whole body, an error; the
-first two are held back where they are judged (`held.py`). A client that does not read fast enough pauses its pod
-(`Reply.source`), and memory stays bounded.
+The head decides how the body is handled: a stream of events, a whole body, or an error. The client is sent nothing
+before the first token of a stream, the first 64 KiB or the end of a body, or the end of an error: until then another
+pod can still answer. Responses that are held back (`holdback.py`) or continue a cut stream (`resumption.py`) have
+relays of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import replace
+from typing import NotRequired, Protocol, TypedDict, Unpack
 
-from msgspec.structs import replace
-
-from gateway.cascades.judge import Judge
-from gateway.cascades.logprobs import Trim
 from gateway.http.response_writer import Reply
+from gateway.limits.meter import Tab
 from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.relay.bodies import Answer, EventStream, PodHead, Refusal, WholeBody
-from gateway.relay.holdback_stream import HeldBody, HeldStream
-from gateway.relay.pod_errors import PodError, error_body
+from gateway.pipeline.downstream_transport import Errand
+from gateway.relay.ending import ending_of
+from gateway.relay.fast_path import EVENT_END, Flow, Parsing
+from gateway.relay.pod_errors import PodError, about_model, error_body, error_event, read_error
 from gateway.relay.recorder import Kept, facts_of_answer, facts_of_stream
-from gateway.relay.resumed import ResumedStream
-from gateway.relay.sse import Scanner
-from gateway.resume.continuation import Rest
-from gateway.resume.delivered import Said, read_said
+from gateway.relay.sse import ABORTED, Scanner, is_whole_aborted
+from gateway.relay.upstream_connection import Answer, PodHead
 from routing.learning import Usage
 from routing.pods import Engine
 from routing.prefill_side import Handover
 from routing.reading import AnswerFacts, answer_bytes, read_whole
+from routing.refusal import Reason
 from routing.request import Api, Request
 
 EVENT_STREAM = "text/event-stream"
+
 PREFILL_ONLY = frozenset({Api.EMBEDDINGS, Api.RERANK, Api.SCORE, Api.POOLING, Api.CLASSIFY})
-"""Their answer is there when the prefill is done. A whole generated answer says nothing of its first token."""
+"""APIs whose response is complete when the prefill is. A whole generated answer says nothing about its first token."""
+
+ERROR_BYTES = 64 << 10
+"""Bytes kept of a pod's error body: enough for its message."""
+
+BODY_HELD_BYTES = 64 << 10
+"""Bytes held of a whole body: while the client has seen none of them, another pod can still give a whole answer."""
+
+BUSY = frozenset({429, 503})
+OUR_KEY_IS_WRONG = frozenset({401, 403})
+NOT_BUILT = 501
+
+FAR = 1 << 29
+"""Events; no stream has as many."""
 
 
 class Placed(Protocol):
-    """What the relay needs of a placement: where it is, and whom to tell of the first token."""
+    """A placement, as far as a relay uses it."""
 
     @property
     def request(self) -> Request: ...
@@ -53,63 +66,63 @@ class Placed(Protocol):
     def engine(self) -> Engine: ...
     @property
     def handover(self) -> Handover | None: ...
-    def first_token(self, now_s: float) -> None: ...
+    def first_token(self, now_s: float) -> None:
+        """Note the time of the first token; later calls have no effect."""
+        ...
+
+
+class RelayOptions(TypedDict):
+    """How one attempt is relayed."""
+
+    loop: asyncio.AbstractEventLoop
+    withholds_usage: bool
+    """The usage event was requested on the client's behalf."""
+    recorded_bytes: int
+    """Bytes of the response that are recorded."""
+    meter: NotRequired[Tab | None]
+    """Meters the stream, and may end it; None: not metered here."""
+    on_begin: NotRequired[Callable[[bool], None]]
+    """Called when the client is sent the head, with whether the response is a stream."""
 
 
 class Relay:
-    """One attempt: one pod's answer to one request, from asking to its end."""
+    """One attempt: one pod's response to one request, from sending it to the end of the response."""
 
-    def __init__(
-        self,
-        reply: Reply,
-        placement: Placed,
-        path: str,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        withholds_usage: bool,
-        kept_bytes: int,
-        begun: Callable[[], None],
-        judge: Judge | None = None,
-        rest: Rest | None = None,
-        trim: Trim | None = None,
-    ) -> None:
-        """`judge` says of the whole answer, or of how it begins, whether the client gets it. `rest`: it goes on with
-        what was said so far, and `trim` takes out what its client has not asked for.
-        """
-        self._loop = loop
-        self._judge = judge
-        self._begun = begun
-        self.withholds_usage = withholds_usage
+    def __init__(self, reply: Reply, placement: Placed, path: str, **options: Unpack[RelayOptions]) -> None:
+        self._on_begin = options.get("on_begin")
+        self._meter = options.get("meter")
+        self._is_limited = False
+        """A limit has ended the stream."""
+        self.loop = options["loop"]
+        self.withholds_usage = options["withholds_usage"]
         self.reply = reply
         self.placement = placement
         self.api = placement.request.api
         self.path = path
-        self.kept = Kept(kept_bytes)
+        self.recorder = Kept(options["recorded_bytes"])
         self.events = 0
-        """That have gone to the client, of the whole answer."""
-        self._scanner: Scanner | None = None
-        self._stitch = rest.stitch(withholds_usage=withholds_usage) if rest is not None else None
-        self._trim = trim
-        if rest is not None:
-            self.kept.add(rest.said.told)
-            self.events = rest.said.passed
+        """Events that the client has been sent, of the whole answer."""
+        self.scanner: Scanner | None = None
+        """Of a stream, once its head has come."""
         self.has_begun = False
         self.is_stream = False
-        self.ended: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
         self.end = LegEnd.ANSWERED
         self.status = 0
         self.detail = ""
-        self.counted: Usage | None = None
-        self.held_s = 0.0
-        """How long a stream that was kept had been held back."""
+        self.metered_usage: Usage | None = None
+        self.held_back_s = 0.0
+        """Seconds that a stream was held back before the client was sent its first event."""
         self.was_stale = False
-        """The connection had been closed by the pod, perhaps before it was asked: to ask once more is fair."""
+        """The pod had closed the connection, perhaps before the request arrived: it may be sent once more."""
 
     def __repr__(self) -> str:
         return f"<Relay of {self.placement}, {self.end.value if self.ended.done() else 'under way'}>"
 
+    # -- the response as it comes ----------------------------------------------------------------------------------
+
     def open_answer(self, head: PodHead) -> Answer | None:
-        """What the head says is coming; None where it cannot be passed on."""
+        """Return the handler of the body that this head announces; None if it cannot be passed on."""
         self.status = head.status
         if head.status >= 400:
             return Refusal(self)
@@ -117,147 +130,283 @@ class Relay:
             what = "compressed" if head.is_encoded else "redirected"
             self.fail(LegEnd.MALFORMED, f"The pod {what} its answer, unasked.")
             return None
-        if head.content_type.startswith(EVENT_STREAM):
-            self.is_stream = True
-        elif self._stitch is not None:
-            self.fail(LegEnd.MALFORMED, "The pod does not stream what it was to go on with.")
-            return None
+        self.is_stream = head.content_type.startswith(EVENT_STREAM)
         return self._open_body(head)
 
-    def _open_body(self, head: PodHead) -> Answer:
-        judge = self._judge
-        if self._stitch is not None and self.is_stream:
-            resumed = ResumedStream(self, head, self._stitch, self._trim)
-            self._scanner = resumed.scanner
-            return resumed
+    def _open_body(self, head: PodHead) -> Answer | None:
         if not self.is_stream:
-            return WholeBody(self, head) if judge is None else HeldBody(self, head, judge)
-        scanner = self._scanner = Scanner(self.api, self.kept, withholds_usage=self.withholds_usage)
-        return EventStream(self, head, scanner) if judge is None else HeldStream(self, head, scanner, judge)
+            return WholeBody(self, head)
+        self.scanner = Scanner(self.api, self.recorder, withholds_usage=self.withholds_usage)
+        return EventStream(self, head, self.scanner)
 
     def begin(self, head: PodHead, first: bytes, *, is_stream: bool) -> None:
-        """The client gets the head and the first bytes: from here on no other pod can begin an answer."""
+        """Send the client the head and the first bytes: from here on no other pod can begin an answer."""
         self.has_begun = True
-        self._begun()
+        if self._on_begin is not None:
+            self._on_begin(self.is_stream)
         if is_stream or self.api in PREFILL_ONLY:
-            self.placement.first_token(self._loop.time())
+            self.placement.first_token(self.loop.time())
         # A stream may lose an event or gain one: whatever the pod says, its length is not known.
         length = None if is_stream else head.length
         self.reply.begin(head.status, head.content_type, first, length=length, is_stream=is_stream)
 
+    def passed(self, events: int) -> int:
+        """Count events that the client was sent, and end the stream where a limit is reached.
+
+        Returns after how many more to call again; 0 where the stream was ended.
+        """
+        self.events += events
+        meter = self._meter
+        if meter is None:
+            return FAR
+        if events and not self._is_limited and (reason := meter.passed(events)) is not None:
+            self._end_by_limit(meter, reason)
+        return 0 if self._is_limited else min(meter.unheeded, FAR)
+
+    def _end_by_limit(self, meter: Tab, reason: Reason) -> None:
+        """Send the client the events that end a stream at its longest, and stop the engine."""
+        if not self.is_stream or self.ended.done():
+            return
+        usage, source, reply = meter.usage(), self.reply.source, self.reply
+        last = ending_of(
+            self.api,
+            self.recorder.joined(),
+            usage,
+            reason=reason,
+            sequences=self.placement.request.sequences,
+            tells_usage=not self.withholds_usage,
+        )
+        self._is_limited = True
+        self.metered_usage = usage
+        reply.send(last)
+        reply.end()
+        if source is not None:
+            source.abort()
+        self._end(LegEnd.ANSWERED, f"ended by a limit: {reason.value}")
+
+    # -- how it ends -----------------------------------------------------------------------------------------------
+
     def tell(self, error: PodError) -> None:
-        """The client gets a pod's no, in its own dialect."""
+        """Send the client a pod's error as the whole response, in the client's dialect."""
         self.status = error.status
         reply = self.reply
-        if self._stitch is not None:
-            self.fail(LegEnd.UNWILLING, error.message)
-            return
         body = error_body(error, anthropic=reply.is_anthropic, request_id=reply.request_id)
         reply.answer(error.status, body)
 
-    def goes_on(self) -> None:
-        """The client gets more of an answer that another pod began."""
-        if not self.has_begun:
-            self.has_begun = True
-            self.placement.first_token(self._loop.time())
-
-    def passed(self, events: int) -> int:
-        """So many have gone to the client the short way. Returns after how many more to say so again."""
-        self.events += events
-        return self.reply.passed(events)
-
     def has_told_all(self) -> bool:
-        """End it as answered where the client has its last words, though the pod has not ended the body."""
-        scanner = self._scanner
+        """End it as answered if the client has the last event, though the pod has not ended the body.
+
+        Returns whether that is so.
+        """
+        scanner = self.scanner
         if self.ended.done() or not self.has_begun or scanner is None or not scanner.has_said_all:
             return False
         self.answered()
         return True
 
     def answered(self) -> None:
-        """The client has been sent all of the answer, or was told what is wrong with its request."""
+        """End it: the client has been sent all of the answer, or what is wrong with its request."""
         self._end(LegEnd.ANSWERED, "")
 
-    def cut_short(self, last_words: bytes, detail: str, counted: Usage) -> None:
-        """A limit ends the stream here: the client gets these last words, and the engine is told to stop."""
-        self.counted = counted
-        source = self.reply.source
-        self.reply.send(last_words)
-        self.reply.end()
-        if source is not None:
-            source.abort()
-        self._end(LegEnd.ANSWERED, detail)
-
-    def give_up(self, counted: Usage) -> None:
-        """It was judged not good enough: the engine is told to stop, and the client never hears of it."""
-        self.counted = counted
-        if self.reply.source is not None:
-            self.reply.source.abort()
-        self._end(LegEnd.UNCONVINCING, "The answer was judged not good enough.")
-
-    def now_s(self) -> float:
-        return self._loop.time()
-
-    def call_later(self, wait_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        return self._loop.call_later(wait_s, call)
-
     def fail(self, end: LegEnd, detail: str) -> None:
-        """The attempt has come to nothing; not where all that was missing was the end of the body."""
+        """End the attempt as failed; as answered if only the end of the body was missing."""
         if not self.ended.done() and not self.reply.ended and self.has_told_all():
             self.reply.end()
             return
         self._end(end, detail)
 
     def disown(self, end: LegEnd, detail: str) -> None:
-        """What comes is not for the client, even where the pod has said its last words: the engine is told to stop."""
+        """End the attempt and stop the engine: none of what comes is for the client, even after its last event."""
         if self.reply.source is not None:
             self.reply.source.abort()
         self._end(end, detail)
-
-    def leg(self) -> Leg:
-        """What came of it. Reads the kept bytes, so not on the path of any token."""
-        joint = self._stitch.joint if self._stitch is not None else None
-        leg = Leg(
-            self.end,
-            self.status,
-            begun=self.reply.begun,
-            counted=self.counted,
-            detail=self.detail,
-            is_behind=joint is not None and joint.is_behind,
-            repeated=joint.repeated if joint is not None else 0,
-        )
-        if self.end is not LegEnd.ANSWERED or self.status >= 400:
-            return leg
-        facts, answer = self._told()
-        return replace(
-            leg,
-            begun=True,
-            usage=facts.usage if joint is None else joint.usage,
-            told=joint.whole if joint is not None else None,
-            finish_reason=facts.finish_reason if self.counted is None else "length",
-            response_id=facts.response_id if self.api is Api.RESPONSES and joint is None else None,
-            answer=answer,
-            held_s=self.held_s,
-        )
-
-    def said(self) -> Said | None:
-        """What the client has been told of a stream; None where not all of that was kept."""
-        scanner = self._scanner
-        if not self.is_stream or not self.kept.is_whole or (scanner is not None and scanner.is_inside_event):
-            return None
-        return read_said(self.api, self.kept.joined(), self.events, withholds_usage=self.withholds_usage)
-
-    def _told(self) -> tuple[AnswerFacts, bytes]:
-        """What the answer tells, and the canonical bytes of what was generated, where all of it was kept."""
-        api, kept = self.api, self.kept
-        keeps_answer = api.generates and kept.is_whole
-        if self.is_stream:
-            facts = facts_of_stream(api, kept)
-            return facts, answer_bytes(api, kept.joined(), stream=True) if keeps_answer else b""
-        return read_whole(api, kept.joined()) if keeps_answer else (facts_of_answer(api, kept), b"")
 
     def _end(self, end: LegEnd, detail: str) -> None:
         if self.ended.done():
             return
         self.end, self.detail = end, detail or self.detail
         self.ended.set_result(None)
+
+    # -- what came of it -------------------------------------------------------------------------------------------
+
+    def leg(self) -> Leg:
+        """Return the result of the attempt. Reads the recorded bytes, so it is not on the path of any token."""
+        if self.end is not LegEnd.ANSWERED or self.status >= 400:
+            return Leg(self.end, self.status, begun=self.reply.begun, counted=self.metered_usage, detail=self.detail)
+        facts, answer = self._facts()
+        return Leg(
+            self.end,
+            self.status,
+            begun=True,
+            usage=facts.usage,
+            finish_reason=facts.finish_reason if self.metered_usage is None else "length",
+            response_id=facts.response_id if self.api is Api.RESPONSES else None,
+            answer=answer,
+            counted=self.metered_usage,
+            held_s=self.held_back_s,
+            detail=self.detail,
+        )
+
+    def _facts(self) -> tuple[AnswerFacts, bytes]:
+        """Return what the answer reports, and the canonical bytes of what was generated if all of it was recorded."""
+        api, kept = self.api, self.recorder
+        keeps_answer = api.generates and kept.is_whole
+        if self.is_stream:
+            facts = facts_of_stream(api, kept)
+            return facts, answer_bytes(api, kept.joined(), stream=True) if keeps_answer else b""
+        return read_whole(api, kept.joined()) if keeps_answer else (facts_of_answer(api, kept), b"")
+
+
+class EventStream:
+    """Handles a stream of events: passed on as they came, but for what the scanner holds or withholds."""
+
+    __slots__ = ("_flow", "_head", "_relay", "_reply", "_scanner")
+
+    def __init__(self, relay: Relay, head: PodHead, scanner: Scanner) -> None:
+        self._relay = relay
+        self._reply = relay.reply
+        self._head = head
+        self._scanner = scanner
+        self._flow: Flow | None = None
+
+    def flow(self, line: Parsing) -> Flow | None:
+        """Return the fast path if nothing is held and the client takes chunks as well."""
+        if not self._scanner.is_flowing or not self._reply.is_chunked:
+            return None
+        if self._flow is None:
+            relay = self._relay
+            self._flow = Flow(line, relay.recorder, self._reply.write_chunk, relay.passed, self._scanner.concerns)
+        else:
+            self._flow.count()  # Events may have passed by the parser meanwhile.
+        return self._flow
+
+    def take(self, payload: bytes) -> None:
+        """Pass on what may pass of these bytes; end the attempt at an error event."""
+        if self._relay.ended.done():  # It was ended in the middle of a read.
+            return
+        passed = self._scanner.take(payload)
+        if passed:
+            self.passes(passed)
+        if self._scanner.error is not None and not self._relay.ended.done():
+            self._fail(self._scanner.error)
+
+    def passes(self, events: bytes) -> None:
+        """Send the client events that the scanner lets pass."""
+        if self._reply.begun:
+            self._reply.send(events)
+        else:
+            self._relay.begin(self._head, events, is_stream=True)
+        self._relay.passed(events.count(EVENT_END))
+
+    def end(self) -> None:
+        """End the response: as lost where the last event of a whole stream has not come."""
+        left = self._scanner.finish()
+        if self._scanner.error is not None:
+            self._fail(self._scanner.error)
+        elif not self._scanner.is_complete:
+            self._relay.fail(LegEnd.LOST, "The pod ended its stream before the answer was complete.")
+        else:
+            if left or not self._reply.begun:
+                self.passes(left)
+            if self._relay.ended.done():
+                return
+            self._reply.end()
+            self._relay.answered()
+
+    def _fail(self, error: PodError) -> None:
+        """Handle an error event: under a head that says 200 the pod reports that it failed, or rejects the request."""
+        relay, reply = self._relay, self._reply
+        relay.status = error.status
+        if reply.source is not None:
+            reply.source.abort()  # What follows has no meaning.
+        if error.status in BUSY or not error.is_clients:
+            relay.fail(_end_of(error), error.message)
+            return
+        if reply.begun:
+            reply.send(error_event(error, anthropic=reply.is_anthropic, request_id=reply.request_id))
+            reply.end()
+        else:
+            relay.tell(error)
+        relay.answered()
+
+
+def _end_of(error: PodError) -> LegEnd:
+    """An engine that aborts a request is being shut down: that says nothing against the request."""
+    if error is ABORTED:
+        return LegEnd.LOST
+    return LegEnd.BUSY if error.status in BUSY else LegEnd.BROKEN
+
+
+class WholeBody:
+    """Handles a response in one piece, however many reads it comes in; a short one is sent when all of it has come."""
+
+    __slots__ = ("_head", "_held", "_held_bytes", "_relay")
+
+    def __init__(self, relay: Relay, head: PodHead) -> None:
+        self._relay = relay
+        self._head = head
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def take(self, payload: bytes) -> None:
+        """Hold these bytes, or send them if the body is already too long to be held."""
+        relay = self._relay
+        relay.recorder.add(payload)
+        if relay.reply.begun:
+            relay.reply.send(payload)
+            return
+        self._held.append(payload)
+        self._held_bytes += len(payload)
+        if self._held_bytes > BODY_HELD_BYTES:
+            held, self._held = b"".join(self._held), []
+            relay.begin(self._head, held, is_stream=False)
+
+    def flow(self, line: Parsing) -> None:
+        """Return None: a body is few reads."""
+
+    def end(self) -> None:
+        """Send what is held, and end the response."""
+        relay = self._relay
+        if not relay.reply.begun:
+            held = b"".join(self._held)
+            if is_whole_aborted(relay.api, held):
+                relay.fail(_end_of(ABORTED), ABORTED.message)
+                return
+            relay.begin(self._head, held, is_stream=False)
+        relay.reply.end()
+        relay.answered()
+
+
+class Refusal:
+    """Handles a pod's error response: sent to the client if it is about the request; else another pod may answer."""
+
+    __slots__ = ("_body", "_relay")
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._body = b""
+
+    def take(self, payload: bytes) -> None:
+        """Keep these bytes, as far as a message may need them."""
+        self._body += payload[: ERROR_BYTES - len(self._body)]
+
+    def flow(self, line: Parsing) -> None:
+        """Return None: the error is read first."""
+
+    def end(self) -> None:
+        """End the attempt by what the error is about."""
+        relay = self._relay
+        error = read_error(relay.status, self._body)
+        if error.status in BUSY:
+            relay.fail(LegEnd.BUSY, error.message)
+        elif error.status in OUR_KEY_IS_WRONG:
+            relay.fail(LegEnd.BROKEN, f"The pod does not take the gateway's key ({error.status}).")
+        elif error.status >= 500 and error.status != NOT_BUILT:
+            relay.fail(LegEnd.BROKEN, error.message)
+        else:
+            # What no pod of the model can do (501) is an error of the request.
+            status = 400 if error.status == NOT_BUILT else error.status
+            placement = relay.placement
+            model = "" if isinstance(placement, Errand) else placement.request.model
+            relay.tell(about_model(replace(error, status=status), model, relay.path))
+            relay.answered()

@@ -1,7 +1,7 @@
-"""Watches a stream of server-sent events as it passes: what may go on now, and what it tells.
+"""Scans a stream of server-sent events: what may be sent on now, what is held or withheld, and errors inside it.
 
-Bytes in, bytes out; whatever way the stream is split, the same bytes come out. Nearly every read holds whole events
-with nothing in them that concerns us, and costs two searches. Knows nothing of HTTP, sockets and clocks.
+Bytes in, bytes out; however the stream is split, the same bytes come out. Nearly every read holds whole events that
+need not be looked at, and costs two searches. Knows nothing of HTTP, sockets and clocks.
 """
 
 from __future__ import annotations
@@ -19,104 +19,104 @@ from routing.request import Api
 USAGE = b'"usage"'
 ERROR = b'"error"'
 ABORT = b'"abort"'
-"""One of these stands in every event that has to be looked at. Inside a JSON string their quotes would be escaped."""
+"""Every event that has to be looked at contains one of these. Inside a JSON string their quotes would be escaped."""
 
 CLOSING = (b'"content_block_stop"', b'"signature_delta"')
-"""One of these stands in every event of a message that closes a block of it."""
+"""Every event that closes a block of a message contains one of these."""
 
 EVENT_END = re.compile(rb"\n\r?\n")
 
 HELD_BYTES = 64 << 10
-"""Of an event that has not ended, or of what comes before the first token. What is longer is passed on as it comes."""
+"""Bytes held of an event that has not ended, or before the first token; what is longer is passed on as it comes."""
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What an event raises that is no JSON: bytes that are no text among it."""
+"""Raised for an event that is not JSON or not UTF-8."""
 
 PRELUDE = frozenset({"response.created", "response.queued", "response.in_progress"})
 """Events of a responses stream that an engine sends before it has computed anything."""
 
-LAST_WORDS: dict[Api, re.Pattern[bytes]] = {
+LAST_EVENT: dict[Api, re.Pattern[bytes]] = {
     Api.CHAT: re.compile(rb"^data: ?\[DONE\]", re.MULTILINE),
     Api.COMPLETIONS: re.compile(rb"^data: ?\[DONE\]", re.MULTILINE),
     Api.RESPONSES: re.compile(rb'"response\.(?:completed|incomplete|failed|cancelled)"'),
     Api.MESSAGES: re.compile(rb'"message_stop"'),
 }
-"""Without its last words a stream was cut, however tidily its connection ended."""
+"""What the last event of a whole stream contains: a stream without it was cut, however cleanly its connection ended."""
 
 
 ABORTED = PodError(500, "The pod has given the request up.")
 
 
-class Choice(Struct):
+class _Choice(Struct):
     finish_reason: str | None = None
 
 
-class Choices(Struct):
-    choices: list[Choice] = []
+class _Choices(Struct):
+    choices: list[_Choice] = []
 
 
-class Stop(Struct):
+class _Stop(Struct):
     stop_reason: str | None = None
 
 
-class WholeMessage(Struct):
-    """Anthropic's answer in one piece. vLLM leaves out what is null."""
+class _WholeMessage(Struct):
+    """A whole answer in Anthropic's format. vLLM leaves out what is null."""
 
     type: str = ""
     stop_reason: str | None = None
 
 
-class Stopped(Struct):
+class _Stopped(Struct):
     type: str = ""
-    delta: Stop | None = None
+    delta: _Stop | None = None
 
 
-class Identified(Struct):
+class _Identified(Struct):
     id: str | None = None
 
 
-class Typed(Struct):
+class _Typed(Struct):
     """An event of a responses stream."""
 
     type: str = ""
-    response: Identified | None = None
+    response: _Identified | None = None
 
 
-class UsageOnly(Struct):
+class _UsageOnly(Struct):
     """The event that carries usage and no choice."""
 
     choices: list[object] | None = None
     usage: dict[str, object] | None = None
 
 
-CHOICES = msgspec.json.Decoder(Choices)
-STOPPED = msgspec.json.Decoder(Stopped)
-WHOLE_MESSAGE = msgspec.json.Decoder(WholeMessage)
-TYPED = msgspec.json.Decoder(Typed)
-USAGE_ONLY = msgspec.json.Decoder(UsageOnly)
+_CHOICES = msgspec.json.Decoder(_Choices)
+_STOPPED = msgspec.json.Decoder(_Stopped)
+_WHOLE_MESSAGE = msgspec.json.Decoder(_WholeMessage)
+_TYPED = msgspec.json.Decoder(_Typed)
+_USAGE_ONLY = msgspec.json.Decoder(_UsageOnly)
 
 
 def concerns_us(events: bytes) -> bool:
-    """Whether something in these may have to be looked at."""
-    # CPython finds a short word backwards in half the time that it takes forwards.
+    """Whether some of these events may have to be looked at."""
+    # CPython finds a short word backwards in half the time of a forward search.
     return events.rfind(USAGE) >= 0 or events.rfind(ERROR) >= 0 or events.rfind(ABORT) >= 0
 
 
 def closes_block(events: bytes) -> bool:
-    """Whether one of these closes a block of a message."""
+    """Whether one of these events closes a block of a message."""
     return any(events.rfind(word) >= 0 for word in CLOSING)
 
 
 def concern_us_in_message(events: bytes) -> bool:
-    """The same of `concerns_us` in Anthropic's API, where the end of a block is withheld too."""
+    """Whether some of these events of Anthropic's API may have to be looked at: the end of a block is held there."""
     return concerns_us(events) or closes_block(events)
 
 
 class Scanner:
-    """One stream. `withholds_usage`: the pod was asked for a usage event that the client did not ask for.
+    """Scans one stream. `withholds_usage`: a usage event was requested on the client's behalf, and is withheld.
 
-    What closes a block of a message waits for what follows: an engine that gives a message up closes its block as if
-    it had been whole, and says only behind that that it was not. To the client such a block is open, and can go on.
+    The end of a message's block is held until the next event: an engine that aborts a message closes its block as if it
+    were complete, and reports only behind that that it is not. To the client the block stays open, and can be resumed.
     """
 
     def __init__(self, api: Api, kept: Kept, *, withholds_usage: bool, held_bytes: int = HELD_BYTES) -> None:
@@ -125,29 +125,29 @@ class Scanner:
         self._kept = kept
         self._withholds_usage = withholds_usage
         self.concerns: Callable[[bytes], bool] = concern_us_in_message if api is Api.MESSAGES else concerns_us
-        """Whether something in these events may have to be looked at."""
+        """Whether some of these events may have to be looked at."""
         self._held = b""
         self._closing = b""
         self._prelude = b""
         self.is_flowing = False
-        """The first token has passed, and nothing is held."""
+        """The first token has passed, and no byte is held."""
         self._has_passed = False
         self._is_oversized = False
         self._last_was_oversized = False
         self.has_first_token = False
         self.response_id: str | None = None
         self.error: PodError | None = None
-        """What the pod says went wrong inside the stream. Nothing behind it is passed on."""
+        """The error that an event of the stream reports. Nothing behind it is passed on."""
 
     def take(self, payload: bytes) -> bytes:
-        """What may go on now that this has come."""
+        """Return the bytes that may be sent on now that these have come."""
         self._kept.add(payload)
         if self.is_flowing and payload.endswith(b"\n\n") and not self.concerns(payload):
             return payload
         return self._take_events(payload)
 
     def finish(self) -> bytes:
-        """What is left when the stream has ended."""
+        """Return the bytes that are left at the end of the stream."""
         left, self._held = self._held, b""
         self._prelude += self._released(b"")
         if left and self._lets_pass(left):
@@ -157,30 +157,34 @@ class Scanner:
 
     @property
     def is_inside_event(self) -> bool:
-        """Whether the beginning of an event has gone on without its end."""
+        """Whether the beginning of an event has been sent on without its end."""
         return self._is_oversized
 
     @property
     def has_said_all(self) -> bool:
-        """Whether its last words have gone on, so that only the end of the body is still to come."""
+        """Whether the last event has been sent on, so that only the end of the body is missing."""
         return self.has_first_token and not self._held and self.error is None and self.is_complete
 
     @property
     def is_complete(self) -> bool:
-        """Whether the stream has said its last words."""
-        words = LAST_WORDS.get(self._api)
-        if words is None or self._last_was_oversized:
+        """Whether the last event of the stream has come."""
+        pattern = LAST_EVENT.get(self._api)
+        if pattern is None or self._last_was_oversized:
             return True
-        told = self._kept.joined()
-        return words.search(told, max(0, len(told) - TAIL_BYTES)) is not None
+        recorded = self._kept.joined()
+        return pattern.search(recorded, max(0, len(recorded) - TAIL_BYTES)) is not None
 
     def _take_events(self, payload: bytes) -> bytes:
         text = self._held + payload
         start = 0
         passed: list[bytes] = []
-        # What is held has no end in it, but may have the beginning of one.
+        # The held bytes contain no event end, but may end with the beginning of one.
         for match in EVENT_END.finditer(text, max(0, len(self._held) - 2)):
             event, start = text[start : match.end()], match.end()
+            if self.has_first_token and not (self._is_oversized or self._closing or self.concerns(event)):
+                self._last_was_oversized = False
+                passed.append(event)
+                continue
             self._last_was_oversized, self._is_oversized = self._is_oversized, False
             if self._last_was_oversized or self._lets_pass(event):
                 passed.append(self._released(event))
@@ -193,7 +197,7 @@ class Scanner:
         return self._begun(b"".join(passed))
 
     def _released(self, event: bytes) -> bytes:
-        """This and what has waited for it; nothing where it closes a block, and waits itself."""
+        """Return what was held for this event, and the event; nothing where it closes a block and is held itself."""
         if self._api is Api.MESSAGES and closes_block(event) and len(self._closing) < HELD_BYTES:
             self._closing += event
             return b""
@@ -201,13 +205,13 @@ class Scanner:
         return closing + event
 
     def _let_go(self) -> bytes:
-        """Pass an event on in pieces. Its last bytes are held still: they may be half of the end that we look for."""
+        """Pass an event on in pieces. Its last bytes stay held: they may be half of its end."""
         self._is_oversized = self.has_first_token = True
         let_go, self._held = self._held[:-3], self._held[-3:]
         return let_go
 
     def _begun(self, passed: bytes) -> bytes:
-        """Nothing goes on before the first token: until then another pod can still answer."""
+        """Hold everything before the first token: until then another pod can still answer."""
         passed = self._prelude + passed
         if self._has_passed or self.has_first_token or len(passed) > self._held_bytes:
             self._has_passed = True
@@ -219,68 +223,70 @@ class Scanner:
     def _lets_pass(self, event: bytes) -> bool:
         if self.has_first_token and not concerns_us(event):
             return True
-        told = _told_by(event)
-        if not told:
+        data = _data_of(event)
+        if not data:
             return True
-        if ERROR in told:
-            self.error = read_stream_error(told)
+        if ERROR in data:
+            self.error = read_stream_error(data)
             if self.error is not None:
                 return False
-        if self.error is None and is_aborted(self._api, told):
+        if self.error is None and is_aborted(self._api, data):
             self.error = ABORTED
             return False
-        if self._withholds_usage and USAGE in told and _is_usage_only(told):
+        if self._withholds_usage and USAGE in data and _is_usage_only(data):
             return False
         if not self.has_first_token:
-            self.has_first_token = not self._is_prelude(told)
+            self.has_first_token = not self._is_prelude(data)
         return True
 
-    def _is_prelude(self, told: bytes) -> bool:
+    def _is_prelude(self, data: bytes) -> bool:
         if self._api is not Api.RESPONSES:
-            return told == b"[DONE]"
+            return data == b"[DONE]"
         try:
-            event = TYPED.decode(told)
+            event = _TYPED.decode(data)
         except UNREADABLE:
             return False
         self.response_id = event.response.id if event.response else self.response_id
         return event.type in PRELUDE
 
 
-def _told_by(event: bytes) -> bytes:
-    """The payload of one event; several of its lines are joined by line ends. Empty for a comment."""
+def _data_of(event: bytes) -> bytes:
+    """Return the data of one event, several lines of it joined by line ends; empty for a comment."""
     lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
 
 
-def _is_usage_only(told: bytes) -> bool:
+def _is_usage_only(data: bytes) -> bool:
     try:
-        event = USAGE_ONLY.decode(told)
+        event = _USAGE_ONLY.decode(data)
     except UNREADABLE:
         return False
     return event.choices == [] and event.usage is not None
 
 
 def is_whole_aborted(api: Api, body: bytes) -> bool:
-    """The same of a whole answer."""
+    """Whether a whole answer was aborted by its engine."""
     if api is not Api.MESSAGES:
         return is_aborted(api, body)
     try:
-        message = WHOLE_MESSAGE.decode(body)
+        message = _WHOLE_MESSAGE.decode(body)
         return message.type == "message" and message.stop_reason is None
     except UNREADABLE:
         return False
 
 
-def is_aborted(api: Api, told: bytes) -> bool:
-    """Whether an engine says that it has stopped before the end: what it does when it is shut down.
+def is_aborted(api: Api, data: bytes) -> bool:
+    """Whether an event reports that the engine has aborted the request, as it does when it is shut down.
 
-    vLLM's Anthropic API has no word for it: a message that has ended for no reason was given up.
+    vLLM's Anthropic API has no value for it: a message that ends without a stop reason was aborted.
     """
     try:
         if api is Api.MESSAGES:
             return (
-                b'"message_delta"' in told and (stop := STOPPED.decode(told).delta) is not None and not stop.stop_reason
+                b'"message_delta"' in data
+                and (stop := _STOPPED.decode(data).delta) is not None
+                and not stop.stop_reason
             )
-        return ABORT in told and any(choice.finish_reason == "abort" for choice in CHOICES.decode(told).choices)
+        return ABORT in data and any(choice.finish_reason == "abort" for choice in _CHOICES.decode(data).choices)
     except UNREADABLE:
         return False

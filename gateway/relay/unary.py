@@ -1,24 +1,30 @@
-"""A small question to a pod over HTTP, whose answer is read whole: nothing of it is the client's."""
+"""Unary calls to a pod: small requests of the gateway itself, whose responses it reads whole. No client is sent any of
+it. One of them is the prefill attempt of a pair, which hands KV over to the decode engine.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from gateway.http.response_writer import Source
-from gateway.pipeline.attempt import LegEnd
-from gateway.relay.bodies import BUSY, OUR_KEY_IS_WRONG, Answer, PodHead
+from gateway.pipeline.attempt import LegEnd, Prefilled
 from gateway.relay.fast_path import Parsing
 from gateway.relay.pod_errors import read_error
-from gateway.relay.upstream_pool import Pool, PoolIsFull
+from gateway.relay.relay import BUSY, OUR_KEY_IS_WRONG
+from gateway.relay.upstream_connection import Answer, PodHead
+from gateway.relay.upstream_pool import Pool, PoolIsFull, no_connection
+from routing.learning import Usage
 
 LARGEST_ANSWER = 4 << 20
-"""One token, and where some ten thousand blocks lie, or a prompt's token ids."""
+"""Bytes of a response at most: one token, and where some ten thousand blocks lie, or a prompt's token ids."""
 
 
 class Whole(Struct, frozen=True):
-    """What came of it. `ANSWERED` with a status from 400 up is a no to the question."""
+    """Result of a unary call. `ANSWERED` with a status from 400 up: the pod has rejected the request."""
 
     end: LegEnd
     status: int = 0
@@ -27,49 +33,48 @@ class Whole(Struct, frozen=True):
 
     @property
     def is_answer(self) -> bool:
+        """Whether the pod has answered with success."""
         return self.end is LegEnd.ANSWERED and self.status < 400
 
 
 async def ask_whole(pool: Pool, url: str, question: list[bytes], by_s: float) -> Whole:
-    """Ask a pod. Raises only `asyncio.CancelledError`."""
+    """Send a request, head and body, and return its result by the loop time `by_s`.
+
+    Raises only `asyncio.CancelledError`.
+    """
     try:
-        leg = await _ask(pool, url, question, by_s, fresh=False)
-        if leg.was_stale:
-            leg = await _ask(pool, url, question, by_s, fresh=True)
-    except PoolIsFull:
-        return Whole(LegEnd.BUSY, detail=f"There are too many connections to {url}.")
-    except TimeoutError:
-        return Whole(LegEnd.UNREACHABLE, detail=f"{url} did not take a connection in time.")
-    except OSError as error:
-        return Whole(LegEnd.UNREACHABLE, detail=f"{url} took no connection: {error.strerror or error}.")
-    return leg.whole()
+        call = await _send(pool, url, question, by_s, fresh=False)
+        if call.was_stale:
+            call = await _send(pool, url, question, by_s, fresh=True)
+    except (PoolIsFull, OSError) as error:
+        end, detail = no_connection(url, error)
+        return Whole(end, detail=detail)
+    return call.whole()
 
 
-async def _ask(pool: Pool, url: str, question: list[bytes], by_s: float, *, fresh: bool) -> WholeLeg:
-    line = (None if fresh else pool.lease_idle(url)) or await pool.connect(url)
-    leg = WholeLeg(pool.loop)
-    line.ask(leg, question, by_s)
+async def _send(pool: Pool, url: str, question: list[bytes], by_s: float, *, fresh: bool) -> WholeLeg:
+    connection = (None if fresh else pool.lease_idle(url)) or await pool.connect(url)
+    call = WholeLeg(pool.loop)
+    connection.ask(call, question, by_s)
     try:
-        await leg.ended
+        await call.ended
     except BaseException:
-        line.abort()  # Nobody wants it any more: its engine stops.
+        connection.abort()  # The result is not needed any more: the engine stops.
         raise
-    return leg
+    return call
 
 
 class Unheard:
-    """Stands where a client's reply would: there is nobody to be told anything."""
+    """Stands in for a client's response writer: holds the connection, and writes nothing."""
 
     __slots__ = ("source",)
-
-    begun = False
 
     def __init__(self) -> None:
         self.source: Source | None = None
 
 
 class WholeLeg:
-    """From asking to its end. What a line carries, and what is done with the body."""
+    """One unary call on a connection, and the handler of its body."""
 
     has_begun = False
 
@@ -85,10 +90,11 @@ class WholeLeg:
         self._detail = ""
 
     def has_told_all(self) -> bool:
+        """Return False: a body is complete at its end."""
         return False
 
     def open_answer(self, head: PodHead) -> Answer | None:
-        """All of it is of interest."""
+        """Return this call: all of the body is read, whatever its status."""
         self._status = head.status
         if head.is_encoded:
             self.fail(LegEnd.MALFORMED, "The pod compressed its answer, unasked.")
@@ -96,6 +102,7 @@ class WholeLeg:
         return self
 
     def take(self, payload: bytes) -> None:
+        """Keep these bytes; end the call where the body is too large."""
         if len(self._body) + len(payload) > LARGEST_ANSWER:
             if self.reply.source is not None:
                 self.reply.source.abort()
@@ -104,26 +111,28 @@ class WholeLeg:
         self._body += payload
 
     def flow(self, line: Parsing) -> None:
-        """A body is few reads."""
+        """Return None: a body is few reads."""
 
     def end(self) -> None:
+        """End the call: all of the body has come."""
         if not self.ended.done():
             self.ended.set_result(None)
 
     def fail(self, end: LegEnd, detail: str) -> None:
+        """End the call without a result."""
         if not self.ended.done():
             self._end, self._detail = end, detail
             self.ended.set_result(None)
 
     def whole(self) -> Whole:
-        """What came of it."""
+        """Return the result of a call that has ended."""
         if self._end is not LegEnd.ANSWERED:
             return Whole(self._end, detail=self._detail)
         body = bytes(self._body)
-        return Whole(LegEnd.ANSWERED, self._status, body) if self._status < 400 else _refused(self._status, body)
+        return Whole(LegEnd.ANSWERED, self._status, body) if self._status < 400 else _rejected(self._status, body)
 
 
-def _refused(status: int, body: bytes) -> Whole:
+def _rejected(status: int, body: bytes) -> Whole:
     error = read_error(status, body)
     end = LegEnd.ANSWERED
     if error.status in BUSY:
@@ -131,3 +140,54 @@ def _refused(status: int, body: bytes) -> Whole:
     elif error.status in OUR_KEY_IS_WRONG or error.status >= 500:
         end = LegEnd.BROKEN
     return Whole(end, error.status, detail=error.message)
+
+
+# -- the prefill attempt of a pair -------------------------------------------------------------------------------------
+
+
+class _CachedTokens(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    """Usage in the fields of OpenAI's APIs, old and new, and of Anthropic's."""
+
+    prompt_tokens: int | None = None
+    input_tokens: int | None = None
+    prompt_tokens_details: _CachedTokens | None = None
+    input_tokens_details: _CachedTokens | None = None
+    cache_read_input_tokens: int | None = None
+
+    def usage(self) -> Usage | None:
+        details = self.prompt_tokens_details or self.input_tokens_details
+        cached = details.cached_tokens if details is not None else self.cache_read_input_tokens
+        read = self.prompt_tokens if self.prompt_tokens is not None else self.input_tokens
+        if read is None:
+            return None
+        # Anthropic's input tokens are those that were not read from a cache.
+        tokens = read if details is not None or self.prompt_tokens is not None else read + (cached or 0)
+        return Usage(tokens, 1, cached)
+
+
+class _PrefillResponse(msgspec.Struct):
+    usage: _Usage | None = None
+    kv_transfer_params: Any = None
+
+
+_DECODER = msgspec.json.Decoder(_PrefillResponse)
+
+
+async def ask_prefill(pool: Pool, url: str, question: list[bytes], by_s: float) -> Prefilled:
+    """Send a prefill request, head and body, and return its usage and transfer parameters by the loop time `by_s`.
+
+    Raises only `asyncio.CancelledError`.
+    """
+    whole = await ask_whole(pool, url, question, by_s)
+    if not whole.is_answer:
+        return Prefilled(whole.end, whole.status, detail=whole.detail)
+    try:
+        response = _DECODER.decode(whole.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Prefilled(LegEnd.MALFORMED, whole.status, detail="The pod's answer to a prefill is not JSON.")
+    usage = response.usage.usage() if response.usage is not None else None
+    return Prefilled(LegEnd.ANSWERED, whole.status, response.kv_transfer_params, usage)

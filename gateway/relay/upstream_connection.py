@@ -1,7 +1,22 @@
-"""A connection to a pod: one question at a time, and its answer read by llhttp.
+"""One connection to a pod: one request at a time; its response is parsed by llhttp.
 
-Knows nothing of what is asked or answered: heads and payloads go to a `Relay`, say. Whole chunks of a stream
-that flows go on as they came (`flow.py`): llhttp, which waits for the next chunk's size, need not see them.
+Theory of operation. The connection is in one of five states; `check` is called several times per timeout.
+
+    state        is                                bytes go to      left by
+    -----------  --------------------------------  ---------------  ---------------------------------------------------
+    idle         `_exchange` None, in the pool     -> closed        `ask` -> head; `pod_idle_s` passed -> closed
+    head         `_exchange` set, `_body` None     parser           response head -> body; time-out, error -> closed
+    body         `_body` set                       parser           a read that ends with its chunk -> passthrough; end
+                                                                    of message -> idle, or closed if not reusable
+    passthrough  `_fast_path` has the transport    `fast_path.py`   a read it does not pass on -> body (`take_back`)
+    closed       transport closing                 dropped          final; the pool forgets the connection
+
+Bytes flow in one direction: loop -> parser -> `on_body` -> body handler; nothing is queued and no task is woken. A pod
+that goes silent is found by `check` from marks that reads leave (`_has_read`), so a read costs one store. However
+the exchange ends, it is reported exactly once: to `end` of its body handler, or to `fail` of the exchange. `pause` and
+`resume` are called by the client's side: back pressure reaches the pod through TCP, and paused time is not silence.
+
+Knows nothing of requests and responses but heads and bytes.
 """
 
 from __future__ import annotations
@@ -11,21 +26,21 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from msgspec import Struct
 
 from gateway.config.port_limits import Timeouts
 from gateway.http.response_writer import Source
 from gateway.pipeline.attempt import LegEnd
-from gateway.relay.bodies import Answer, PodHead
-from gateway.relay.fast_path import Flow
+from gateway.relay.fast_path import Flow, Parsing
 from routing.lateness import Late, Vigil
 
 HEAD_BYTES = 64 << 10
 HEADERS = 256
-"""Of a pod's answer. vLLM sends a handful."""
+"""Header fields of a response at most. vLLM sends a handful."""
 
 FRAMING_BYTES = 16 << 10
-"""Behind the head of a pod's answer that are not body and follow each other: trailers, chunk sizes and extensions. The
-parser adds up the pieces of a trailer by copying, so its cost would grow with the square of the length."""
+"""Consecutive bytes behind the head that are not body: trailers, chunk sizes and extensions. The parser adds up the
+pieces of a trailer by copying, so its cost would grow with the square of the length."""
 
 NEVER = float("inf")
 
@@ -35,98 +50,137 @@ SILENCES = {
     Late.ENGINE: (LegEnd.HUNG, "The pod's engine has fallen silent."),
     Late.STREAM: (LegEnd.TIMEOUT, "The pod has gone silent inside its answer."),
 }
-"""What a silence that lasts too long is the end of an attempt as, and in what words."""
+"""Verdict of the stall timer to how the attempt ends, and the detail that is logged."""
+
+
+class PodHead(Struct, frozen=True, gc=False):
+    """The head of a response, as far as it matters. `length` is None where only the end of the body tells it."""
+
+    status: int
+    content_type: str
+    length: int | None
+    is_encoded: bool = False
+    """It has a content coding, which was not requested."""
+
+
+class Answer(Protocol):
+    """Handles the body of one response."""
+
+    def take(self, payload: bytes) -> None:
+        """Handle the next bytes of the body, never empty."""
+        ...
+
+    def flow(self, line: Parsing) -> Flow | None:
+        """Return the fast path for the chunks that follow, None where the body has to be parsed."""
+        ...
+
+    def end(self) -> None:
+        """Handle the end of the body."""
+        ...
 
 
 class Telling(Protocol):
-    """Who is told of an answer as it comes: a client's reply, or nobody."""
+    """Receives a response: a client's response writer, or the collector of a unary call."""
 
     source: Source | None
-
-    @property
-    def begun(self) -> bool: ...
+    """The connection that the response comes from, None where there is none (any more)."""
 
 
 class Carried(Protocol):
-    """What a line carries: somebody's question, and what is done with its answer."""
+    """One request and its response on a connection."""
 
     was_stale: bool
+    """Set by the connection: the pod closed it, perhaps before the request arrived."""
     ended: asyncio.Future[None]
 
     @property
     def reply(self) -> Telling: ...
     @property
     def has_begun(self) -> bool:
-        """Whether this pod's own answer has begun to reach whoever it is for."""
+        """Whether this pod's own output has begun to reach the receiver."""
         ...
 
     def has_told_all(self) -> bool:
-        """End it as answered where its last words have been passed on, and say whether that is so."""
+        """End it as answered if its last event has been passed on; return whether that is so."""
         ...
 
-    def open_answer(self, head: PodHead) -> Answer | None: ...
-    def fail(self, end: LegEnd, detail: str) -> None: ...
+    def open_answer(self, head: PodHead) -> Answer | None:
+        """Return the handler of the body; None if the response is rejected, and the exchange has failed."""
+        ...
+
+    def fail(self, end: LegEnd, detail: str) -> None:
+        """End it without a response."""
+        ...
 
 
 class Owner(Protocol):
-    """Where a connection goes when it is free, and who forgets it when it is closed."""
+    """The pool, as its connections use it."""
 
     timeouts: Timeouts
 
-    def give_back(self, line: Line) -> None: ...
-    def forget(self, line: Line) -> None: ...
-    def knows(self, url: str) -> bool: ...
+    def give_back(self, line: Line) -> None:
+        """Take a connection that is idle again."""
+        ...
+
+    def forget(self, line: Line) -> None:
+        """Forget a connection that is closed."""
+        ...
+
+    def knows(self, url: str) -> bool:
+        """Whether the fleet still has a pod at this URL."""
+        ...
 
 
 class Line(asyncio.Protocol):
-    """Idle in the pool, or carrying one relay."""
+    """A keep-alive connection to one pod. See the table of its states at the top of the module."""
 
     def __init__(self, owner: Owner, url: str) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._relay: Carried | None = None
-        self._answer: Answer | None = None
-        self._flow: Flow | None = None
-        """Has the connection while the answer flows and all reads have ended where a chunk ends."""
+        self._exchange: Carried | None = None
+        self._body: Answer | None = None
+        self._fast_path: Flow | None = None
+        """The fast path of this response; the protocol of the transport while in state passthrough."""
         self._pieces: list[bytes] = []
-        self.on_body: Callable[[bytes], None] = self._pieces.append  # Called by the parser, without a frame between.
+        self.on_body: Callable[[bytes], None] = self._pieces.append  # Called by the parser without a frame between.
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._is_abandoned = False
         self._is_paused = False
-        self._has_stirred = False
-        self._heard_s = self._loop.time()
+        self._has_read = False
+        self._last_read_s = self._loop.time()
         self._due_s = NEVER
-        self._vigil: Vigil | None = None
-        self._forget_message()
+        self._stall_timer: Vigil | None = None
+        self._reset_message()
         self.url = url
         self.was_used = False
-        """It has carried an answer before: that the pod closes it meanwhile is nobody's fault."""
+        """It has carried a response before: a pod may close it between two requests without a fault."""
 
     def __repr__(self) -> str:
-        state = "closed" if not self.is_open else "busy" if self._relay else "idle"
-        return f"<Line to {self.url}, {state}>"
+        state = "closed" if not self.is_open else "busy" if self._exchange else "idle"
+        return f"<{type(self).__name__} to {self.url}, {state}>"
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, relay: Carried, question: list[bytes], first_byte_by_s: float, vigil: Vigil | None = None) -> None:
-        """Send a request. Its answer goes to `relay`, which is told the end in any case.
+    def ask(self, exchange: Carried, question: list[bytes], first_byte_by_s: float, timer: Vigil | None = None) -> None:
+        """Send a request, head and body in `question`; the response goes to `exchange`, and so does how it ends.
 
-        `vigil` says whether the engine has been silent for too long; without it only time-outs do.
+        `first_byte_by_s` is in loop time. `timer` says whether the engine has been silent for too long; without it only
+        time-outs end the wait.
         """
-        assert self._transport is not None  # noqa: S101 - a line is handed out only when it is connected
-        self._forget_message()
-        self._relay = relay
-        self._vigil = vigil
-        relay.reply.source = self
-        self._has_stirred = False
-        self._heard_s = self._loop.time()
+        assert self._transport is not None  # noqa: S101 - a connection is leased only when it is open
+        self._reset_message()
+        self._exchange = exchange
+        self._stall_timer = timer
+        exchange.reply.source = self
+        self._has_read = False
+        self._last_read_s = self._loop.time()
         self._due_s = first_byte_by_s
         self._transport.writelines(question)
 
-    # -- what the client's side asks for ---------------------------------------------------------------------------
+    # -- called from the downstream side ---------------------------------------------------------------------------
 
     def pause(self) -> None:
         if self._transport is not None and not self._is_paused:
@@ -136,23 +190,23 @@ class Line(asyncio.Protocol):
     def resume(self) -> None:
         if self._transport is not None and self._is_paused:
             self._is_paused = False
-            self._has_stirred = True
+            self._has_read = True
             self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close at once: the pod's engine stops with its next step."""
+        """Close at once: the engine stops with its next step."""
         self._is_abandoned = True
-        if self._flow is not None:
-            self._flow.count()
+        if self._fast_path is not None:
+            self._fast_path.count()
         if self._transport is not None:
             self._transport.abort()
 
     def leave(self) -> bool:
-        has_all = self._relay is not None and self._relay.has_told_all()
+        has_all = self._exchange is not None and self._exchange.has_told_all()
         self.abort()
         return has_all
 
-    # -- what the loop tells ---------------------------------------------------------------------------------------
+    # -- called by the event loop ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -160,16 +214,16 @@ class Line(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._has_stirred = True
+        self._has_read = True
         self._parse(data)
 
     def take_back(self, left: bytes) -> None:
-        """Read what the flow did not pass on, and what comes behind it."""
-        self._leave_flow()
+        """Parse what the fast path did not pass on, and what comes behind it."""
+        self._leave_fast_path()
         self.data_received(left)
 
     def _parse(self, data: bytes) -> None:
-        if self._relay is None:  # Nobody asked.
+        if self._exchange is None:  # Bytes without a request.
             self.abort()
             return
         try:
@@ -179,29 +233,29 @@ class Line(asyncio.Protocol):
             if not self._is_complete:
                 self._fail(LegEnd.MALFORMED, "The pod's answer is not valid HTTP/1.1.")
                 return
-        answer = self._answer or self._open_answer(len(data))
-        if answer is None:
+        body = self._body or self._open_response(len(data))
+        if body is None:
             return
         pieces = self._pieces
         if pieces:
             payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             self._framing_bytes = 0
-            answer.take(payload)
+            body.take(payload)
         elif not self._is_complete:
             self._framing_bytes += len(data)
             if self._framing_bytes > FRAMING_BYTES:
                 self._fail(LegEnd.MALFORMED, "The trailers or chunk extensions of the pod's answer are too large.")
                 return
         if self._is_complete:
-            self._complete(answer)
+            self._complete(body)
         elif self._is_between_chunks and data.endswith(CRLF):
-            self._enter_flow(answer)
+            self._enter_fast_path(body)
 
     def eof_received(self) -> None:
-        if self._relay is not None and self._answer is not None and self._ends_with_connection:
+        if self._exchange is not None and self._body is not None and self._ends_with_connection:
             self._is_reusable = False
-            self._complete(self._answer)
+            self._complete(self._body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(
@@ -210,7 +264,7 @@ class Line(asyncio.Protocol):
         del self._parser  # It holds our methods: without it there is no cycle to collect.
         self._owner.forget(self)
 
-    # -- what the parser tells -------------------------------------------------------------------------------------
+    # -- called by the parser --------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self._is_complete:
@@ -242,20 +296,20 @@ class Line(asyncio.Protocol):
         self._is_complete = True
         self._is_reusable = self._parser.should_keep_alive()
 
-    # -- one answer ------------------------------------------------------------------------------------------------
+    # -- one response ----------------------------------------------------------------------------------------------
 
-    def _open_answer(self, count: int) -> Answer | None:
-        relay = self._relay
+    def _open_response(self, count: int) -> Answer | None:
+        exchange = self._exchange
         self._head_bytes += count
-        if relay is None:
+        if exchange is None:
             return None
         if self._header_count > HEADERS or (not self._has_head and self._head_bytes > HEAD_BYTES):
             self._fail(LegEnd.MALFORMED, "The head of the pod's answer is too large.")
         elif self._has_head:
-            self._answer = relay.open_answer(self._head())
-            if self._answer is None:
+            self._body = exchange.open_answer(self._head())
+            if self._body is None:
                 self.abort()
-        return self._answer
+        return self._body
 
     def _head(self) -> PodHead:
         headers = self._headers
@@ -269,40 +323,40 @@ class Line(asyncio.Protocol):
             is_encoded=b"content-encoding" in headers or coding not in {None, b"chunked"},
         )
 
-    def _complete(self, answer: Answer) -> None:
-        relay, self._relay, self._answer, self._flow = self._relay, None, None, None
-        # What a server says no with is no sign of its engine.
-        self._end_vigil(lives=self._status < 400)
-        if relay is not None:
-            relay.reply.source = None
+    def _complete(self, body: Answer) -> None:
+        exchange, self._exchange, self._body, self._fast_path = self._exchange, None, None, None
+        # An error response of the server is no sign of life of its engine.
+        self._end_stall_timer(lives=self._status < 400)
+        if exchange is not None:
+            exchange.reply.source = None
         self._due_s = self._loop.time() + self._owner.timeouts.pod_idle_s
         self.was_used = True
-        # First the line, then the end: what the end sets off may want a line at once.
+        # The connection first, then the end: what the end sets off may lease a connection at once.
         if self._is_reusable:
             self.resume()
             self._owner.give_back(self)
         else:
             self.abort()
-        if relay is not None and not relay.ended.done():
-            answer.end()
+        if exchange is not None and not exchange.ended.done():
+            body.end()
 
     def _fail(self, end: LegEnd, detail: str) -> None:
-        has_stirred = self._has_stirred
-        if self._flow is not None:
-            has_stirred |= self._flow.has_stirred
-            self._flow.count()
-        relay, self._relay, self._answer, self._flow = self._relay, None, None, None
-        self._end_vigil(lives=has_stirred and relay is not None and relay.has_begun)
+        has_read = self._has_read
+        if self._fast_path is not None:
+            has_read |= self._fast_path.has_read
+            self._fast_path.count()
+        exchange, self._exchange, self._body, self._fast_path = self._exchange, None, None, None
+        self._end_stall_timer(lives=has_read and exchange is not None and exchange.has_begun)
         self.abort()
-        if relay is not None:
-            if relay.reply.source is self:  # Another pod may be answering already.
-                relay.reply.source = None
-            relay.was_stale = end is LegEnd.LOST and self.was_used and not self._head_bytes
-            relay.fail(end, detail)
+        if exchange is not None:
+            if exchange.reply.source is self:  # Another pod may be answering already.
+                exchange.reply.source = None
+            exchange.was_stale = end is LegEnd.LOST and self.was_used and not self._head_bytes
+            exchange.fail(end, detail)
 
-    def _forget_message(self) -> None:
-        self._answer = None
-        self._flow = None
+    def _reset_message(self) -> None:
+        self._body = None
+        self._fast_path = None
         self._is_between_chunks = False
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
@@ -315,68 +369,71 @@ class Line(asyncio.Protocol):
         self._is_reusable = False
         self._ends_with_connection = False
 
-    def _enter_flow(self, answer: Answer) -> None:
-        self._flow = answer.flow(self)
-        if self._flow is not None and self._transport is not None:
-            self._transport.set_protocol(self._flow)
+    def _enter_fast_path(self, body: Answer) -> None:
+        self._fast_path = body.flow(self)
+        if self._fast_path is not None and self._transport is not None:
+            self._transport.set_protocol(self._fast_path)
 
-    def _leave_flow(self) -> None:
-        if self._flow is not None and self._transport is not None:
+    def _leave_fast_path(self) -> None:
+        if self._fast_path is not None and self._transport is not None:
             self._transport.set_protocol(self)
-        self._flow = None
+        self._fast_path = None
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:
-        """End what has waited too long: for an answer, for its next bytes, for a next question."""
-        late = self._hear(now_s)
-        if self._relay is None:
+        """End what is overdue at this loop time: a response, its next bytes, or the idle connection itself."""
+        late = self._note_silence(now_s)
+        if self._exchange is None:
             if now_s >= self._due_s or not self._owner.knows(self.url):
                 self.abort()
         elif late is not None:
             end, what = SILENCES[late]
             self._fail(end, what)
-        elif self._relay.has_begun and self._heard_s == now_s:
+        elif self._exchange.has_begun and self._last_read_s == now_s:
             self._due_s = now_s + self._owner.timeouts.stall_s
         elif now_s >= self._due_s:
             self._fail(LegEnd.TIMEOUT, "The pod has been silent for too long.")
 
     def cut_silent(self, silent_s: float) -> bool:
-        """Take the pod for gone where it has said nothing for so long. Returns whether somebody was waiting for it."""
+        """Fail the request in flight if no byte has come for so long; close an idle connection.
+
+        Returns whether a request was failed.
+        """
         now_s = self._loop.time()
-        self._hear(now_s)
-        if self._relay is None:
+        self._note_silence(now_s)
+        if self._exchange is None:
             self.abort()
-        elif now_s - self._heard_s >= silent_s:
+        elif now_s - self._last_read_s >= silent_s:
             self._fail(LegEnd.LOST, "The pod has shut down without ending its answer.")
             return True
         return False
 
-    def _hear(self, now_s: float) -> Late | None:
-        """Note whether anything has come since this was asked last; where not, whether that is too long by now."""
-        flow, vigil = self._flow, self._vigil
-        has_stirred = self._has_stirred or (flow is not None and flow.has_stirred)
-        self._has_stirred = False
+    def _note_silence(self, now_s: float) -> Late | None:
+        """Note whether bytes have come since the last call; return the stall verdict if they have not for too long."""
+        flow, timer = self._fast_path, self._stall_timer
+        has_read = self._has_read or (flow is not None and flow.has_read)
+        self._has_read = False
         if flow is not None:
-            flow.has_stirred = False
-        if has_stirred or self._is_paused:  # Who is paused is not silent.
-            self._heard_s = now_s
-        if vigil is None or self._relay is None:
+            flow.has_read = False
+        if has_read or self._is_paused:  # Paused is not silent.
+            self._last_read_s = now_s
+        if timer is None or self._exchange is None:
             return None
         if self._is_paused:
-            vigil.paused(now_s)
-        elif has_stirred:
-            vigil.heard(now_s, has_begun=self._relay.has_begun)
+            timer.paused(now_s)
+        elif has_read:
+            timer.heard(now_s, has_begun=self._exchange.has_begun)
         else:
-            return vigil.silent(now_s)
+            return timer.silent(now_s)
         return None
 
-    def _end_vigil(self, *, lives: bool) -> None:
-        """`lives`: its engine has answered since the last look."""
-        vigil, self._vigil = self._vigil, None
-        if vigil is None:
+    def _end_stall_timer(self, *, lives: bool) -> None:
+        """End the stall timer. `lives`: the engine has answered since the last look."""
+        timer, self._stall_timer = self._stall_timer, None
+        if timer is None:
             return
         if lives:
-            vigil.answered(self._loop.time())
+            timer.answered(self._loop.time())
         else:
-            vigil.over()
+            timer.over()

@@ -1,4 +1,6 @@
-"""Connections to pods, kept alive between requests. The one used last is used first: the others can grow old."""
+"""Connections to pods, kept alive between requests. The one used last is leased first, so that the others grow old and
+are closed.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,27 @@ from urllib.parse import urlsplit
 
 from gateway.config.port_limits import Timeouts
 from gateway.http.timeout_sweeper import Patrol
+from gateway.pipeline.attempt import LegEnd
 from gateway.relay.upstream_connection import Line
 from routing.lateness import Bounds, Lateness
 
 IDLE_LINES = 256
-"""Kept per pod; a burst's connections beyond it are closed when they fall free."""
+"""Idle connections kept per pod; those of a burst beyond it are closed when they fall idle."""
 
 OPEN_LINES = 8192
-"""Per pod, busy ones included. An engine runs some hundreds of sequences: what is beyond would only queue there."""
+"""Connections per pod, busy ones included. An engine runs some hundreds of sequences: more would only queue there."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a pod listens, taken apart once."""
+    """The URL of a pod, split once."""
 
     url: str
     host: str
     port: int
     is_tls: bool
     base: str
-    """What stands before the path of every request."""
+    """Prefix of the path of every request, without a slash at its end."""
 
     @cached_property
     def authority(self) -> str:
@@ -42,6 +45,7 @@ class Address:
 
 
 def read_address(url: str) -> Address:
+    """Split the URL of a pod."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
     return Address(url, parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))
@@ -51,15 +55,26 @@ NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 """The process, or the machine, has no file descriptor left."""
 
 
-class PoolIsFull(Exception):  # noqa: N818 - like a refusal it is an answer, not an error
+class PoolIsFull(Exception):  # noqa: N818 - like a rejection it is an outcome, not an error
     """No further connection to this pod is opened."""
 
 
+def no_connection(url: str, error: PoolIsFull | OSError) -> tuple[LegEnd, str]:
+    """Return how an attempt ends for which `Pool.connect` has raised this, and the detail for the log."""
+    if isinstance(error, PoolIsFull):
+        return LegEnd.BUSY, f"There are too many connections to {url}."
+    if isinstance(error, TimeoutError):
+        return LegEnd.UNREACHABLE, f"{url} did not take a connection in time."
+    return LegEnd.UNREACHABLE, f"{url} took no connection: {error.strerror or error}."
+
+
 class Pool:
-    """All connections to all pods."""
+    """All connections of this process to all pods."""
 
     def __init__(self, timeouts: Timeouts, *, knows: Callable[[str], bool], max_open: int = sys.maxsize) -> None:
-        """`max_open`: connections to all pods together, idle ones included; by default without a bound."""
+        """`knows`: whether the fleet has a pod at a URL; idle connections to others are closed. `max_open`: connections
+        to all pods together, idle ones included; by default without a bound.
+        """
         self._max_open = max_open
         self._open_count = 0
         self._patrol = Patrol(timeouts.first_byte_s, timeouts.stall_s, timeouts.pod_idle_s)
@@ -74,12 +89,12 @@ class Pool:
         return f"<Pool {self.open_count} open, {self.idle_count} idle>"
 
     def bear(self, silence: Bounds) -> None:
-        """Bear so much silence of engines, and no more. Said before anybody is asked."""
+        """Set how much silence of engines is tolerated; called before the first request."""
         self._patrol.heed(silence.least_s)
         self.lateness = Lateness(silence, self.timeouts.stall_s)
 
     def spoke(self, engine: str, now_s: float) -> None:
-        """Another gateway has had an answer of an engine."""
+        """Note that another gateway has had a response of this engine, at this loop time."""
         self.lateness.spoke(engine, now_s)
 
     @property
@@ -91,13 +106,14 @@ class Pool:
         return sum(map(len, self._idle.values()))
 
     def address(self, url: str) -> Address:
+        """Return the split URL of a pod; kept for as long as there are connections to it."""
         address = self._addresses.get(url)
         if address is None:
             address = self._addresses[url] = read_address(url)
         return address
 
     def lease_idle(self, url: str) -> Line | None:
-        """A connection that waits for its next request, where there is one."""
+        """Take an idle connection to this pod out of the pool, None where there is none."""
         idle = self._idle.get(url)
         while idle:
             line = idle.pop()
@@ -106,14 +122,16 @@ class Pool:
         return None
 
     def give_back(self, line: Line) -> None:
+        """Put a connection that has become idle back; close it where there are enough."""
         idle = self._idle.setdefault(line.url, [])
-        # The pod may be gone from the fleet: then nobody is sent there, and the patrol closes it.
+        # The pod may have left the fleet: then nothing is sent there, and the sweeper closes it.
         if len(idle) < IDLE_LINES and line.is_open:
             idle.append(line)
         else:
             line.abort()
 
     def forget(self, line: Line) -> None:
+        """Drop a connection that is closed. Safe to call again."""
         self._patrol.leave(line)
         lines = self._open.get(line.url)
         if lines is not None:
@@ -131,17 +149,18 @@ class Pool:
                 del self._idle[line.url]
 
     def cut_silent(self, url: str, silent_s: float) -> int:
-        """Close what is idle and what has been silent for so long. Returns how many requests lost their pod."""
+        """Close the idle connections to a pod and those silent for so long. Returns how many requests were failed."""
         return sum(line.cut_silent(silent_s) for line in tuple(self._open.get(url, ())))
 
     def close(self) -> None:
+        """Close all connections at once."""
         for lines in tuple(self._open.values()):
             for line in tuple(lines):
                 line.abort()
         self._patrol.stop()
 
     async def connect(self, url: str) -> Line:
-        """A new connection for one request. Raises `OSError`, `TimeoutError` or `PoolIsFull`."""
+        """Open a connection for one request. Raises `OSError`, `TimeoutError` among it, or `PoolIsFull`."""
         address = self.address(url)
         if len(self._open.get(address.url, ())) >= OPEN_LINES:
             raise PoolIsFull
@@ -156,17 +175,17 @@ class Pool:
                     lambda: line, address.host, address.port, ssl=self._tls if address.is_tls else None
                 )
         except BaseException as failed:
-            # Also where the client has gone meanwhile: what is still being connected is closed as soon as it is.
+            # Also where the client has disconnected: a connection still being opened is closed as soon as it is open.
             line.abort()
             self.forget(line)
             if isinstance(failed, OSError) and failed.errno in NO_DESCRIPTOR:
-                raise PoolIsFull from None  # That is no fault of the pod's.
+                raise PoolIsFull from None  # That is not a fault of the pod.
             raise
         self._patrol.watch(line)
         return line
 
     def _close_an_idle(self) -> bool:
-        """Make room for a connection by closing one that waits for a request. Returns whether there was one."""
+        """Make room for a connection by closing an idle one. Returns whether there was one."""
         for idle in self._idle.values():
             if idle:
                 line = idle[0]
@@ -177,7 +196,7 @@ class Pool:
 
     @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that all of this runs in. To ask for the running one is a system call, so it is asked for once."""
+        """The event loop of the pool, looked up once: `get_running_loop` is a system call (`getpid`)."""
         return asyncio.get_running_loop()
 
     @cached_property

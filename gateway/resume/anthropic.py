@@ -1,7 +1,7 @@
-"""A messages request as the chat request that vLLM itself makes of it, so that both have the same prompt.
+"""Translate a messages request to the chat request that vLLM itself makes of it, so that both have the same prompt.
 
-vLLM (0.32) has no way to go on with a message in Anthropic's API, but answers it through its chat API. Only what can be
-put over with certainty is: text, thoughts, calls of tools and their results.
+vLLM (0.32) cannot continue a message in Anthropic's API, but answers it through its chat API. Only what is known to
+translate is translated: text, reasoning, tool calls and their results.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 Body = dict[str, Any]
 
 BILLING = "x-anthropic-billing-header"
-"""A text of the system prompt that begins so is left out by vLLM."""
+"""vLLM leaves out texts of the system prompt that begin so."""
 
 SAME = (
     "model",
@@ -25,16 +25,16 @@ SAME = (
     "vllm_xargs",
     "chat_template_kwargs",
 )
-"""Fields that mean the same in both."""
+"""Fields of the same name and meaning in both APIs."""
 
 CHOICES: dict[Any, str] = {"auto": "auto", "none": "none", "any": "required"}
 
 FORMAT = "json_schema"
-"""The only one there is, which is its name as well."""
+"""The only type of output format, and the name that vLLM gives it."""
 
 
 def as_chat(fields: Body) -> Body | None:
-    """The same as a chat request; None where something in it cannot be said there for certain."""
+    """Return the chat request; None where a part of the request is not known to translate."""
     turns = _turns(fields)
     if turns is None:
         return None
@@ -60,7 +60,7 @@ def _put_output(wanted: Body, chat: Body) -> None:
 
 
 def _put_thinking(thinking: Body | None, chat: Body) -> bool:
-    """No thoughts at all is another effort from model to model, as each of its engines has found out by itself."""
+    """Set the reasoning budget. Disabled reasoning does not translate: its effort differs from model to model."""
     if thinking is None:
         return True
     if thinking.get("type") == "enabled":
@@ -122,7 +122,7 @@ def _system(system: Any) -> str | None:
 
 
 def _turn(message: Any) -> list[Body] | None:
-    """What one message is in chat: results of tools are turns of their own, before the rest of it."""
+    """Return the chat messages of one message: tool results are messages of their own, before the rest of it."""
     if not isinstance(message, dict) or message.get("role") not in {"user", "assistant"}:
         return None
     role, content = message["role"], message.get("content")
@@ -142,9 +142,9 @@ def _turn(message: Any) -> list[Body] | None:
             thoughts.append(block["thinking"])
         elif kind == "tool_use" and role == "assistant" and block.get("id"):
             calls.append(_call(block))
-        elif kind == "tool_result" and role == "user" and (said := _result(block.get("content"))) is not None:
-            results.append({"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": said})
-        elif kind != "redacted_thinking":  # Nobody can read it: vLLM leaves it out.
+        elif kind == "tool_result" and role == "user" and (text := _result(block.get("content"))) is not None:
+            results.append({"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": text})
+        elif kind != "redacted_thinking":  # It is encrypted: vLLM leaves it out.
             return None
     return [*results, *_own(role, thoughts, texts, calls)]
 

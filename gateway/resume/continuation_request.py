@@ -1,8 +1,8 @@
-"""How a pod is asked to go on: the client's body with what was said behind its prompt, for what is left of the answer.
+"""The request for the rest of an answer: the client's body with the delivered output behind its prompt.
 
-Where that cannot be asked for truthfully, but the answer to the same body is the same again, all of it is asked for
-(`rehearsal.py`); else it is named why not (`Bar`): a second engine knows neither where a grammar stands, nor how far
-the call of a tool has come, nor what only the first had stored.
+Where such a request would not continue the same answer, but the same body is answered the same again, all of it is
+requested (`replay.py`). Else a reason says why the answer cannot be resumed: a second engine knows neither the state of
+a grammar, nor how far a tool call has come, nor what only the first engine had stored.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from msgspec import Struct
 from gateway.pipeline.resume_blocker import Bar
 from gateway.resume.anthropic import as_chat
 from gateway.resume.delivered import READ, UNREADABLE, Said
-from gateway.resume.reasoning import Recall, Recalled, recall_of
 from gateway.resume.replay import is_same_again
+from gateway.resume.token_recovery import Recall, Recalled, recall_of
 from routing.reading.prefilling import LIMITS
 from routing.request import Api
 
@@ -36,58 +36,58 @@ GRAMMARS = (
 )
 
 USUAL_COMPLETION = 16
-"""Tokens of a completion whose client says nothing of its length, as OpenAI and vLLM have it."""
+"""Tokens of a completion without `max_tokens`, the default of OpenAI and vLLM."""
 
 OPENS_MESSAGE = "assistant"
 
 MOST_UNSEEN = 3
-"""Tokens behind the last event: a character has at most four bytes."""
+"""Tokens that may be in no event yet: a character has at most four bytes."""
 
 
 SAME_AGAIN = frozenset({Bar.GRAMMAR, Bar.CALL, Bar.REASONING, Bar.ECHO, Bar.PROMPT, Bar.STOP})
-"""What is in the way of going on, but not of asking anew where the answer is the same again."""
+"""Reasons against a continuation that do not stand against a replay."""
 
 
 RECALLS = frozenset({Api.CHAT, Api.MESSAGES})
-"""Whose thoughts can be gone on with by their tokens; in Anthropic's words as the chat that a message is."""
+"""APIs whose reasoning can be continued by its token ids; Anthropic's as the chat that a message is."""
 
 
 class Asking(Struct, frozen=True):
-    """What a pod is sent. `api` is its dialect, which may not be the client's."""
+    """The request that a pod is sent. `api` is its API, which may not be the client's."""
 
     api: Api
     body: bytes
     left: float = inf
-    """Tokens that its client still allows, as far as events tell; all that is missing of an answer without any is that
-    it says so."""
+    """Tokens that the client's limits leave, as far as events show; at 0 only the end of the answer is missing."""
     again: str = ""
-    """What was said already, and will be said again."""
+    """Delivered text that the continuation will repeat."""
     is_anew: bool = False
-    """All of the answer is asked for, as it was: what is said first is compared with what was said."""
+    """The whole answer is requested again, and compared with what was delivered."""
     recall: Recall | None = None
-    """What a pod has to be asked first; `body` is then the chat that the lost one was asked."""
+    """The calls that have to recover token ids first; `body` is then the chat that the lost pod was sent."""
     recalled: Recalled | None = None
-    """The prompt to go on from, which stands for the body's messages."""
+    """The prompt to continue, which replaces the body's messages."""
     tells_ids: bool = False
-    """The client has asked for token ids."""
+    """The client has requested token ids."""
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
-        """None where the messages are the prompt."""
+        """The prompt as token ids; empty where the messages are the prompt."""
         return self.recalled.ids if self.recalled is not None else ()
 
     @property
     def is_full(self) -> bool:
+        """Whether the client's limits leave no token."""
         return self.left <= 0
 
     @property
     def may_be_full(self) -> bool:
-        """A token that began a character and did not end it was in no event."""
+        """Whether they may leave none: tokens that did not end a character were in no event."""
         return self.left <= MOST_UNSEEN
 
 
-def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
-    """The continuation of a stream that was cut. `body` is what the lost pod was sent."""
+def ask_on(api: Api, body: bytes, delivered: Said, sequences: int) -> Asking | Bar:
+    """Return the request that continues a stream which was cut. `body` is what the lost pod was sent."""
     if sequences != 1:
         return Bar.COPIES
     try:
@@ -95,41 +95,43 @@ def ask_on(api: Api, body: bytes, said: Said, sequences: int) -> Asking | Bar:
     except UNREADABLE:
         return Bar.PROMPT
     may_be_anew = is_same_again(api, fields)
-    asking = _ask_rest(api, fields, said)
+    asking = _continuation(api, fields, delivered)
     if may_be_anew and isinstance(asking, Bar) and asking in SAME_AGAIN:
         return Asking(api, body, is_anew=True)
-    return _ask_recall(api, fields, said) if asking is Bar.REASONING and api in RECALLS else asking
+    return _continuation_by_tokens(api, fields, delivered) if asking is Bar.REASONING and api in RECALLS else asking
 
 
-def _ask_recall(api: Api, fields: Body, said: Said) -> Asking | Bar:
-    """The same by its token ids, which are not known yet."""
+def _continuation_by_tokens(api: Api, fields: Body, delivered: Said) -> Asking | Bar:
+    """Return the continuation by its token ids, which have to be recovered first."""
     chat = fields if api is Api.CHAT else as_chat(fields)
     if chat is None:
         return Bar.PROMPT
-    return _bar_to_recall(chat, said) or Asking(Api.CHAT, msgspec.json.encode(chat), recall=recall_of(chat, said))
+    return _recovery_blocker(chat, delivered) or Asking(
+        Api.CHAT, msgspec.json.encode(chat), recall=recall_of(chat, delivered)
+    )
 
 
-def ask_recalled(body: bytes, said: Said, recalled: Recalled) -> Asking:
-    """The continuation by its token ids, as a chat; `body` was read before, `said` counts what it is in tokens."""
+def ask_recalled(body: bytes, delivered: Said, recalled: Recalled) -> Asking:
+    """Return the continuation by its token ids, as a chat. `delivered` has the exact count of tokens."""
     fields = READ.decode(body)
     tells_ids = bool(fields.get("return_token_ids"))
-    left = _lower(Api.CHAT, fields, said, said.tokens)
+    left = _lower_limits(Api.CHAT, fields, delivered, delivered.tokens)
     fields.pop("prompt_logprobs", None)
     fields["return_token_ids"] = True
     return Asking(Api.CHAT, msgspec.json.encode(fields), left, recalled=recalled, tells_ids=tells_ids)
 
 
-def _bar_to_recall(fields: Body, said: Said) -> Bar | None:
-    """A grammar begins behind the thoughts: who goes on with these begins it as the first engine would have."""
-    if not said.thoughts or fields.get("include_reasoning") is False:
+def _recovery_blocker(fields: Body, delivered: Said) -> Bar | None:
+    """Return what stands against it. A grammar does not: it begins behind the reasoning, in a second engine as well."""
+    if not delivered.thoughts or fields.get("include_reasoning") is False:
         return Bar.REASONING
     if not _is_plain_chat(fields):
         return Bar.PROMPT
-    return _barred_by_words(fields, said)
+    return _blocker_by_fields(fields, delivered)
 
 
 def _is_plain_chat(fields: Body) -> bool:
-    """Whether ids can stand for its messages: images cannot, and to what the client began thoughts were not put."""
+    """Whether ids can replace its messages: not images, and not an answer that the client itself has begun."""
     messages = fields.get("messages")
     if not isinstance(messages, list) or fields.get("continue_final_message"):
         return False
@@ -139,44 +141,47 @@ def _is_plain_chat(fields: Body) -> bool:
     return is_text and fields.get("add_generation_prompt") is not False
 
 
-def _ask_rest(api: Api, fields: Body, said: Said) -> Asking | Bar:
-    bar = _barred(fields, said)
-    if bar is not None:
-        return bar
-    left = _lower(api, fields, said, 0 if _said_again(api, said) else said.tokens)
-    bar = WRITERS[api](fields, said)
-    if bar is not None:
-        return bar
+def _continuation(api: Api, fields: Body, delivered: Said) -> Asking | Bar:
+    blocker = _blocker(fields, delivered)
+    if blocker is not None:
+        return blocker
+    left = _lower_limits(api, fields, delivered, 0 if _repeated_text(api, delivered) else delivered.tokens)
+    blocker = WRITERS[api](fields, delivered)
+    if blocker is not None:
+        return blocker
     dialect = Api.CHAT if api is Api.MESSAGES else api
-    return Asking(dialect, msgspec.json.encode(fields), left, again=_said_again(api, said))
+    return Asking(dialect, msgspec.json.encode(fields), left, again=_repeated_text(api, delivered))
 
 
-def _barred(fields: Body, said: Said) -> Bar | None:
+def _blocker(fields: Body, delivered: Said) -> Bar | None:
     if fields.get("previous_response_id") or fields.get("conversation") or fields.get("background"):
         return Bar.CONVERSATION
     if fields.get("use_beam_search"):
         return Bar.COPIES
-    if said.has_call or _may_call_next(fields, said):
+    if delivered.has_call or _may_call_next(fields, delivered):
         return Bar.CALL
-    if said.has_thought or fields.get("include_reasoning") is False:  # It may have thought, and told nobody.
+    if delivered.has_thought or fields.get("include_reasoning") is False:  # It may have reasoned without an event.
         return Bar.REASONING
-    return _barred_by_words(fields, said)
+    return _blocker_by_fields(fields, delivered)
 
 
-def _barred_by_words(fields: Body, said: Said) -> Bar | None:
+def _blocker_by_fields(fields: Body, delivered: Said) -> Bar | None:
     if fields.get("echo"):
         return Bar.ECHO
-    if _has_grammar(fields) and (said.text or not said.thoughts):
+    if _has_grammar(fields) and (delivered.text or not delivered.thoughts):
         return Bar.GRAMMAR
-    return Bar.STOP if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, said.text) else None
+    return Bar.STOP if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, delivered.text) else None
 
 
-def _may_call_next(fields: Body, said: Said) -> bool:
-    """Whether a text was told to its end, and the call of a tool may stand behind it: who goes on with the text has
-    nothing more to say of either.
+def _may_call_next(fields: Body, delivered: Said) -> bool:
+    """Whether the text was delivered to its end, and a tool call may follow: a continuation of the text would end at
+    once, without the call.
     """
     return (
-        said.api is Api.RESPONSES and said.is_over and bool(fields.get("tools")) and fields.get("tool_choice") != "none"
+        delivered.api is Api.RESPONSES
+        and delivered.is_over
+        and bool(fields.get("tools"))
+        and fields.get("tool_choice") != "none"
     )
 
 
@@ -196,19 +201,19 @@ def _at(fields: Body, outer: str, inner: str) -> object:
 
 
 def _may_be_stopping(fields: Body, text: str) -> bool:
-    """Whether the text ends with what a stop string begins with.
+    """Whether the text ends with the beginning of a stop string.
 
-    An engine that hides stop strings has kept such an end to itself; one that shows them has not.
+    An engine that hides stop strings has held such an end back; one that includes them has not.
     """
     stops = fields.get("stop") or ()
     stops = [stops] if isinstance(stops, str) else stops
     return any(text.endswith(stop[:count]) for stop in stops for count in range(1, len(stop)))
 
 
-def _lower(api: Api, fields: Body, said: Said, spent: int) -> float:
-    """Have limits say what is left of them when so many tokens are spent, and return that.
+def _lower_limits(api: Api, fields: Body, delivered: Said, spent: int) -> float:
+    """Lower the limits of a body by the tokens spent, and return the tokens left.
 
-    No engine says nothing: what is only to tell why the answer ended, and its usage, is asked for one token.
+    No engine generates none: a request that is only to report finish reason and usage asks for one token.
     """
     limits = [name for name in LIMITS[api] if type(fields.get(name)) is int]
     if api is Api.COMPLETIONS and not limits:
@@ -216,81 +221,83 @@ def _lower(api: Api, fields: Body, said: Said, spent: int) -> float:
     left = min((fields[name] - spent for name in limits), default=inf)
     for name in limits:
         fields[name] = max(1, fields[name] - spent)
-    if said.is_over:
+    if delivered.is_over:
         fields |= dict.fromkeys(limits or LIMITS[api][:1], 1)
     if type(fields.get("min_tokens")) is int:
-        fields["min_tokens"] = 0 if said.is_over else max(0, fields["min_tokens"] - spent)
+        fields["min_tokens"] = 0 if delivered.is_over else max(0, fields["min_tokens"] - spent)
     return left
 
 
-def _said_again(api: Api, said: Said) -> str:
-    """Templates lose a message of nothing but blanks: its answer begins anew."""
-    return said.text if api is not Api.COMPLETIONS and not said.text.strip() else ""
+def _repeated_text(api: Api, delivered: Said) -> str:
+    """Return the text that is repeated: chat templates drop a message of blanks, so its answer begins again."""
+    return delivered.text if api is not Api.COMPLETIONS and not delivered.text.strip() else ""
 
 
-# -- in the words of each API ------------------------------------------------------------------------------------------
+# -- by API ------------------------------------------------------------------------------------------------------------
 
 
-def _chat(fields: Body, said: Said) -> Bar | None:
+def _chat(fields: Body, delivered: Said) -> Bar | None:
     fields.pop("prompt_logprobs", None)
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         return Bar.PROMPT
-    if not said.text.strip():
+    if not delivered.text.strip():
         return None
     if fields.get("continue_final_message"):
-        return _go_on_within(messages, said)
+        return _continue_last(messages, delivered)
     if fields.get("add_generation_prompt") is False:
         return Bar.PROMPT
-    message: Body = {"role": OPENS_MESSAGE, "content": said.text}
+    message: Body = {"role": OPENS_MESSAGE, "content": delivered.text}
     fields["messages"] = [*messages, message]
     fields |= {"continue_final_message": True, "add_generation_prompt": False}
     return None
 
 
-def _go_on_within(messages: list[Any], said: Said) -> Bar | None:
-    """The client itself had an answer gone on with: the beginning is its own."""
+def _continue_last(messages: list[Any], delivered: Said) -> Bar | None:
+    """Continue an answer whose beginning the client has sent."""
     last = messages[-1]
     if not isinstance(last, dict) or not isinstance(last.get("content"), str):
         return Bar.PROMPT
-    messages[-1] = {**last, "content": last["content"] + said.text}
+    messages[-1] = {**last, "content": last["content"] + delivered.text}
     return None
 
 
-def _completions(fields: Body, said: Said) -> Bar | None:
+def _completions(fields: Body, delivered: Said) -> Bar | None:
     fields.pop("prompt_logprobs", None)
     prompt = fields.get("prompt")
     if fields.get("suffix"):
         return Bar.PROMPT
-    if said.token_ids is not None and said.prompt_ids is not None and not fields.get("stop"):
-        fields["prompt"] = [*said.prompt_ids, *said.token_ids]
+    if delivered.token_ids is not None and delivered.prompt_ids is not None and not fields.get("stop"):
+        fields["prompt"] = [*delivered.prompt_ids, *delivered.token_ids]
         return None
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        return Bar.PROMPT if said.text else None
-    fields["prompt"] = prompt + said.text
+        return Bar.PROMPT if delivered.text else None
+    fields["prompt"] = prompt + delivered.text
     return None
 
 
-def _messages(fields: Body, said: Said) -> Bar | None:
+def _messages(fields: Body, delivered: Said) -> Bar | None:
     chat = as_chat(fields)
     if chat is None:
         return Bar.PROMPT
     fields.clear()
     fields |= chat
-    if said.text.strip() and fields["messages"][-1]["role"] == OPENS_MESSAGE:
-        return Bar.PROMPT  # vLLM's Anthropic API ends a prefilled message before it answers: no other API can say so.
-    return _chat(fields, said)
+    if delivered.text.strip() and fields["messages"][-1]["role"] == OPENS_MESSAGE:
+        return (
+            Bar.PROMPT
+        )  # vLLM's Anthropic API ends a prefilled message before it answers, which no other API can express.
+    return _chat(fields, delivered)
 
 
-def _responses(fields: Body, said: Said) -> Bar | None:
+def _responses(fields: Body, delivered: Said) -> Bar | None:
     given = fields.get("input")
     items: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
-    begun = said.of("response.output_item.added")
-    if begun is None or not said.text.strip():
+    begun = delivered.of("response.output_item.added")
+    if begun is None or not delivered.text.strip():
         return None
-    part = {"type": "output_text", "text": said.text, "annotations": []}
+    part = {"type": "output_text", "text": delivered.text, "annotations": []}
     item = {"id": begun["item"].get("id"), "type": "message", "role": OPENS_MESSAGE, "status": "in_progress"}
     fields["input"] = [*items, item | {"content": [part]}]
     return None

@@ -1,7 +1,7 @@
-"""What a client has been told of one answer, read from the events that it was sent.
+"""The output of one answer that a client has been sent, read from its events.
 
-Read once, when the stream was cut. Of the events of a run (`Kept`) only their texts are there, as one event: how many
-they were is known by how many events have gone to the client in all.
+Read once, when the stream was cut. A run of events is recorded as one event with all of their texts: how many they were
+follows from the number of events that the client was sent in all.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ READ = msgspec.json.Decoder(dict[str, Any])
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 CALLS = frozenset({"tool_use", "server_tool_use", "function_call", "custom_tool_call", "mcp_call"})
-"""Blocks and items that call something, in Anthropic's and OpenAI's words."""
+"""Types of blocks and items that are calls, in Anthropic's and OpenAI's APIs."""
 
 
 class Said(Struct, frozen=True):
-    """Of one answer. `told` are the events by which it was, without those whose tokens are to be generated again."""
+    """Delivered output. `told` are its events, without those at the end whose tokens have to be generated again."""
 
     api: Api
     told: bytes
     events: tuple[Event, ...]
     passed: int
-    """How many events that was, before runs of them became one."""
+    """Number of these events, before runs of them became one."""
     text: str = ""
     thoughts: str = ""
-    """Of a chat or a message; a response's are known to be there."""
+    """Reasoning of a chat or a message; of a response only `has_thought` is known."""
     has_call: bool = False
     has_thought: bool = False
     tokens: int = 0
-    """Taken to be one for each event that has one, unless their ids were told."""
+    """Number of tokens: one for each event that has any, unless events list token ids."""
     token_ids: tuple[int, ...] | None = None
     prompt_ids: tuple[int, ...] | None = None
     prompt_tokens: int | None = None
-    """Where the answer has begun with their number, as a message does."""
+    """Where the first event reports their number, as a message does."""
     is_over: bool = False
-    """All of the text was told, though not all that is told behind it."""
+    """All of the text was delivered, though not all events behind it."""
     tells_end: bool = False
-    """The last of the tokens is the engine's own end, which has no text."""
+    """The last token is the end-of-sequence token, which has no text."""
 
     @property
     def first(self) -> Event:
-        """The event that says whose answer it is."""
+        """The first event, which has the id of the answer; empty where there is none."""
         return self.events[0] if self.events else {}
 
     def of(self, *types: str) -> Event | None:
-        """The last event of one of these types."""
+        """Return the last event of one of these types, None where there is none."""
         return next((event for event in reversed(self.events) if event.get("type") in types), None)
 
 
 class Piece(Struct, frozen=True):
-    """What one event says of the answer itself."""
+    """What one event adds to the answer."""
 
     text: str = ""
     thought: str = ""
@@ -77,12 +77,12 @@ class Piece(Struct, frozen=True):
 
     @property
     def is_silent(self) -> bool:
-        """Whether its token has shown nothing yet: half a character, perhaps the beginning of a stop string."""
+        """Whether its token has added no text yet: half a character, or the beginning of a stop string."""
         return self.has_token and not (self.text or self.is_thought or self.is_call or self.ends)
 
 
 def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> Said:
-    """What was said by the whole events among these bytes, of which `passed` went to the client."""
+    """Read the whole events among the recorded bytes, of which the client was sent `passed` in all."""
     raws: list[bytes] = []
     events: list[Event] = []
     pieces: list[Piece] = []
@@ -96,17 +96,17 @@ def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> S
         raws.append(raw)
         events.append(event)
         pieces.append(piece_of(api, event))
-    while events and closes_block(events[-1]):  # It waited for what would follow, and has gone to nobody.
+    while events and closes_block(events[-1]):  # It was held for the next event, and never sent.
         raws.pop(), events.pop(), pieces.pop()
     hidden = passed - len(raws)
     while pieces and pieces[-1].is_silent:
         raws.pop(), events.pop(), pieces.pop()
-    said = [event for event in events if event]
+    delivered = [event for event in events if event]
     ids = _ids(pieces)
     return Said(
         api=api,
         told=b"".join(raws),
-        events=tuple(said),
+        events=tuple(delivered),
         passed=len(raws) + hidden,
         text="".join([piece.text for piece in pieces]),
         thoughts="".join([piece.thought for piece in pieces]),
@@ -114,15 +114,15 @@ def read_said(api: Api, kept: bytes, passed: int, *, withholds_usage: bool) -> S
         has_thought=any(piece.is_thought for piece in pieces),
         tokens=hidden + sum(piece.has_token for piece in pieces) if ids is None else len(ids),
         token_ids=ids,
-        prompt_ids=_prompt_ids(said[0]) if said else None,
-        prompt_tokens=_prompt_tokens(api, said[0]) if said else None,
+        prompt_ids=_prompt_ids(delivered[0]) if delivered else None,
+        prompt_tokens=_prompt_tokens(api, delivered[0]) if delivered else None,
         is_over=any(piece.ends for piece in pieces),
         tells_end=any(piece.ends and piece.has_token and not piece.text for piece in pieces),
     )
 
 
 def piece_of(api: Api, event: Event) -> Piece:
-    """What one event says, in the words of its API."""
+    """Read one event in the format of its API."""
     match api:
         case Api.MESSAGES:
             return _of_message(event)
@@ -133,11 +133,12 @@ def piece_of(api: Api, event: Event) -> Piece:
 
 
 def is_usage_only(event: Event) -> bool:
+    """Whether an event has usage and no choice."""
     return event.get("choices") == [] and event.get("usage") is not None
 
 
 def read_told(told: Event, api: Api = Api.CHAT) -> Usage | None:
-    """Usage as an engine tells it, by default in OpenAI's words."""
+    """Read usage as an engine reports it, by default in OpenAI's format; None where it is not valid."""
     try:
         return usage_of(api, msgspec.convert(told, UsageTold))
     except msgspec.ValidationError:
@@ -145,7 +146,7 @@ def read_told(told: Event, api: Api = Api.CHAT) -> Usage | None:
 
 
 def read_event(raw: bytes) -> Event | None:
-    """The value of one event; empty for a comment and for [DONE], None where it is no JSON object."""
+    """Return the value of one event; empty for a comment and for [DONE], None where it is not a JSON object."""
     lines = [line[5:].strip() for line in raw.splitlines() if line.startswith(b"data:")]
     data = b"\n".join(lines)
     if not data or data == DONE:
@@ -157,7 +158,7 @@ def read_event(raw: bytes) -> Event | None:
 
 
 def _whole_events(kept: bytes) -> Iterator[tuple[bytes, Event]]:
-    """What is whole; what comes behind an event that cannot be read means nothing."""
+    """Read whole events, up to the first that is not JSON."""
     at = 0
     while (end := kept.find(END, at)) >= 0:
         raw = kept[at : end + len(END)]
@@ -169,14 +170,14 @@ def _whole_events(kept: bytes) -> Iterator[tuple[bytes, Event]]:
 
 
 def _was_given_up(event: Event) -> bool:
-    """Whether an end is none: its engine was made to stop. Such an event has gone to nobody."""
+    """Whether an event ends an answer that the engine has aborted. Such an event was never sent."""
     if event.get("type") == "message_delta":
         return not (event.get("delta") or {}).get("stop_reason")
     return any(choice.get("finish_reason") == "abort" for choice in event.get("choices") or ())
 
 
 def closes_block(event: Event) -> bool:
-    """Whether a block of a message ends with this, of whose end a signature is the beginning."""
+    """Whether an event belongs to the end of a message's block, which begins with a signature."""
     kind = event.get("type")
     return kind == "content_block_stop" or (
         kind == "content_block_delta" and event["delta"].get("type") == "signature_delta"
@@ -209,7 +210,7 @@ def _of_message(event: Event) -> Piece:
     match event.get("type"):
         case "content_block_start":
             kind = event.get("content_block", {}).get("type")
-            # A block of thoughts begins without any; of one that cannot be read all is there at once.
+            # A block of reasoning begins empty; an encrypted one is complete at once.
             return Piece(is_call=kind in CALLS, is_thought=kind == "redacted_thinking")
         case "content_block_delta":
             delta = event.get("delta", {})
@@ -221,7 +222,7 @@ def _of_message(event: Event) -> Piece:
                 has_token="signature" not in delta,
             )
         case "content_block_stop" | "message_delta":
-            # Between two blocks nobody can tell whether another comes.
+            # Behind a block it is not known whether another follows.
             return Piece(ends=event["type"] == "message_delta")
     return Piece()
 
@@ -241,7 +242,7 @@ def _of_response(event: Event) -> Piece:
 
 
 def _ids(pieces: list[Piece]) -> tuple[int, ...] | None:
-    """The tokens of the answer, where each of its events has told its own."""
+    """Return the token ids of the answer, where each of its events lists its own."""
     own = [piece.token_ids for piece in pieces if piece.has_token]
     if not own or any(ids is None for ids in own):
         return None
@@ -257,5 +258,5 @@ def _prompt_ids(first: Event) -> tuple[int, ...] | None:
 def _prompt_tokens(api: Api, first: Event) -> int | None:
     message = first.get("message")
     usage = read_told(message.get("usage") or {}, api) if isinstance(message, dict) else None
-    # Some engines begin with 0 and tell at the end.
+    # Some engines report 0 first, and the number at the end.
     return usage.prompt_tokens or None if usage is not None else None

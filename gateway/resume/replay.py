@@ -1,45 +1,76 @@
-"""An answer said again from its beginning by another pod, beside what its client was told of it.
+"""An answer requested again from its beginning, where the same request is answered the same.
 
-Compared are the texts, whatever events they came in, and what stands between them; what differs from one asking to the
-next by nature (ids, signatures) is not. Knows the words of no API.
+The replayed answer is compared with what the client was sent: texts, whatever events they came in, and what stands
+between them. Ids and signatures, which differ from one request to the next, are not compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from gateway.resume.delivered import Event, Said, read_told
-from gateway.resume.splice import Differs, Joint
+from gateway.resume.splice import (
+    ADDED,
+    IDS,
+    OF_THE_PROMPT,
+    RESPONSE_FIELDS,
+    ChoicesStitch,
+    Differs,
+    Joint,
+    input_told,
+    last_number,
+    named,
+    response_told,
+)
 from routing.request import Api
 
+GREEDY_BELOW = 1e-5
+"""vLLM samples greedily below this temperature."""
+
+
+def is_same_again(api: Api, fields: dict[str, Any]) -> bool:
+    """Whether an engine gives the same answer to the same request: it samples greedily, or from the same seed.
+
+    Only fields that the client has set count: the defaults of a model are not known here. Anthropic's API has no seed.
+    """
+    temperature, seed = fields.get("temperature"), fields.get("seed")
+    if isinstance(temperature, int | float) and temperature < GREEDY_BELOW:
+        return True
+    return fields.get("top_k") == 1 or (api is not Api.MESSAGES and type(seed) is int and seed != NO_SEED)
+
+
+NO_SEED = -1
+"""vLLM's value for no seed."""
+
+
 Key = tuple[object, ...]
-"""Which text of an answer it is that goes on, or what stands between two of them."""
+"""Identifies a text of an answer, or what stands between two texts."""
 
 
 class Hears(Protocol):
-    """Who is told an answer, text by text."""
+    """Consumes an answer, text by text."""
 
     @property
     def is_all(self) -> bool:
-        """Whether everything from here on is new."""
+        """Whether everything that follows is new."""
         ...
 
     def text(self, key: Key, text: str) -> str:
-        """What of this is new."""
+        """Consume a piece of text; return the part of it that is new."""
         ...
 
     def mark(self, *key: object) -> bool:
-        """Whether what stands between texts is new."""
+        """Consume what stands between texts; return whether it is new."""
         ...
 
 
 Walk = Callable[[Event, Hears], object]
-"""Tells somebody all that one event says."""
+"""Feeds all texts and marks of one event to a sink."""
 
 
 class Memory:
-    """What was told: texts by their keys, in order; None for what stands between them."""
+    """The delivered output: texts by their keys, in order; None for what stands between them."""
 
     is_all = True
 
@@ -72,7 +103,7 @@ class Memory:
 
 
 class Rehearsal:
-    """How much of what was told one pod has said again."""
+    """Matches the output of one pod against the delivered output."""
 
     def __init__(self, told: Iterable[Event], walk: Walk) -> None:
         memory = Memory()
@@ -81,16 +112,16 @@ class Rehearsal:
         self._told = memory.whole()
         self._next = 0
         self._at = 0
-        """In the text that comes next."""
+        """Characters matched of the next text."""
         self.texts = 0
-        """That were heard again, wholly or in part."""
+        """Pieces of text that were repeated, wholly or in part."""
 
     @property
     def is_all(self) -> bool:
         return self._next == len(self._told)
 
     def text(self, key: Key, text: str) -> str:
-        """What of this text is new. Raises `Differs`."""
+        """Match a piece of text; return the part of it that is new. Raises `Differs`."""
         self.texts += bool(text) and not self.is_all
         while text and not self.is_all:
             wanted, told = self._told[self._next]
@@ -105,7 +136,7 @@ class Rehearsal:
         return text
 
     def mark(self, *key: object) -> bool:
-        """Whether this is new. Raises `Differs`."""
+        """Match what stands between texts; return whether it is new. Raises `Differs`."""
         if self.is_all:
             return True
         if self._at or self._told[self._next] != (key, None):
@@ -114,19 +145,19 @@ class Rehearsal:
         return False
 
     def end(self) -> None:
-        """No more comes. Raises `Differs` where the client was told more."""
+        """End the output. Raises `Differs` where more was delivered."""
         if not self.is_all:
             raise Differs
 
 
 class Anew(Joint):
-    """What an answer counts as that is asked for from its beginning: its pod tells usage of the whole."""
+    """Usage of an answer that is replayed from its beginning: its pod reports that of the whole."""
 
-    def __init__(self, said: Said, rehearsal: Rehearsal) -> None:
-        super().__init__(said, is_full=False, again="")
+    def __init__(self, delivered: Said, rehearsal: Rehearsal) -> None:
+        super().__init__(delivered, is_full=False, again="")
         self.tokens = self._begun = 0
         self.is_silent = False
-        self._said_tokens = said.tokens
+        self._said_tokens = delivered.tokens
         self._rehearsal = rehearsal
 
     @property
@@ -138,24 +169,184 @@ class Anew(Joint):
         return min(self._rehearsal.texts, self._said_tokens) if self.is_behind else self._said_tokens
 
     def tell(self, api: Api, told: Event) -> None:
-        """Usage, in the words of this API."""
+        """Read usage in the format of this API."""
         self.usage = self.whole = read_told(told, api) or self.usage
 
 
-GREEDY_BELOW = 1e-5
-"""Temperatures that vLLM takes for zero."""
+# -- texts and marks of an event, by API -------------------------------------------------------------------------------
 
 
-def is_same_again(api: Api, fields: dict[str, Any]) -> bool:
-    """Whether an engine says the same to the same request: it takes what is likeliest, or draws as it drew before.
+THOUGHT = ("reasoning", "reasoning_content")
+"""Names of the reasoning text, new and old."""
 
-    Only what a client has stated counts: what a model does by default its engine knows. Anthropic's API has no seed.
-    """
-    temperature, seed = fields.get("temperature"), fields.get("seed")
-    if isinstance(temperature, int | float) and temperature < GREEDY_BELOW:
-        return True
-    return fields.get("top_k") == 1 or (api is not Api.MESSAGES and type(seed) is int and seed != NO_SEED)
+TEXTS = (THOUGHT, ("content",), ("refusal",))
+"""Texts of a delta, in the order in which they are generated."""
+
+OF_BLOCKS = ("text", "thinking", "partial_json")
 
 
-NO_SEED = -1
-"""What vLLM takes for none."""
+def hear_choice(choice: Event, heard: Hears) -> Event | None:
+    """Return the new part of a choice, None where it has none."""
+    is_new = was_all = heard.is_all
+    made = dict(choice)
+    if (delta := choice.get("delta")) is None:
+        made["text"] = heard.text(("text",), choice.get("text") or "")
+        says = bool(made["text"])
+    else:
+        made["delta"] = _hear_delta(delta, heard)
+        says = bool(made["delta"])
+        is_new = is_new and delta.get("role") is None
+    reason = choice.get("finish_reason")
+    ends = reason is not None and heard.mark("end", reason)
+    if not was_all:
+        # It is not known which of these belong to the new part.
+        made |= {name: None for name in ("logprobs", "token_ids") if name in made}
+    return made if says or ends or is_new else None
+
+
+def hear_choices(event: Event, heard: Hears) -> None:
+    """Feed all choices of an event to a sink."""
+    for choice in event.get("choices") or ():
+        hear_choice(choice, heard)
+
+
+def _hear_delta(delta: Event, heard: Hears) -> Event:
+    made = {name: value for name, value in delta.items() if name not in ("role", "tool_calls")}
+    for names in TEXTS:
+        told = [name for name in names if delta.get(name)]
+        if told:
+            made |= dict.fromkeys(told, heard.text(names[:1], delta[told[0]]))
+    was_all = heard.is_all
+    calls = [_hear_call(call, heard) for call in delta.get("tool_calls") or ()]
+    if any(calls):
+        made["tool_calls"] = [call for call in calls if call]
+    return made if was_all or any(made.values()) else {}
+
+
+def _hear_call(call: Event, heard: Hears) -> Event | None:
+    """Return the new part of a call: id and name come once, then pieces of its arguments."""
+    was_all = heard.is_all
+    function, at = call.get("function") or {}, call["index"]
+    name = heard.text(("name", at), function.get("name") or "")
+    arguments = heard.text(("arguments", at), function.get("arguments") or "")
+    if was_all:
+        return call
+    if name:
+        return {**call, "function": {**function, "name": name, "arguments": arguments}}
+    return {"index": at, "function": {"arguments": arguments}} if arguments else None
+
+
+def hear_of_message(event: Event, heard: Hears) -> Event | None:
+    """Return the new part of an event of a message, None where it has none."""
+    was_all, new = heard.is_all, _hear_of_message(event, heard)
+    return event if was_all else new
+
+
+def _hear_of_message(event: Event, heard: Hears) -> Event | None:
+    kind, delta, block = event["type"], event.get("delta") or {}, event.get("content_block") or {}
+    if kind == "ping":
+        return None
+    name = next((name for name in OF_BLOCKS if name in delta), None)
+    if name is not None:
+        text = heard.text((name, event["index"]), delta[name] or "")
+        return {**event, "delta": {**delta, name: text}} if text else None
+    what = (delta.get("type"), delta.get("stop_reason"), block.get("type"), block.get("name"))
+    return event if heard.mark(kind, event.get("index"), *what) else None
+
+
+def hear_of_response(event: Event, heard: Hears) -> Event | None:
+    """Return the new part of an event of a response, None where it has none."""
+    was_all, new = heard.is_all, _hear_of_response(event, heard)
+    return event if was_all else new
+
+
+def _hear_of_response(event: Event, heard: Hears) -> Event | None:
+    kind, delta, item = event["type"], event.get("delta"), event.get("item") or {}
+    where = (kind, event.get("output_index"), event.get("content_index"), event.get("summary_index"))
+    if isinstance(delta, str):
+        text = heard.text(where, delta)
+        return {**event, "delta": text, **({"logprobs": []} if "logprobs" in event else {})} if text else None
+    return event if heard.mark(*where, item.get("type"), item.get("name")) else None
+
+
+# -- splicers of a replayed answer -------------------------------------------------------------------------------------
+
+
+class ChoicesAgain(ChoicesStitch):
+    """Splices a replayed chat or completion."""
+
+    def __init__(self, api: Api, delivered: Said, *, withholds_usage: bool) -> None:
+        self._rehearsal = Rehearsal(delivered.events, hear_choices)
+        super().__init__(api, delivered, Anew(delivered, self._rehearsal), withholds_usage=withholds_usage)
+        self._has_ended = False
+
+    def done(self) -> Iterator[bytes]:
+        self._rehearsal.end()
+        return super().done()
+
+    def _joined(self, choice: Event) -> Event | None:
+        own = {name: value for name, value in choice.items() if name not in OF_THE_PROMPT}
+        return hear_choice(own, self._rehearsal)
+
+
+class MessagesAgain:
+    """Splices a replayed message."""
+
+    def __init__(self, delivered: Said) -> None:
+        self.api = Api.MESSAGES
+        self._rehearsal = Rehearsal(delivered.events, hear_of_message)
+        self.joint = Anew(delivered, self._rehearsal)
+        self._input = input_told(delivered)
+
+    def event(self, event: Event) -> Iterator[bytes]:
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            self.joint.tell(self.api, usage)
+            event = {**event, "usage": usage | self._input}
+        new = hear_of_message(event, self._rehearsal)
+        if new is not None:
+            yield named(new)
+
+    def done(self) -> Iterator[bytes]:
+        return iter(())
+
+
+class ResponsesAgain:
+    """Splices a replayed response: its items keep the ids that the client has."""
+
+    def __init__(self, delivered: Said) -> None:
+        self.api = Api.RESPONSES
+        self._rehearsal = Rehearsal(delivered.events, hear_of_response)
+        self.joint = Anew(delivered, self._rehearsal)
+        self._number = last_number(delivered)
+        response = response_told(delivered)
+        self._head = {name: response[name] for name in RESPONSE_FIELDS if name in response}
+        self._items = {event["output_index"]: event["item"] for event in delivered.events if event["type"] == ADDED}
+        self._ours: dict[object, object] = {}
+        """Ids of the replay to the ids of the same items that the client has."""
+
+    def event(self, event: Event) -> Iterator[bytes]:
+        if event["type"] == ADDED and (told := self._items.get(event["output_index"])) is not None:
+            self._ours |= {event["item"][name]: told[name] for name in IDS if name in told}
+        if (new := hear_of_response(event, self._rehearsal)) is not None:
+            self._number += 1
+            yield named(self._as_ours(new) | {"sequence_number": self._number})
+
+    def done(self) -> Iterator[bytes]:
+        return iter(())
+
+    def _as_ours(self, event: Event) -> Event:
+        made = dict(event)
+        if "item_id" in event:
+            made["item_id"] = self._ours.get(event["item_id"], event["item_id"])
+        if "item" in event:
+            made["item"] = self._renamed(event["item"])
+        if "response" in event:
+            response = made["response"] = event["response"] | self._head
+            response["output"] = [self._renamed(item) for item in response.get("output") or ()]
+            if isinstance(response.get("usage"), dict):
+                self.joint.tell(self.api, response["usage"])
+        return made
+
+    def _renamed(self, item: Event) -> Event:
+        return item | {name: self._ours.get(item[name], item[name]) for name in IDS if name in item}

@@ -17,9 +17,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gateway.cascades.cascade_run import Climb
 from gateway.cascades.cascades import Ladders
-from gateway.cascades.climb import Climb
 from gateway.cascades.constraints import HEADERS as CASCADE_HEADERS
+from gateway.cascades.model_requests import Rungs
 from gateway.config.cors import Cors
 from gateway.config.port_limits import Timeouts
 from gateway.http.client_request import KEPT_HEADERS, Asked
@@ -28,11 +29,10 @@ from gateway.http.endpoints import TABLE, Endpoint, Local, find_endpoint
 from gateway.http.request_headers import DEADLINES, decided_model, key_shown, promised, retries, session_of, trace_of
 from gateway.http.response_writer import Reply
 from gateway.pipeline.attempt import Leg, LegEnd
+from gateway.pipeline.downstream_transport import Carries, MakeCarrier
 from gateway.pipeline.outcome import HTTP, Shell
 from gateway.pipeline.pipeline import Passage
-from gateway.relay.cascade_attempt import Rungs
-from gateway.relay.downstream_transport import Carries, MakeCarrier
-from gateway.relay.transport_factory import Carriers
+from gateway.relay.http_transport import Carriers
 from gateway.server.coalescing import Crowds, Told, is_shareable
 from gateway.server.internal_request import Aside
 from gateway.server.local_endpoints import model_page, models_page, unknown_model

@@ -14,9 +14,9 @@ from gateway.http.client_request import Budget
 from gateway.http.listener import DownstreamListener
 from gateway.http.request_headers import Trusted
 from gateway.pipeline.pipeline import Passage
-from gateway.relay.http_transport import PodKeys
-from gateway.relay.transport_factory import Carriers
+from gateway.relay.http_transport import Carriers
 from gateway.relay.upstream_pool import Pool
+from gateway.relay.upstream_request import PodKeys
 from gateway.runtime.descriptors import descriptors_wanted, share_out
 from gateway.server.dispatcher import Desk, Identify
 from routing.refusal import Refused

@@ -10,12 +10,11 @@ from dataclasses import replace
 import msgspec
 from msgspec import Raw
 
-from gateway.cascades.agreement import spoken
-from gateway.cascades.shadow_sampling import Said
+from gateway.cascades.shadow_sampling import Said, spoken
 from gateway.http.client_request import Asked
 from gateway.http.endpoints import Endpoint
 from gateway.pipeline.pipeline import Passage
-from gateway.relay.transport_factory import Carriers
+from gateway.relay.http_transport import Carriers
 from gateway.server.coalescing import SharedReply, Told
 from routing.learning import Usage
 from routing.reading import answer_bytes, read_request, read_usage

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cascade.ladder import Ladder
+from cascade.models import Ladder
 from routing.fleet import Fleet
 from routing.pods import ModelCard
 from routing.refusal import Reason, Refused

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.pipeline.downstream_transport import Carries, Errand
 from gateway.pipeline.pipeline import Passage
-from gateway.relay.downstream_transport import Carries
-from gateway.relay.pinned_request import Errand
 from routing.pods import Pod
 from routing.reading import owned
 from routing.refusal import Reason, Refused

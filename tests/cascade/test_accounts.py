@@ -1,4 +1,4 @@
-"""Money by tenant and rung: sums that add up, against always-top and always-first."""
+"""Money by tenant and model: sums that add up, against always-top and always-first."""
 
 import pytest
 from hypothesis import given
@@ -10,8 +10,8 @@ KEPT = Sums(requests=1, cost=20.0, always_top=200.0, always_first=20.0)
 CLIMBED = Sums(requests=1, climbed=1, cost=169.0, wasted=14.0, always_top=155.0, always_first=15.5)
 
 
-def test_saved_is_what_always_the_top_rung_would_have_cost_more() -> None:
-    """Less than nothing where an answer that was given up cost more than the ladder spared."""
+def test_saved_is_what_always_the_largest_model_would_have_cost_more() -> None:
+    """Less than nothing where an answer that was given up cost more than the cascade spared."""
     assert KEPT.saved == 180.0
     assert CLIMBED.saved == -14.0
     assert (KEPT.climbing_share, CLIMBED.climbing_share, (KEPT + CLIMBED).climbing_share) == (0.0, 1.0, 0.5)

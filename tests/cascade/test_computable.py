@@ -1,12 +1,12 @@
-"""What a ladder file relies on must be something that the gateway computes."""
+"""What a calibration file relies on must be something that the gateway computes."""
 
 from dataclasses import replace
 from math import inf
 
 import pytest
 
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
 from cascade.computable import file_faults, range_of, signal_fault
-from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
 from cascade.signals.tokens import RANGES, SIGNALS, read_signals
 
 FILE = LadderFile(

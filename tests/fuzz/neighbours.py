@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from agent import answers
 from agent.loads import Loads
-from cascade.ladder_json import BadLadderFile, read_ladder_file, write_ladder_file
+from cascade.calibration_json import BadLadderFile, read_ladder_file, write_ladder_file
 from gateway.discovery.kubernetes.pods import (
     found_in_slices,
     read_node,

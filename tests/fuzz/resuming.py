@@ -7,8 +7,8 @@ import json
 from gateway.pipeline.resume_blocker import Bar
 from gateway.resume.continuation import Rest, rest_of
 from gateway.resume.delivered import read_said
-from gateway.resume.reasoning import Recalled, recalled_from
 from gateway.resume.splice import UNLIKE, Differs, stitched
+from gateway.resume.token_recovery import Recalled, recalled_from
 from routing.request import GENERATING
 from tests.fuzz.target import Target, split
 

@@ -20,8 +20,8 @@ from typing import Any
 from httptools import HttpRequestParser, HttpResponseParser
 from prometheus_client.parser import text_string_to_metric_families
 
-from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.ladder_json import write_ladder_file
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.calibration_json import write_ladder_file
 from gateway.config.sources import gather
 from gateway.serving import serve
 from simulator.faults import NO_FAULT, parse_fault

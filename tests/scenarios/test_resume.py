@@ -15,7 +15,7 @@ from routing.request import Api
 from simulator.faults import NO_FAULT, Fault, FaultKind, Spot
 from simulator.options import Options
 from simulator.pod import SimulatedPod
-from tests.gateway.resume.hearing import Read, read
+from tests.gateway.resume.client_view import Read, read
 from tests.gateway.running import Running, serving
 from tests.scenarios.place import FAST
 

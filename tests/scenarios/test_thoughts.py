@@ -14,7 +14,7 @@ from routing.request import Api
 from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.options import Options
 from simulator.pod import SimulatedPod
-from tests.gateway.resume.test_rehearsing import events_of, hear
+from tests.gateway.resume.test_replay import events_of, hear
 from tests.gateway.running import serving
 from tests.scenarios.place import FAST
 from tests.scenarios.test_resume import Place

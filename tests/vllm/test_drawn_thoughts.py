@@ -20,10 +20,10 @@ import pytest_asyncio
 from gateway.resume.anthropic import as_chat
 from gateway.resume.continuation import Rest, rest_of
 from gateway.resume.delivered import read_said
-from gateway.resume.reasoning import recalled_from
 from gateway.resume.splice import stitched
+from gateway.resume.token_recovery import recalled_from
 from routing.request import Api
-from tests.gateway.resume.test_rehearsing import events_of, hear
+from tests.gateway.resume.test_replay import events_of, hear
 from tests.vllm.gateways import in_front, until
 from tests.vllm.pods import Pod, running
 from tests.vllm.test_pod_loss import drain

@@ -11,7 +11,7 @@ from bench.cascade.promises import Cell, judge_cell, targets
 from bench.cascade.truth import Truth
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.replay import replay
-from cascade.ladder_file import Promise
+from cascade.calibration_file import Promise
 
 CELL = Cell("made up", 0.8, 0.03, 1_000, 200, 200, 10, 0.8, 90, 1.0, None, None)
 
@@ -25,7 +25,7 @@ def whole(cell: Cell) -> list[Cell]:
     return [cell, replace(cell, max_loss=0.01, broken=0)]
 
 
-def test_broken_promises_fall_short() -> None:
+def test_broken_guarantees_fall_short() -> None:
     """Nineteen of 200 may be, twenty may not."""
     assert not short(*whole(replace(CELL, broken=19)))
     assert len(short(*whole(replace(CELL, broken=20)))) == 1

@@ -4,13 +4,13 @@ from math import nan
 from random import Random
 
 from cascade.calibration.examples import Example
-from cascade.ladder_file import ANY_BUCKET
+from cascade.calibration_file import ANY_BUCKET
 
 
 def example(
     signal: float = 0.0, *, small: float = 1.0, large: float = 1.0, bucket: str = ANY_BUCKET, cost: float = 0.1
 ) -> Example:
-    """Two rungs; the large answer costs 1, and a small one given up is paid for."""
+    """Two models; the large answer costs 1, and a small one given up is paid for."""
     return Example(bucket, (small, large), (signal,), (cost, 1.0), (cost,))
 
 
@@ -25,7 +25,7 @@ def telling(count: int, *, seed: int = 1, shift: float = 2.0, bucket: str = ANY_
 
 
 def rungs_of_three(count: int, *, seed: int = 1) -> list[Example]:
-    """The middle rung answers half of what the small one cannot."""
+    """The middle model answers half of what the small one cannot."""
     random = Random(seed)
     drawn = []
     for _ in range(count):

@@ -1,7 +1,78 @@
-"""Fingerprints of what was calibrated on."""
+"""Labelled examples: one signal chosen, prices put on answers, and their fingerprint."""
 
-from cascade.calibration.examples import fingerprint
+from __future__ import annotations
+
+from math import isnan, nan
+
+import pytest
+
+from cascade.calibration.examples import Labelled, Row, Tariff, examples_of, fingerprint
+from cascade.calibration_file import ANY_BUCKET, Stage
+from cascade.models import EASE, Price
 from tests.cascade.calibration.labels import example, rungs_of_three
+
+MODELS = ("small", "large")
+
+
+def labelled(*rows: Row, signals: tuple[str, ...] = ("margin",)) -> Labelled:
+    return Labelled(MODELS, signals, rows)
+
+
+def test_the_usual_signal_is_the_margin() -> None:
+    """Else what comes next in what did well, else the prompt's own: never one that the gateway cannot compute."""
+    assert labelled(signals=("mean", "margin")).usual_signal() == "margin"
+    assert labelled(signals=("colour", "mean")).usual_signal() == "mean"
+    assert labelled(signals=("colour", "shape")).usual_signal() == EASE
+    assert labelled(signals=()).usual_signal() == EASE
+    assert labelled(signals=()).usual_stage(EASE) is Stage.PROMPT
+    assert labelled().usual_stage("margin") is Stage.WINDOW
+
+
+def test_entropy_is_turned_round() -> None:
+    """Higher must be surer; a file that has it negated already is left as it is."""
+    for given, surer in (((0.2, 2.0), 0), ((-2.0, -0.2), 1)):
+        rows = [Row((1.0, 1.0), {"entropy": (value, nan)}) for value in given]
+        one, other = (
+            example.signals[0] for example in examples_of(labelled(*rows, signals=("entropy",)), "entropy", Tariff())
+        )
+        assert (one > other) is (surer == 0)
+
+
+def test_prices_by_tokens() -> None:
+    """An answer given up in the window costs prompt and window; given up whole, all of it; by the prompt, nothing."""
+    row = Row((1.0, 1.0), {"margin": (0.5, nan)}, input_tokens=100, output_tokens=(200.0, 300.0))
+    prices = {"small": Price(1.0, None, 2.0), "large": Price(10.0, None, 20.0)}
+    for stage, wasted in ((Stage.WINDOW, 120.0), (Stage.WHOLE, 500.0), (Stage.PROMPT, 0.0)):
+        (example,) = examples_of(labelled(row), "margin", Tariff(prices, stage, window_tokens=10))
+        assert example.costs == (500.0, 7_000.0)
+        assert example.wasted == (wasted,)
+
+
+def test_costs_told_by_the_file_go_first() -> None:
+    """Without either, the largest model costs 1 and what it is not asked for is what is saved."""
+    told = Row((1.0, 1.0), {"margin": (0.5, nan)}, costs=(0.2, nan))
+    (example,) = examples_of(labelled(told), "margin", Tariff())
+    assert example.costs == (0.2, 1.0)
+    assert example.wasted == (0.2,)
+
+
+def test_buckets_are_told_from_prompts() -> None:
+    """Unless the file says them; without either there is only one."""
+    rows = (
+        Row((1.0, 1.0), prompt="Translate to French: hello"),
+        Row((1.0, 1.0), prompt="Translate to French: hello", bucket="law"),
+        Row((1.0, 1.0)),
+    )
+    examples = examples_of(labelled(*rows, signals=()), EASE, Tariff())
+    assert [example.bucket for example in examples] == ["changing", "law", ANY_BUCKET]
+    assert isnan(examples[2].signals[0])
+    assert not isnan(examples[0].signals[0])
+
+
+def test_a_signal_that_is_not_there_is_an_error() -> None:
+    """By its name."""
+    with pytest.raises(KeyError, match="colour"):
+        examples_of(labelled(), "colour", Tariff())
 
 
 def test_the_same_examples_have_the_same_fingerprint() -> None:
@@ -12,6 +83,6 @@ def test_the_same_examples_have_the_same_fingerprint() -> None:
     assert fingerprint([one]).startswith("sha256:")
 
 
-def test_the_top_is_the_last_rung() -> None:
+def test_the_top_is_the_last_model() -> None:
     """Counted from the cheapest."""
     assert rungs_of_three(1)[0].top == 2

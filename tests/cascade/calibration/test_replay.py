@@ -1,11 +1,11 @@
-"""Labelled examples through a ladder file: who answers, what is paid."""
+"""Labelled examples through a calibration file: who answers, what is paid."""
 
 from math import inf
 
 import pytest
 
 from cascade.calibration.replay import answering_rung, replay
-from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
 from tests.cascade.calibration.labels import example, rungs_of_three
 
 
@@ -13,7 +13,7 @@ def file_of(*cuts: Cut, models: tuple[str, ...] = ("small", "large")) -> LadderF
     return LadderFile(models, "margin", Stage.WINDOW, Promise(0.03, 0.95), Evidence(9, "sha256:0"), cuts, True)
 
 
-def test_who_climbs_pays_twice() -> None:
+def test_escalating_costs_twice() -> None:
     """The small answer was asked for in vain."""
     file = file_of(Cut(0, ANY_BUCKET, 0.5))
     assert answering_rung(file, example(0.5)) == (0, 0.1)
@@ -22,13 +22,13 @@ def test_who_climbs_pays_twice() -> None:
     assert cost == pytest.approx(1.1)
 
 
-def test_a_rung_that_is_never_kept_is_never_asked() -> None:
+def test_a_model_that_is_never_kept_is_never_asked() -> None:
     """Nor paid."""
     assert answering_rung(file_of(Cut(0, ANY_BUCKET, inf)), example(9.0)) == (1, 1.0)
 
 
 def test_sums() -> None:
-    """Loss by bucket, shares by rung, savings against the top."""
+    """Loss by bucket, shares by model, savings against the top."""
     drawn = [example(1.0, small=0.0, bucket="a"), example(1.0, bucket="b"), example(0.0, small=0.0, bucket="b")]
     played = replay(file_of(Cut(0, ANY_BUCKET, 0.5)), drawn)
     assert played.losses == {"a": 1.0, "b": 0.0}
@@ -38,7 +38,7 @@ def test_sums() -> None:
     assert played.quality == pytest.approx(played.quality_always_top - 1 / 3)
 
 
-def test_three_rungs_climb_one_by_one() -> None:
+def test_three_models_escalate_one_by_one() -> None:
     """The middle one answers what the first does not."""
     file = file_of(Cut(0, ANY_BUCKET, 9.0), Cut(1, ANY_BUCKET, -9.0), models=("small", "middle", "large"))
     assert replay(file, rungs_of_three(50)).answered == (0.0, 1.0, 0.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from gateway.cascades.judge import HoldBack, Verdict
-from gateway.cascades.logprobs import WITH_LOGPROBS, Trim
+from cascade.calibration_file import Verdict
+from cascade.judging import HoldBack
+from cascade.logprobs import WITH_LOGPROBS, Trim
 from gateway.pipeline.attempt import LegEnd
 from tests.gateway.cascades.sure import FixedJudge, cut_up, pair_of
 from tests.gateway.http.scene import Scene
@@ -20,7 +21,7 @@ def reads_of(events: list[bytes], draw: Random) -> list[bytes]:
 
 
 def play(seed: int) -> bool:
-    """One stream: any API, any split, any verdict, perhaps cut short; and the next rung behind it. Whether its client
+    """One stream: any API, any split, any verdict, perhaps cut short; and the next model behind it. Whether its client
     saw exactly what it was to see.
     """
     draw = Random(seed)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from gateway.cascades.evidence import Evidence
-from gateway.cascades.judge import HoldBack, Moment, Verdict
-from gateway.cascades.logprobs import Trim
+from cascade.calibration_file import Verdict
+from cascade.judging import AnswerEvidence, HoldBack, Moment
+from cascade.logprobs import Trim
 from routing.request import Api
 from tests.gateway.http.wire import DONE, usage_event
 
@@ -24,9 +24,9 @@ class FixedJudge:
     hold_back: HoldBack = field(default_factory=HoldBack)
     trim: Trim | None = None
     asked: list[Moment] = field(default_factory=list)
-    evidence: Evidence | None = None
+    evidence: AnswerEvidence | None = None
 
-    def weigh(self, evidence: Evidence, moment: Moment) -> Verdict:
+    def weigh(self, evidence: AnswerEvidence, moment: Moment) -> Verdict:
         self.asked.append(moment)
         self.evidence = evidence
         return self.verdict

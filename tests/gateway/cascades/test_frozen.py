@@ -1,4 +1,4 @@
-"""A ladder whose smaller rungs keep nothing, or that has no promise to use: it says so, and asks nobody in vain."""
+"""A cascade whose smaller models keep nothing, or that has no guarantee to use: it says so, and asks nobody in vain."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cascade.ladder import Ladder, Rung, Window
-from cascade.ladder_file import Cut, Stage
-from cascade.staying.keeping import FEWEST, TRIAL
-from gateway.cascades.cascades import Ladders
-from gateway.cascades.judge import HoldBack
-from gateway.cascades.served import Served
-from gateway.cascades.view import show_ladders
+from cascade.calibration_file import Cut, Stage
+from cascade.drift import FEWEST, TRIAL
+from cascade.judging import HoldBack
+from cascade.models import Ladder, Rung, Window
+from gateway.cascades.cascade_config import Served
+from gateway.cascades.cascades import Ladders, show_ladders
 from routing.blocks import cut_prompt
 from routing.request import Api, Request
 from tenancy.tenants import Tenant
-from tests.gateway.cascades.test_choosing_rungs import BODY, MODELS, Asks, a_router
-from tests.gateway.cascades.test_choosing_rungs import ladders as some_ladders
-from tests.scenarios.rungs import LADDER, Rungs, asking, ladder_file, settled, some_rungs
+from tests.gateway.cascades.test_choosing_models import BODY, MODELS, Asks, a_router
+from tests.gateway.cascades.test_choosing_models import ladders as some_ladders
+from tests.scenarios.cascade_pods import LADDER, Rungs, asking, ladder_file, settled, some_rungs
 
 CHAT = "/v1/chat/completions"
 NEVER = 0.99
@@ -41,7 +40,7 @@ class Log:
 
 
 def of_two(log: Log, **ladder: Any) -> Ladders:
-    """Of two rungs; draws rise evenly from 0 to 1."""
+    """Of two models; draws rise evenly from 0 to 1."""
     draws = iter(number / 100 % 1 for number in range(100_000))
     rungs = (Rung(MODELS[0]), Rung(MODELS[2]))
     said: dict[str, Any] = {"window": Window(), "whole": True} | ladder
@@ -59,7 +58,7 @@ SMALL, BIG = MODELS[0], MODELS[2]
 FILE = replace(ladder_file(0.5), models=(SMALL, BIG))
 
 
-def test_a_frozen_rung_is_asked_seldom_and_recovers() -> None:
+def test_a_frozen_model_is_asked_seldom_and_recovers() -> None:
     """One warning, one request in so many, and all of them again with the first answer that is kept."""
     log = Log()
     ladders = of_two(log, file=FILE)
@@ -76,7 +75,7 @@ def test_a_frozen_rung_is_asked_seldom_and_recovers() -> None:
     assert set(starts(ladders, 200)) == {SMALL}
 
 
-def test_trials_of_a_frozen_rung_lower_what_shadows_have_raised() -> None:
+def test_trials_of_a_frozen_model_lower_what_shadows_have_raised() -> None:
     """The way back from thresholds that shadows have raised beyond what answers reach."""
     ladders = of_two(Log(), file=replace(FILE, cuts=(Cut(0, "*", 0.5, grey=4.0),)))
     kept = ladders.shadowing._kept["auto"]
@@ -90,8 +89,8 @@ def test_trials_of_a_frozen_rung_lower_what_shadows_have_raised() -> None:
     assert kept.staying.file == kept.file
 
 
-def test_a_frozen_rung_is_passed_over_on_the_way_up() -> None:
-    """Three rungs, of which the middle keeps nothing."""
+def test_a_frozen_model_is_passed_over_on_the_way_up() -> None:
+    """Three models, of which the middle keeps nothing."""
     router = a_router()
     ladders = some_ladders(router)
     for _ in range(FEWEST):
@@ -112,7 +111,7 @@ def test_a_frozen_rung_is_passed_over_on_the_way_up() -> None:
     [(None, 0), (0.0, 0), (1.0, 100), (0.25, 25)],
     ids=["default", "largest", "smallest", "share"],
 )
-def test_an_uncalibrated_ladder_begins_as_configured(share: float | None, expected: int) -> None:
+def test_an_uncalibrated_cascade_begins_as_configured(share: float | None, expected: int) -> None:
     """By default at the top."""
     ladders = of_two(Log(), **({} if share is None else {"uncalibrated": share}))
     assert starts(ladders, 100).count(SMALL) == expected
@@ -139,7 +138,7 @@ OPEN: dict[str, Any] = {"window": None}
         ({"file": replace(FILE, stage=Stage.WHOLE), "whole": False}, "warning", "calibration cannot be applied"),
     ],
 )
-def test_a_ladder_that_uses_no_promise_warns_once(ladder: dict[str, Any], level: str, message: str) -> None:
+def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], level: str, message: str) -> None:
     """At start, with what happens and what to do; again only when the reason has changed."""
     log = Log()
     ladders = of_two(log, **ladder)
@@ -185,7 +184,7 @@ async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -
         assert chats(rungs) == asked
 
 
-async def test_an_uncalibrated_ladder_warns_at_start_and_begins_as_configured(tmp_path: Path) -> None:
+async def test_an_uncalibrated_cascade_warns_at_start_and_begins_as_configured(tmp_path: Path) -> None:
     """By default the largest answers, with a warning; `smallest` is what the operator wants, so it is no warning."""
     async with some_rungs(tmp_path, calibration=None) as rungs:
         warning = await rungs.gateway.until("cascade without a calibration")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from gateway.cascades.judge import HoldBack, Moment, Verdict
-from gateway.cascades.logprobs import Trim
+from cascade.calibration_file import Verdict
+from cascade.judging import HoldBack, Moment
+from cascade.logprobs import Trim
 from gateway.pipeline.attempt import LegEnd
 from routing.request import Api
 from tests.gateway.cascades.fuzzed import HELD_LONG, play
@@ -28,7 +31,7 @@ def test_no_byte_is_ever_retracted() -> None:
     staged(run)
 
 
-def test_an_aborted_rung_is_told_at_once() -> None:
+def test_an_aborted_model_is_told_at_once() -> None:
     """With the read that fills the window its connection is closed; nothing more of it is read."""
     sure, _ = chat_pair([" a"] * 20)
     judge = FixedJudge(Verdict.ESCALATE, HoldBack(4, HELD_LONG))
@@ -61,7 +64,8 @@ def test_time_closes_a_window(verdict: Verdict) -> None:
             timers.append((wait_s, call))
             return asyncio.get_running_loop().call_later(wait_s, call)
 
-        scene.relay.call_later = call_later  # type: ignore[method-assign]
+        loop = SimpleNamespace(time=asyncio.get_running_loop().time, call_later=call_later)
+        scene.relay.loop = cast("asyncio.AbstractEventLoop", loop)
         scene.feed([STREAM_HEAD, chunk(sure[0])])
         assert timers == []
         scene.feed([chunk(sure[1]), chunk(sure[2])])
@@ -112,7 +116,7 @@ def test_a_released_stream_is_kept_as_its_client_got_it(read_bytes: int) -> None
         rest = b"".join(map(chunk, sure[2:])) + LAST_CHUNK
         scene.feed([*head, *(rest[at : at + read_bytes] for at in range(0, len(rest), read_bytes))])
         assert scene.heard.body == b"".join(plain)
-        assert scene.relay.kept.joined() == b"".join([*sure[:2], *plain[2:-1], *sure[-2:]])
+        assert scene.relay.recorder.joined() == b"".join([*sure[:2], *plain[2:-1], *sure[-2:]])
         assert scene.leg.usage is not None
 
     staged(run)

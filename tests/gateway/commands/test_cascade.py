@@ -1,4 +1,4 @@
-"""`hearth cascade`: labelled answers in, a ladder file out; what it does; what ladders have cost."""
+"""`hearth cascade`: labelled answers in, a calibration file out; what it does; what cascades have cost."""
 
 import json
 from math import exp
@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from cascade.ladder_json import read_ladder_file
+from cascade.calibration_json import read_ladder_file
 from gateway.cli import main
 from gateway.commands.cascade import UNPROMISED
 from tests.cascade.calibration.labels import telling
@@ -40,7 +40,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
     return status, told.out, told.err
 
 
-def test_from_labels_to_a_ladder_file(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_labels_to_a_calibration_file(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Calibrated, drawn, evaluated and reported."""
     ladder, plot = labels.parent / "ladder.json", labels.parent / "plot.svg"
     status, out, _ = run(capsys, "calibrate", "--data", labels, "--max-loss", 0.03, "--out", ladder, "--plot", plot)
@@ -65,7 +65,7 @@ def test_prices_come_from_flags_or_configuration(labels: Path, capsys: pytest.Ca
     assert "always large 0.01012" in by_flags
 
 
-def test_too_few_labels_promise_nothing(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_few_labels_guarantee_nothing(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 3, how many would do, and a file under which the large model answers."""
     labels.write_text("\n".join(labels.read_text().splitlines()[:101]))
     ladder = labels.parent / "ladder.json"
@@ -76,7 +76,7 @@ def test_too_few_labels_promise_nothing(labels: Path, capsys: pytest.CaptureFixt
     assert not read_ladder_file(ladder.read_bytes()).is_promised
 
 
-def test_a_promise_that_other_labels_break_is_told(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guarantee_that_other_labels_break_is_told(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 3 again: a deployment may stop here."""
     ladder, worse = labels.parent / "ladder.json", labels.parent / "worse.csv"
     run(capsys, "calibrate", "--data", labels, "--max-loss", 0.01, "--out", ladder)
@@ -127,7 +127,7 @@ def test_what_is_wrong_is_named(
 def test_signals_that_the_gateway_cannot_compute_are_rejected(
     labels: Path, capsys: pytest.CaptureFixture[str], columns: str, row: str, words: tuple[str, ...], told: str
 ) -> None:
-    """By name, by stage and by their values: a promise on them would hold on the file alone."""
+    """By name, by stage and by their values: a guarantee on them would hold on the file alone."""
     labels.write_text(f"score@small,score@large,{columns}\n" + f"1,1,{row}\n" * 1_000)
     status, _, err = run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03", *words)
     assert status == 1
@@ -163,7 +163,7 @@ PROMPTS = {EASY: "Translate this: good morning", HARD: "What is 12 * 12 + 7 * 3?
 def test_buckets_that_the_gateway_cannot_compute_are_rejected(
     labels: Path, capsys: pytest.CaptureFixture[str], names: dict[str, str], prompts: dict[str, str] | None, told: str
 ) -> None:
-    """Their thresholds would go to other requests: a promise of 3 points can lose 6. Without the column it is made."""
+    """Their thresholds would go to other requests: a guarantee of 3 points can lose 6. Without it it is made."""
     labels.write_text(in_buckets(names, prompts))
     status, _, err = run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03")
     assert (status, told in err) == (1, True)
@@ -171,7 +171,7 @@ def test_buckets_that_the_gateway_cannot_compute_are_rejected(
 
 
 def test_buckets_as_the_gateway_computes_them_are_taken(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the prompts that show it; without them the command says what the promise then rests on."""
+    """With the prompts that show it; without them the command says what the guarantee then rests on."""
     labels.write_text(in_buckets({EASY: "changing", HARD: "maths"}, PROMPTS))
     status, out, _ = run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03")
     assert status == 0

@@ -12,10 +12,10 @@ from gateway.config.values import Settings
 from gateway.discovery.source import Found
 from routing.facts import PodFacts
 from scorers.interference import Interference
-from scorers.prefill import Prefill
+from scorers.prefill_time import Prefill
 from scorers.registry import SCORERS, routings
-from scorers.session import Session
-from scorers.turn import Turn
+from scorers.round_robin import Turn
+from scorers.session_affinity import Session
 
 
 def settings(source: str, **variables: str) -> Settings:

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 from httptools import HttpResponseParser
 
-from gateway.cascades.judge import Judge
+from cascade.judging import Judge
 from gateway.config.port_limits import Timeouts
 from gateway.http.client_request import Asked
 from gateway.http.response_writer import Reply
 from gateway.pipeline.attempt import Leg
-from gateway.relay.relay import Relay
+from gateway.relay.holdback import HoldbackRelay
+from gateway.relay.relay import Relay, RelayOptions
 from gateway.relay.upstream_connection import Line
 from routing.pods import Engine
 from routing.prefill_side import Handover
@@ -129,16 +130,15 @@ class Scene:
     def ask(self, judge: Judge | None = None) -> None:
         """Have another pod answer, on a connection of its own."""
         self.socket = FakeTransport()
-        self.relay = Relay(
-            self.reply,
-            self.placement,
-            "/v1/x",
-            loop=asyncio.get_running_loop(),
-            withholds_usage=self._withholds_usage,
-            kept_bytes=self._kept,
-            begun=lambda: None,
-            judge=judge,
-        )
+        options: RelayOptions = {
+            "loop": asyncio.get_running_loop(),
+            "withholds_usage": self._withholds_usage,
+            "recorded_bytes": self._kept,
+        }
+        if judge is None:
+            self.relay = Relay(self.reply, self.placement, "/v1/x", **options)
+        else:
+            self.relay = HoldbackRelay(judge, self.reply, self.placement, "/v1/x", **options)
         self.line = Line(self.owner, "http://pod")
         self.line.connection_made(cast("asyncio.Transport", self.socket))
         self.line.ask(self.relay, [b"question"], first_byte_by_s=1e9)

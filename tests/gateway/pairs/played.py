@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.cascades.judge import Judge
+from cascade.judging import Judge
 from gateway.limits.meter import Tab
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled

@@ -10,7 +10,7 @@ from routing.request import Api
 from simulator.faults import Fault, FaultKind
 from simulator.transfer.wiring import KvRole
 from tests.gateway.pairs.scene import CHAT, Scene, a_scene
-from tests.gateway.resume.hearing import Read, read
+from tests.gateway.resume.client_view import Read, read
 from tests.simulator.asking import LONG, MODEL, running
 
 TOKENS = 24

@@ -10,7 +10,7 @@ from routing.request import Api
 from simulator.faults import Fault, FaultKind
 from simulator.transfer.wiring import KvRole
 from tests.gateway.pairs.scene import CHAT, a_scene
-from tests.gateway.resume.test_rehearsing import hear
+from tests.gateway.resume.test_replay import hear
 from tests.simulator.asking import LONG, chat, running
 
 THOUGHT = 12

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cascades.judge import Judge
+from cascade.judging import Judge
 from gateway.limits.meter import Tab
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from gateway.pipeline.attempt_limits import Patience

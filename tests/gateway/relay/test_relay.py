@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.pipeline.attempt import LegEnd
+from gateway.relay.resumption import delivered_by
 from routing.learning import Usage
 from routing.reading import answer_bytes as answer_bytes_of
 from routing.request import Api
@@ -86,7 +87,7 @@ def test_a_message_that_is_given_up_is_lost_with_its_block_open(cuts: list[int],
     raw = STREAM_HEAD + chunked([b"".join(events)] if joined else events)
     scene = staged(lambda: Scene(Api.MESSAGES).feed(split(raw, cuts)))
     assert scene.leg.end is LegEnd.LOST
-    said = scene.relay.said()
+    said = delivered_by(scene.relay)
     assert said is not None
     assert (said.told, said.passed) == (scene.heard.body, scene.heard.body.count(b"\n\n"))
     assert b"content_block_stop" not in scene.heard.body[:-2].split(b"\n\n")[-1]

@@ -292,8 +292,7 @@ ONE_SHOT = {
     "gateway/ext_proc/transport.py": "gives up one request",
     "gateway/ext_proc/http2/connection.py": "one connection; its handle is reset before anything else",
     "gateway/runtime/guard.py": "the guard itself",
-    "gateway/relay/holdback_stream.py": "one answer",
-    "gateway/relay/relay.py": "passes on to the loop what one answer wants",
+    "gateway/relay/holdback.py": "one answer",
     "gateway/http/client_connection.py": "closes one connection",
     "gateway/kv_index/tokenizing.py": "one line of the log, from a thread",
 }

@@ -1,0 +1,87 @@
+"""Whether the gateway computes from live traffic what a labelled file says: its signal, values and buckets.
+
+A guarantee is calibrated on the file and applied to live traffic. Where the two differ the guarantee breaks without
+a sign, so everything here is a fault, each with its fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf, isfinite
+
+from cascade.calibration.examples import Example, Labelled, Row
+from cascade.calibration_file import Stage
+from cascade.computable import BUCKETS, bucket_fault, range_of, signal_fault
+from cascade.models import EASE
+from cascade.signals.tokens import SIGNALS
+from cascade.tasks import Bucket, bucket_of, features_of
+
+UNTOLD = frozenset({Bucket.VISION.value, Bucket.TOOLS.value, Bucket.EXTRACTION.value})
+"""Buckets that follow from more than the words of a prompt: its pictures, its tools, the format that is asked for."""
+
+ROUNDING = 1e-3
+"""How far beyond its range a signal may lie."""
+
+DROP = "`--ignore-bucket-column` calibrates without the column"
+
+
+def signal_faults(labelled: Labelled, signal: str, stage: Stage) -> Iterator[str]:
+    """Yield why the gateway cannot compute this signal of this file."""
+    if words := signal_fault(signal, stage):
+        yield words
+    elif signal == EASE and EASE in labelled.signals:
+        yield f"the gateway computes `{EASE}` from the words of a prompt: replace the column `{EASE}` by `prompt`"
+    elif signal == EASE and all(row.prompt is None for row in labelled.rows):
+        there = ", ".join(labelled.signals) or "none"
+        yield (
+            f"there is no signal that the gateway can compute; the file has {there}. It computes "
+            f"{', '.join(SIGNALS)} from an answer (columns SIGNAL@MODEL), and {EASE} from the column `prompt`"
+        )
+
+
+def value_faults(examples: Sequence[Example], labelled: Labelled, signal: str) -> Iterator[str]:
+    """Yield that a column has values which the signal of its name cannot have: it is another measure."""
+    least, most = range_of(signal)
+    for index, model in enumerate(labelled.models[:-1]):
+        values = [example.signals[index] for example in examples if isfinite(example.signals[index])]
+        beyond = [value for value in values if not least - ROUNDING <= value <= most + ROUNDING]
+        if beyond:
+            bounds = f"is at most {most:g}" if least == -inf else f"is from {least:g} to {most:g}"
+            yield (
+                f"`{signal}` of {model} {bounds} as the gateway computes it; "
+                f"{len(beyond):,} of {len(values):,} values are not, the first is {beyond[0]:g}"
+            )
+
+
+def bucket_faults(labelled: Labelled) -> Iterator[str]:
+    """Yield which buckets of the file the gateway would not compute for the same requests."""
+    told = [row for row in labelled.rows if row.bucket is not None]
+    if not told:
+        return
+    unknown = dict.fromkeys(row.bucket for row in told if row.bucket not in BUCKETS)
+    if unknown:
+        first, *others = map(str, unknown)
+        more = f" (and of {len(others)} more: {', '.join(others[:5])})" if others else ""
+        yield f"{bucket_fault(first)}{more}. {DROP}"
+        return
+    differing = [row for row in told if (found := computed_bucket(row)) is not None and found != row.bucket]
+    if differing:
+        first_row = differing[0]
+        yield (
+            f"the gateway would compute another bucket for {len(differing):,} of {len(told):,} prompts: "
+            f"`{computed_bucket(first_row)}` for the first, which the file calls `{first_row.bucket}`. {DROP}"
+        )
+    if silent := sum(row.bucket is None and row.prompt is None for row in labelled.rows):
+        yield f"{silent:,} of {len(labelled.rows):,} lines have neither a bucket nor a prompt, others have. {DROP}"
+
+
+def are_buckets_unproven(labelled: Labelled) -> bool:
+    """Return whether the file has buckets without the prompts that would show how they were computed."""
+    return any(row.bucket is not None and row.prompt is None for row in labelled.rows)
+
+
+def computed_bucket(row: Row) -> str | None:
+    """Return the bucket that the gateway computes for a prompt; None where that cannot be known from the file."""
+    if row.prompt is None or row.bucket in UNTOLD:
+        return None
+    return bucket_of(features_of([row.prompt])).value

@@ -1,0 +1,177 @@
+"""Reports of a calibration and of a replay: text for a terminal, and quality against cost as an SVG image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from cascade.calibration.calibrate import Calibration
+from cascade.calibration.replay import Replay
+from cascade.calibration.thresholds import Step
+from cascade.calibration_file import ANY_BUCKET, Cut, LadderFile
+
+
+def tell_file(file: LadderFile) -> str:
+    """What a calibration file says: the guarantee and its evidence, thresholds, what it costs."""
+    evidence = file.evidence
+    rows = [
+        ("ladder", " -> ".join(file.models)),
+        ("signal", f"{file.signal} ({file.stage})"),
+        ("examples", f"{evidence.examples:,} ({evidence.fingerprint[:19]}...)"),
+        ("promise", tell_promise(file)),
+        ("kept", f"{evidence.kept:.1%} of requests do not reach {file.models[-1]}"),
+        ("loss seen", f"{evidence.loss * 100:.2f} points"),
+        ("quality", _beside(file, evidence.quality, evidence.quality_always_top, evidence.quality_always_first)),
+        ("cost", _beside(file, evidence.cost, evidence.cost_always_top, evidence.cost_always_first)),
+    ]
+    rows += [("keep", _cut(file, cut)) for cut in file.cuts]
+    return _table(rows)
+
+
+def tell_promise(file: LadderFile) -> str:
+    """Made, or not and what would help."""
+    if file.is_promised:
+        return str(file.promise)
+    evidence = file.evidence
+    words = f"cannot promise this with {evidence.examples:,} examples ({file.promise})"
+    if evidence.needs is None:
+        return f"{words}; no number of examples like these would do. {file.models[-1]} answers"
+    more = max(1, evidence.needs - evidence.examples)
+    return f"{words}; about {evidence.needs:,} would do, {more:,} more. Until then {file.models[-1]} answers"
+
+
+def tell_replay(file: LadderFile, played: Replay) -> str:
+    """What the file's verdicts do to other examples."""
+    is_kept = played.loss <= file.promise.max_loss
+    share = ", ".join(f"{model} {part:.1%}" for model, part in zip(file.models, played.answered, strict=True))
+    rows = [
+        ("examples", f"{played.examples:,}"),
+        ("promise", f"{file.promise}{'' if file.is_promised else ' (not made: the top rung answers)'}"),
+        ("loss", f"{played.loss * 100:.2f} points: {'within' if is_kept else 'ABOVE'} the promise, on these examples"),
+        ("answered", share),
+        ("quality", _beside(file, played.quality, played.quality_always_top, played.quality_always_first)),
+        ("cost", _beside(file, played.cost, played.cost_always_top, played.cost_always_first)),
+        ("saved", f"{played.saved:.1%} of always {file.models[-1]}"),
+    ]
+    rows += [("loss by bucket", f"{bucket}: {loss * 100:.2f} points") for bucket, loss in played.losses.items()]
+    return _table(rows)
+
+
+def _cut(file: LadderFile, cut: Cut) -> str:
+    where = f"{file.models[cut.rung]}, {'any bucket' if cut.bucket == ANY_BUCKET else cut.bucket}:"
+    if cut.threshold == inf and cut.edge is None:
+        return f"{where} never"
+    words = [] if cut.threshold == inf else [f"from {file.signal} {cut.threshold:.6g} on"]
+    if cut.edge is not None:
+        words.append(f"{cut.edge_share:.0%} of those at {cut.edge:.6g}")
+    return f"{where} {' and '.join(words)}"
+
+
+def _beside(file: LadderFile, own: float, top: float, first: float) -> str:
+    return f"{own:.4g}; always {file.models[-1]} {top:.4g}, always {file.models[0]} {first:.4g}"
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in rows) + 2
+    return "".join(f"{name:<{width}}{words}\n" for name, words in rows)
+
+
+WIDTH, HEIGHT, MARGIN = 640, 400, 64
+MOST_POINTS = 400
+
+FONT = 'font-family="sans-serif" font-size="11"'
+INK, PALE, CHOSEN, BROKEN = "#343a40", "#ced4da", "#d9480f", "#adb5bd"
+
+
+class _Frame:
+    """From cost and quality to places in the picture."""
+
+    def __init__(self, costs: Sequence[float], qualities: Sequence[float]) -> None:
+        self._left, self._wide = min(costs), (max(costs) - min(costs)) or 1.0
+        self._low, self._high = min(qualities), (max(qualities) - min(qualities)) or 1.0
+
+    def at(self, cost: float, quality: float) -> tuple[float, float]:
+        across = MARGIN + (cost - self._left) / self._wide * (WIDTH - 2 * MARGIN)
+        down = HEIGHT - MARGIN - (quality - self._low) / self._high * (HEIGHT - 2 * MARGIN)
+        return round(across, 1), round(down, 1)
+
+
+def draw(found: Calibration) -> str:
+    """A whole SVG document, without anything that runs or is fetched."""
+    evidence, promise = found.file.evidence, found.file.promise
+    kept = _thinned(found)
+    curve = [(step.cost, evidence.quality_always_top - step.loss) for step in kept]
+    shown = sum(step.is_shown for step in kept)
+    ends = [
+        (evidence.cost_always_first, evidence.quality_always_first),
+        (evidence.cost_always_top, evidence.quality_always_top),
+    ]
+    least = evidence.quality_always_top - promise.max_loss
+    points = [*curve, *ends, (evidence.cost, least)]
+    frame = _Frame([cost for cost, _ in points], [quality for _, quality in points])
+    parts = [
+        _axes(frame, points),
+        _line(frame, [(min(cost for cost, _ in points), least), (max(cost for cost, _ in points), least)], PALE, "6 4"),
+        _line(frame, curve, BROKEN),
+        _line(frame, curve[:shown], INK),
+        _mark(frame, *ends[0], INK, f"always {found.file.models[0]}"),
+        _mark(frame, *ends[1], INK, f"always {found.file.models[-1]}"),
+        _mark(frame, evidence.cost, evidence.quality, CHOSEN, _word(found)),
+    ]
+    title = f"{' / '.join(found.file.models)} by {found.file.signal}: {promise}"
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {FONT}>',
+            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+            _text(MARGIN, 24, title, INK),
+            *parts,
+            "</svg>\n",
+        )
+    )
+
+
+def _word(found: Calibration) -> str:
+    return "chosen" if found.file.is_promised else "nothing promised"
+
+
+def _thinned(found: Calibration) -> list[Step]:
+    """The rules, strictest first; of many only some, but always the one that was taken."""
+    every = max(1, len(found.steps) // MOST_POINTS)
+    return [step for at, step in enumerate(found.steps) if at % every == 0 or step is found.at]
+
+
+def _axes(frame: _Frame, points: Sequence[tuple[float, float]]) -> str:
+    costs, qualities = [cost for cost, _ in points], [quality for _, quality in points]
+    bottom = HEIGHT - MARGIN
+    words = [
+        f'<path d="M{MARGIN} {MARGIN}V{bottom}H{WIDTH - MARGIN}" fill="none" stroke="{INK}"/>',
+        _text(WIDTH / 2, HEIGHT - 16, "cost of a request", INK),
+        _text(8, MARGIN - 16, "quality (mean score)", INK),
+    ]
+    below = [_text(frame.at(cost, min(qualities))[0] - 10, bottom + 16, f"{cost:.3g}", INK) for cost in _ticks(costs)]
+    beside = [_text(16, frame.at(min(costs), one)[1] + 4, f"{one:.3f}", INK) for one in _ticks(qualities)]
+    return "\n".join([*words, *below, *beside])
+
+
+def _ticks(values: Sequence[float]) -> Iterable[float]:
+    low, high = min(values), max(values)
+    return [low + (high - low) * part / 4 for part in range(5)] if high > low else [low]
+
+
+def _line(frame: _Frame, points: Sequence[tuple[float, float]], colour: str, dashes: str = "") -> str:
+    if len(points) < 2:
+        return ""
+    places = " ".join(f"{across},{down}" for across, down in (frame.at(*point) for point in points))
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.5"{dashed}/>'
+
+
+def _mark(frame: _Frame, cost: float, quality: float, colour: str, word: str) -> str:
+    across, down = frame.at(cost, quality)
+    label = _text(min(across + 8, WIDTH - MARGIN - 6 * len(word)), down - 8, word, colour)
+    return f'<circle cx="{across}" cy="{down}" r="4" fill="{colour}"/>\n{label}'
+
+
+def _text(across: float, down: float, words: str, colour: str) -> str:
+    safe = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return f'<text x="{max(0.0, across):.0f}" y="{down:.0f}" fill="{colour}">{safe}</text>'

@@ -1,0 +1,154 @@
+"""The result of a calibration: thresholds and curves by model and bucket, the quality guarantee and its evidence.
+
+Values, and how an answer is judged by them. What was not calibrated is never accepted. Knows neither how thresholds are
+found (`calibration/`) nor JSON (`calibration_json.py`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf, isnan
+
+
+class Stage(StrEnum):
+    """When a signal is known."""
+
+    PROMPT = "prompt"
+    """Before anything is generated."""
+    WINDOW = "window"
+    """When the held-back part of the answer is there."""
+    WHOLE = "whole"
+    """When the answer has ended."""
+    REASONING = "reasoning"
+    """When the model has thought and has not answered yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """At most `max_loss` of quality lost against always asking the largest model, with this confidence."""
+
+    max_loss: float
+    """Mean score lost per request; scores go from 0 to 1, so 0.01 is one point."""
+    confidence: float
+
+    def __str__(self) -> str:
+        return f"lose at most {self.max_loss * 100:g} points, {self.confidence * 100:g} % sure"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a guarantee stands on."""
+
+    examples: int
+    """On which the thresholds were tested."""
+    fingerprint: str
+    """Of the examples, as sha256:HEX."""
+    loss: float = 0.0
+    """Mean score lost by those examples with these thresholds."""
+    kept: float = 0.0
+    """Share of requests that the largest model is not asked for."""
+    cost: float = 0.0
+    """Of one request, in the currency of the prices."""
+    cost_always_top: float = 0.0
+    cost_always_first: float = 0.0
+    quality: float = 0.0
+    quality_always_top: float = 0.0
+    quality_always_first: float = 0.0
+    needs: int | None = None
+    """How many examples would do, where the guarantee is not made; None where no number would, or none is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Expected benefit of escalating by signal: falls as the signal rises, level beyond the ends, straight between."""
+
+    signals: tuple[float, ...]
+    benefits: tuple[float, ...]
+
+    def at(self, signal: float) -> float:
+        """Score gained by asking the next model, expected at this signal; inf where the signal is not known."""
+        if not self.signals or isnan(signal):
+            return inf
+        right = bisect_right(self.signals, signal)
+        if right == 0:
+            return self.benefits[0]
+        if right == len(self.signals):
+            return self.benefits[-1]
+        left, width = right - 1, self.signals[right] - self.signals[right - 1]
+        part = (signal - self.signals[left]) / width
+        return self.benefits[left] + part * (self.benefits[right] - self.benefits[left])
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where one model's answers to one bucket of tasks are good enough."""
+
+    rung: int
+    """Index of the model, cheapest first; the next one is `rung` + 1."""
+    bucket: str
+    threshold: float
+    """The answer is kept from this signal on; inf: never."""
+    grey: float = 0.0
+    """How far above the threshold it is still likely to fall below it."""
+    map: Map = Map((), ())
+    edge: float | None = None
+    """Where many answers have one signal and not all of them may be kept: that signal, just below the threshold."""
+    edge_share: float = 0.0
+    """Of the answers right there, as many are kept, drawn by lot."""
+
+    def keeps(self, signal: float, draw: float = 1.0) -> bool:
+        """Whether an answer is good enough; `draw` in [0, 1) decides at the edge, without one nothing there is kept."""
+        return signal >= self.threshold or (signal == self.edge and draw < self.edge_share)
+
+
+ANY_BUCKET = "*"
+"""The bucket of a cut that holds for tasks without a cut of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LadderFile:
+    """All that calibration says of one cascade."""
+
+    models: tuple[str, ...]
+    """The models, cheapest first."""
+    signal: str
+    """Which signal the thresholds are in; higher = surer."""
+    stage: Stage
+    promise: Promise
+    evidence: Evidence
+    cuts: tuple[Cut, ...] = ()
+    is_promised: bool = False
+    """Whether the guarantee is made. If not, nothing is kept: the largest model answers."""
+
+    def cut(self, index: int, bucket: str) -> Cut | None:
+        """What holds for a model's answers to a bucket; None where nothing was calibrated, so nothing may be kept."""
+        found = None
+        for cut in self.cuts:
+            if cut.rung == index and cut.bucket in (bucket, ANY_BUCKET):
+                found = cut if found is None or cut.bucket == bucket else found
+        return found
+
+    def may_keep(self, index: int, bucket: str) -> bool:
+        """Whether any answer of this model to this bucket could be good enough."""
+        cut = self.cut(index, bucket) if self.is_promised else None
+        return cut is not None and (cut.threshold < inf or cut.edge is not None)
+
+
+class Verdict(StrEnum):
+    """What becomes of a model's answer."""
+
+    KEEP = "keep"
+    ESCALATE = "escalate"
+
+
+def judge(file: LadderFile, index: int, bucket: str, signal: float | None, *, draw: float = 1.0) -> Verdict:
+    """Whether this model's answer is kept.
+
+    `signal` is the one that the file names, None or nan where it could not be had; `draw` is uniform in [0, 1) and
+    decides where many answers share the signal at the edge (without one they escalate).
+    """
+    cut = file.cut(index, bucket) if file.is_promised else None
+    is_kept = cut is not None and signal is not None and cut.keeps(signal, draw)
+    return Verdict.KEEP if is_kept else Verdict.ESCALATE

@@ -1,0 +1,243 @@
+"""Calibration files as JSON, written and read. The reader reports every error at once, each with its path.
+
+Strict where a mistake could void a guarantee: unknown keys, a newer version, thresholds of models that do not exist. A
+threshold of null accepts no answer, since JSON has no infinity.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
+from itertools import pairwise
+from math import inf
+
+from cascade.calibration_file import Cut, Evidence, LadderFile, Map, Promise, Stage
+from cascade.loss_bound import fewest
+
+VERSION = 1
+
+LARGEST = 4_000_000
+"""Bytes."""
+
+LARGEST_NUMBER = 1e300
+"""Whole numbers of JSON may be larger than any float."""
+
+SMALLEST_SHARE = 1e-6
+"""Of quality lost, or of confidence: below it no number of examples could show anything."""
+
+MOST_CUTS = 1_024
+"""A request looks through all of them."""
+
+WORDS = {
+    "": frozenset({"version", "models", "signal", "stage", "promise", "evidence", "cuts", "is_promised"}),
+    "promise": frozenset(field.name for field in fields(Promise)),
+    "evidence": frozenset(field.name for field in fields(Evidence)),
+    "cut": frozenset(field.name for field in fields(Cut)),
+    "map": frozenset(field.name for field in fields(Map)),
+}
+
+
+class BadLadderFile(ValueError):  # noqa: N818 - it carries a verdict on a file
+    """A calibration file with faults; all of them, `PATH: what is wrong` each."""
+
+    def __init__(self, faults: tuple[str, ...]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+def write_ladder_file(file: LadderFile) -> bytes:
+    """Readable JSON; the same file gives the same bytes."""
+    cuts = [{**asdict(cut), "threshold": None if cut.threshold == inf else cut.threshold} for cut in file.cuts]
+    told = {"version": VERSION, **asdict(file), "cuts": cuts}
+    return (json.dumps(told, indent=1, allow_nan=False) + "\n").encode()
+
+
+def read_ladder_file(raw: bytes) -> LadderFile:
+    """What was written. Raises `BadLadderFile`."""
+    if len(raw) > LARGEST:
+        raise BadLadderFile((f"a ladder file has at most {LARGEST:,} bytes",))
+    try:
+        told = json.loads(raw, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as fault:
+        raise BadLadderFile((f"no JSON: {fault}",)) from None
+    reader = _Reader()
+    file = reader.file(reader.mapping(told, "", WORDS[""]))
+    if reader.faults:
+        raise BadLadderFile(tuple(reader.faults))
+    return file
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _is_share(part: float) -> bool:
+    return SMALLEST_SHARE <= part <= 1.0 - SMALLEST_SHARE
+
+
+class _Reader:
+    """Collects faults, and goes on with something harmless where one is."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def fault(self, path: str, words: str) -> None:
+        self.faults.append(f"{path or 'file'}: {words}")
+
+    def file(self, told: Mapping[str, object]) -> LadderFile:
+        if told.get("version") != VERSION:
+            self.fault("version", f"must be {VERSION}, found {told.get('version')!r}")
+        models = tuple(self.text(name, f"models[{at}]") for at, name in enumerate(self.items(told, "models")))
+        if len(models) < 2 or len(set(models)) < len(models):
+            self.fault("models", "must name two rungs or more, none twice")
+        evidence = self.mapping(told.get("evidence"), "evidence", WORDS["evidence"])
+        found = LadderFile(
+            models=models,
+            signal=self.text(told.get("signal"), "signal"),
+            stage=self.stage(told.get("stage")),
+            promise=self.promise(self.mapping(told.get("promise"), "promise", WORDS["promise"])),
+            evidence=self.evidence(evidence),
+            cuts=tuple(self.cuts(told, len(models) - 1)),
+            is_promised=self.truth(told.get("is_promised", False), "is_promised"),
+        )
+        if found.is_promised:
+            self._bear_out(found)
+        return found
+
+    def _bear_out(self, file: LadderFile) -> None:
+        """A guarantee that its own evidence contradicts was not written by us."""
+        if file.evidence.needs is not None:
+            self.fault("is_promised", f"is true, and evidence.needs says that {file.evidence.needs} examples would do")
+        if file.evidence.loss > file.promise.max_loss:
+            self.fault("is_promised", "is true, and evidence.loss is above promise.max_loss")
+        promise = file.promise
+        is_share = _is_share(promise.max_loss) and _is_share(promise.confidence)
+        least = fewest(promise.max_loss, 1.0 - promise.confidence) if is_share else 0
+        if file.evidence.examples < least:
+            words = (
+                f"is true, and evidence.examples is {file.evidence.examples}: with fewer than {least} nothing shows it"
+            )
+            self.fault("is_promised", words)
+
+    def promise(self, told: Mapping[str, object]) -> Promise:
+        max_loss = self.number(told.get("max_loss"), "promise.max_loss")
+        confidence = self.number(told.get("confidence"), "promise.confidence")
+        for name, part in (("max_loss", max_loss), ("confidence", confidence)):
+            if not _is_share(part):
+                self.fault(f"promise.{name}", f"must be between 0 and 1, {SMALLEST_SHARE:g} away from both")
+        return Promise(max_loss, confidence)
+
+    def evidence(self, told: Mapping[str, object]) -> Evidence:
+        numbers = {
+            name: self.number(told[name], f"evidence.{name}")
+            for name in sorted(WORDS["evidence"] - {"examples", "needs", "fingerprint"})
+            if name in told
+        }
+        if not 0.0 <= numbers.get("kept", 0.0) <= 1.0:
+            self.fault("evidence.kept", "must be from 0 to 1")
+        needs = told.get("needs")
+        return Evidence(
+            examples=self.count(told.get("examples"), "evidence.examples"),
+            fingerprint=self.text(told.get("fingerprint"), "evidence.fingerprint"),
+            needs=None if needs is None else self.count(needs, "evidence.needs"),
+            **numbers,
+        )
+
+    def cuts(self, told: Mapping[str, object], steps: int) -> Iterator[Cut]:
+        seen: set[tuple[int, str]] = set()
+        items = self.items(told, "cuts")
+        if len(items) > MOST_CUTS:
+            self.fault("cuts", f"are {len(items)}, {MOST_CUTS} at most")
+        for at, item in enumerate(items[:MOST_CUTS]):
+            path = f"cuts[{at}]"
+            cut = self.cut(self.mapping(item, path, WORDS["cut"]), path)
+            if cut.rung >= steps:
+                self.fault(f"{path}.rung", f"must be below {steps}: the top rung has no next one")
+            if (cut.rung, cut.bucket) in seen:
+                self.fault(path, f"rung {cut.rung} and bucket `{cut.bucket}` stand twice")
+            seen.add((cut.rung, cut.bucket))
+            yield cut
+
+    def cut(self, told: Mapping[str, object], path: str) -> Cut:
+        threshold, edge = told.get("threshold"), told.get("edge")
+        grey = self.number(told.get("grey", 0.0), f"{path}.grey")
+        share = self.number(told.get("edge_share", 0.0), f"{path}.edge_share")
+        if not 0.0 <= share <= 1.0:
+            self.fault(f"{path}.edge_share", "must be from 0 to 1")
+        if grey < 0.0:
+            self.fault(f"{path}.grey", "must not be negative")
+        if "threshold" not in told:
+            self.fault(f"{path}.threshold", "is missing; null keeps nothing")
+        return Cut(
+            rung=self.count(told.get("rung"), f"{path}.rung"),
+            bucket=self.text(told.get("bucket"), f"{path}.bucket"),
+            threshold=inf if threshold is None else self.number(threshold, f"{path}.threshold"),
+            grey=grey,
+            map=self.map(self.mapping(told.get("map", {}), f"{path}.map", WORDS["map"]), f"{path}.map"),
+            edge=None if edge is None else self.number(edge, f"{path}.edge"),
+            edge_share=share,
+        )
+
+    def map(self, told: Mapping[str, object], path: str) -> Map:
+        signals, benefits = (
+            tuple(self.number(item, f"{path}.{name}[{at}]") for at, item in enumerate(self.items(told, name, path)))
+            for name in ("signals", "benefits")
+        )
+        if len(signals) != len(benefits):
+            self.fault(path, "must have as many benefits as signals")
+        if any(left >= right for left, right in pairwise(signals)):
+            self.fault(f"{path}.signals", "must rise")
+        if any(left < right for left, right in pairwise(benefits)):
+            self.fault(f"{path}.benefits", "must not rise")
+        return Map(signals, benefits)
+
+    def mapping(self, value: object, path: str, words: frozenset[str]) -> Mapping[str, object]:
+        if not isinstance(value, dict):
+            self.fault(path, "must be a mapping")
+            return {}
+        for word in value:
+            if word not in words:
+                self.fault(f"{path}.{word}".lstrip("."), f"is no word here; there are {', '.join(sorted(words))}")
+        return value
+
+    def items(self, told: Mapping[str, object], name: str, path: str = "") -> list[object]:
+        value = told.get(name, [])
+        if not isinstance(value, list):
+            self.fault(f"{path}.{name}".lstrip("."), "must be a list")
+            return []
+        return value
+
+    def text(self, value: object, path: str) -> str:
+        if not isinstance(value, str) or not value:
+            self.fault(path, "must be text")
+            return ""
+        return value
+
+    def number(self, value: object, path: str) -> float:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not -LARGEST_NUMBER < value < LARGEST_NUMBER
+        ):
+            self.fault(path, "must be a number")
+            return 0.5
+        return float(value)
+
+    def count(self, value: object, path: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            self.fault(path, "must be a whole number from 0 on")
+            return 0
+        return value
+
+    def truth(self, value: object, path: str) -> bool:
+        if not isinstance(value, bool):
+            self.fault(path, "must be true or false")
+            return False
+        return value
+
+    def stage(self, value: object) -> Stage:
+        if isinstance(value, str) and value in set(Stage):
+            return Stage(value)
+        self.fault("stage", f"must be one of {', '.join(Stage)}")
+        return Stage.WINDOW

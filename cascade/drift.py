@@ -1,0 +1,195 @@
+"""Thresholds that follow what shadows show: stricter when kept answers are too often worse than the next model's.
+
+The calibrated thresholds are the floor: nothing is ever kept that calibration would not have kept, so a correction
+cannot break what was promised, only give up savings. How far above the floor they stand moves with each shadow by
+`pace` x (worse - allowed), as in adaptive conformal inference (Gibbs and Candes, 2021): while it is below its ceiling,
+the mean of what shadows saw is at most allowed + ceiling / (pace x shadows), whatever the traffic does, given that
+stricter thresholds help at all. At the ceiling, or when the alarm rings, nothing is kept any more.
+
+A threshold never rises past the greatest value of its signal: from there on a falling share of the answers at that
+value is kept, so that shadows go on. A model that keeps nothing all the same has no shadows that could lower its
+threshold. Its answers that are judged and not kept lower it (`ease`): they lose nothing, and so count as `allowed` less
+than is allowed. In the bound above they count as shadows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, inf, log, log1p
+
+from cascade.calibration_file import Cut, LadderFile
+from cascade.computable import range_of
+
+PACE = 0.1
+"""Steps of the threshold by one answer that was worse. A step is what a tenth of the answers lie apart."""
+CEILING = 10.0
+"""Steps above the calibrated threshold at which nothing is left to keep."""
+
+LEAST_KEPT = 0.02
+"""Share kept below which what is allowed would be no bound at all."""
+
+
+class Staying:
+    """One calibration file in production."""
+
+    def __init__(self, file: LadderFile, *, harmless: float = 0.0, patience: float = 10_000.0) -> None:
+        """`harmless` is the share of shadows that differ and yet lose nothing: 0 where a judge compares, more where
+        answers are held against each other as text.
+        """
+        self._calibrated = self._corrected = file
+        kept = max(file.evidence.kept, LEAST_KEPT)
+        # Of all requests at most max_loss may lose; all of those are among the kept.
+        self.allowed = min(0.95, file.promise.max_loss / kept + harmless)
+        self._alarm = Alarm(self.allowed, patience)
+        self._steps = [0.0] * (len(file.models) - 1)
+        self._worse = 0.0
+        self.shadows = 0
+
+    @property
+    def file(self) -> LadderFile:
+        """The file to judge by now."""
+        return self._corrected
+
+    @property
+    def alarm(self) -> bool:
+        """Whether it was given up. A new calibration begins anew."""
+        return self._alarm.rings or any(steps >= CEILING for steps in self._steps)
+
+    @property
+    def agreement(self) -> float:
+        """Share of shadows that were no better than what was kept; 1 while there are none."""
+        return 1.0 - self._worse / self.shadows if self.shadows else 1.0
+
+    @property
+    def correction(self) -> tuple[float, ...]:
+        """By model, how many steps above the calibrated thresholds it keeps now."""
+        return tuple(self._steps)
+
+    @property
+    def strain(self) -> float:
+        """How near the alarm is, 0 to 1."""
+        return min(1.0, self._alarm.strain)
+
+    def take(self, index: int, agreed: float) -> None:
+        """A kept answer was compared with the next model's: 1 for as good, 0 for worse, or between."""
+        if self.alarm:
+            return
+        worse = 1.0 - min(1.0, max(0.0, agreed))
+        self.shadows += 1
+        self._worse += worse
+        self._alarm.hear(worse)
+        self._steps[index] = min(CEILING, max(0.0, self._steps[index] + PACE * (worse - self.allowed)))
+        self._correct()
+
+    def ease(self, index: int) -> None:
+        """Lower the model's correction by one answer that was judged, not kept, and so lost nothing.
+
+        Only for a model that keeps nothing (`FreezeWatch`): one that keeps some has shadows.
+        """
+        if self.alarm or not self._steps[index]:
+            return
+        self._steps[index] = max(0.0, self._steps[index] - PACE * self.allowed)
+        self._correct()
+
+    def _correct(self) -> None:
+        if self.alarm:
+            self._corrected = replace(self._calibrated, is_promised=False)
+            return
+        greatest = range_of(self._calibrated.signal)[1]
+        cuts = tuple(_raised(cut, self._steps[cut.rung], greatest) for cut in self._calibrated.cuts)
+        self._corrected = replace(self._calibrated, cuts=cuts)
+
+
+def _raised(cut: Cut, steps: float, greatest: float) -> Cut:
+    if not steps:
+        return cut
+    if cut.threshold == inf:
+        return replace(cut, edge_share=cut.edge_share * (1.0 - steps / CEILING))
+    threshold = cut.threshold + steps * _step(cut)
+    if cut.threshold <= greatest < threshold:
+        return replace(cut, threshold=inf, edge=greatest, edge_share=1.0 - steps / CEILING)
+    return replace(cut, threshold=threshold, edge=None, edge_share=0.0)
+
+
+def _step(cut: Cut) -> float:
+    """What a tenth of the answers lie apart, just above the threshold; else a part of the map's width."""
+    if cut.grey > 0.0:
+        return cut.grey
+    signals = cut.map.signals
+    return (signals[-1] - signals[0]) / CEILING if len(signals) > 1 else 0.1
+
+
+BETS = (0.1, 0.25, 0.5, 0.9)
+"""As shares of the boldest bet, 1 / allowed: bold ones see great rises soon, timid ones small rises at all."""
+
+
+class Alarm:
+    """Rings once and stays: what rang it is for a person to look at."""
+
+    __slots__ = ("_allowed", "_bets", "_patience", "_sums", "rings", "seen")
+
+    def __init__(self, allowed: float, patience: float = 10_000.0) -> None:
+        """`allowed` is the greatest mean that is no reason to ring, between 0 and 1."""
+        self._allowed = min(max(allowed, 1e-4), 0.999)
+        self._patience = patience
+        self._bets = tuple(part / self._allowed for part in BETS)
+        self._sums = [0.0] * len(BETS)
+        self.seen = 0
+        self.rings = False
+
+    @property
+    def strain(self) -> float:
+        """How near it is: rings at 1."""
+        return sum(self._sums) / len(self._sums) / self._patience
+
+    def hear(self, sample: float) -> bool:
+        """One more sample between 0 (all is well) and 1. Returns whether it rings now or rang before."""
+        self.seen += 1
+        away = min(max(sample, 0.0), 1.0) - self._allowed
+        # A raised alarm is beyond counting; the sums must not run away meanwhile.
+        self._sums = [
+            min((one + 1.0) * (1.0 + bet * away), 1e12) for one, bet in zip(self._sums, self._bets, strict=True)
+        ]
+        self.rings = self.rings or self.strain >= 1.0
+        return self.rings
+
+
+SURE = 1e-9
+"""The chance that a model freezes which keeps the calibrated share of its answers."""
+
+FEWEST = 100
+"""Answers in a row after which a model freezes at the earliest."""
+
+TRIAL = 100
+"""While frozen a model is asked for one request of so many that would begin there."""
+
+
+class FreezeWatch:
+    """One model in production."""
+
+    __slots__ = ("_asked", "enough", "in_vain", "is_frozen")
+
+    def __init__(self, kept: float) -> None:
+        """`kept` is the share of its answers that calibration kept, 0 where it kept none: then nothing is expected."""
+        self.enough = max(FEWEST, ceil(log(SURE) / log1p(-min(0.999, max(kept, LEAST_KEPT))))) if kept > 0.0 else None
+        """Answers in a row that were not kept, with which the model freezes; None: never."""
+        self.in_vain = 0
+        """Answers that were judged since the last kept one."""
+        self.is_frozen = False
+        self._asked = 0
+
+    def take(self, *, is_kept: bool) -> bool:
+        """Count an answer that was judged. Returns whether the model froze or thawed by it."""
+        before = self.is_frozen
+        self.in_vain = 0 if is_kept else self.in_vain + 1
+        self.is_frozen = self.enough is not None and self.in_vain >= self.enough
+        if not self.is_frozen:
+            self._asked = 0
+        return self.is_frozen is not before
+
+    def asks(self) -> bool:
+        """Whether the next request is asked of this model: each, or one in `TRIAL` while it is frozen."""
+        if not self.is_frozen:
+            return True
+        self._asked += 1
+        return self._asked % TRIAL == 0

@@ -1,0 +1,74 @@
+"""Result of one request to a cascade: every model that was asked, its signal, tokens, cost and verdict.
+
+A value for log, metrics, receipt and `hearth cascade report`. Holds no text.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+KEPT = "kept"
+"""Accepted by the judge."""
+ESCALATED = "escalated"
+"""Rejected by the judge and discarded."""
+UNJUDGED = "unjudged"
+"""Not judged: the largest model allowed, or one that answers because no other is available."""
+FAILED = "failed"
+"""It gave no answer."""
+
+KEPT_FOR_SHARE = "share"
+"""Why an answer was accepted that is not good enough: the tenant's share of escalated answers is used up."""
+
+
+class Step(Struct, frozen=True):
+    """One model that was asked."""
+
+    model: str
+    ended: str
+    why: str = ""
+    """When and by what it was judged: the window, its end, a fault of its shape; or why it was kept all the same."""
+    signal: float | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    """By the prices of the models; what was thrown away by what was counted here."""
+    held_s: float = 0.0
+
+
+class Climbed(Struct, frozen=True):
+    """The way up of one request. Costs are in the currency of the prices."""
+
+    ladder: str
+    bucket: str
+    started: str
+    """The model that was to be asked first."""
+    rungs: tuple[Step, ...] = ()
+    """Those that were asked, in order."""
+    skipped: tuple[str, ...] = ()
+    """Those that could not or might not answer."""
+    judged: int = 0
+    """How many answers were judged."""
+    cost: float = 0.0
+    """Of everything that was asked for it."""
+    wasted_cost: float = 0.0
+    """Of what the client did not get."""
+    wasted_tokens: int = 0
+    """Output that was thrown away."""
+    cost_always_top: float = 0.0
+    """What an answer of the same length would have cost there."""
+    cost_always_first: float = 0.0
+
+    @property
+    def answered(self) -> Step | None:
+        """The model whose answer the client got."""
+        return answered_of(self.rungs)
+
+    @property
+    def is_escalated(self) -> bool:
+        return any(step.ended == ESCALATED for step in self.rungs)
+
+
+def answered_of(steps: tuple[Step, ...]) -> Step | None:
+    """The model whose answer the client got, where one did."""
+    return steps[-1] if steps and steps[-1].ended in (KEPT, UNJUDGED) else None

@@ -1,0 +1,51 @@
+"""Budget of shadow samples: which accepted answers are compared with the next model's, within a share and a rate.
+
+Random draws and times are arguments.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+HOUR_S = 3_600.0
+CARRIED_S = 600.0
+"""What is not spent may be saved up so long: a burst of shadows after a quiet night would be none of its hours."""
+
+
+class ShadowBudget:
+    """A share of kept answers, while money and places are left."""
+
+    def __init__(self, fraction: float, *, per_hour: float = inf, at_once: int = 8) -> None:
+        """`fraction` of kept answers, 0 for none; `per_hour` in the currency of the prices."""
+        self._fraction = fraction
+        self._per_s = per_hour / HOUR_S
+        self._left = self._per_s * CARRIED_S
+        self._most = self._left
+        self._at_once = at_once
+        self._seen_s: float | None = None
+        self.running = 0
+        self.spent = 0.0
+
+    def takes(self, draw: float, price: float, now_s: float) -> bool:
+        """Whether this answer is shadowed: `draw` is uniform in [0, 1), `price` what the shadow is expected to cost.
+
+        Who is told True has a place until `end`.
+        """
+        self._fill(now_s)
+        if draw >= self._fraction or self.running >= self._at_once or price > self._left:
+            return False
+        self.running += 1
+        self._left -= price
+        return True
+
+    def end(self, reserved: float, cost: float) -> None:
+        """A shadow has ended, or was given up: its place is free, and what it really cost is charged."""
+        self.running -= 1
+        self.spent += cost
+        self._left = min(self._most, self._left + reserved - cost)
+
+    def _fill(self, now_s: float) -> None:
+        passed = 0.0 if self._seen_s is None else max(0.0, now_s - self._seen_s)
+        self._seen_s = now_s
+        if passed and self._left < self._most:
+            self._left = min(self._most, self._left + passed * self._per_s)

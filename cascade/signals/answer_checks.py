@@ -1,0 +1,134 @@
+"""What is plainly wrong with an answer that has ended: broken form, a refusal, a loop, an end that came too soon.
+
+Certain faults, no measure of quality: an answer with any of them escalates, whatever its log-probabilities are. Pure,
+and linear in the answer, of which the first and last `LOOKED_AT` characters count.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cascade.signals.json_schema import fits
+
+LOOKED_AT = 65_536
+
+NO_SCHEMA = True
+"""What any JSON value fits."""
+
+
+class Fault(StrEnum):
+    """Why an answer is not good enough."""
+
+    EMPTY = "empty"
+    INVALID_JSON = "invalid_json"
+    SCHEMA = "schema"
+    TOOL_CALL = "tool_call"
+    REFUSAL = "refusal"
+    REPETITION = "repetition"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer as a whole, and what form it was asked to have."""
+
+    text: str = ""
+    calls: Sequence[str] = ()
+    """The arguments of its tool calls, as the model wrote them."""
+    finish_reason: str | None = None
+    is_json_asked: bool = False
+    schema: object = NO_SCHEMA
+    """Of the text, where JSON was asked for."""
+    call_schemas: Sequence[object] = ()
+    """Of the calls in their order, as far as they are known."""
+
+
+def faults_of(said: Whole) -> tuple[Fault, ...]:
+    """All that is wrong with it, in the order of the list above."""
+    text = said.text.strip()
+    found: list[Fault] = []
+    if not text and not said.calls:
+        found.append(Fault.EMPTY)
+    if said.is_json_asked and text:
+        found += _json_faults(text, said.schema)
+    if not all(map(_is_call, said.calls, _schemas(said))):
+        found.append(Fault.TOOL_CALL)
+    if not said.calls and not said.is_json_asked and is_refusal(text):
+        found.append(Fault.REFUSAL)
+    if repeats(text):
+        found.append(Fault.REPETITION)
+    if said.finish_reason == "length":
+        found.append(Fault.LENGTH)
+    return tuple(found)
+
+
+def _schemas(said: Whole) -> list[object]:
+    known = list(said.call_schemas[: len(said.calls)])
+    return known + [NO_SCHEMA] * (len(said.calls) - len(known))
+
+
+def _json_faults(text: str, schema: object) -> list[Fault]:
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return [Fault.INVALID_JSON]
+    return [] if fits(value, schema) else [Fault.SCHEMA]
+
+
+def _is_call(arguments: str, schema: object) -> bool:
+    """Arguments are a JSON object of the tool's shape; none at all is an empty one."""
+    try:
+        value = json.loads(arguments or "{}", parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and fits(value, schema)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+REFUSAL = re.compile(
+    r"\b(?:i(?:'m| am) (?:sorry|afraid|unable to|not able to)|i (?:can(?:no|')t|cannot|won't|will not) (?:help|assist|"
+    r"answer|provide|comply|do that|fulfil)|as an ai(?: language)? model|i (?:don't|do not) (?:know|have (?:enough|"
+    r"access))|(?:unable|not able) to (?:help|assist|answer|provide))",
+    re.IGNORECASE,
+)
+OPENING = 160
+"""Characters in which a refusal is said; further on the words may be anybody's, as in a letter that was asked for."""
+
+
+def is_refusal(text: str) -> bool:
+    """Whether the answer opens by declining, or by saying that the model does not know."""
+    return REFUSAL.search(text[:OPENING].replace("\u2019", "'")) is not None
+
+
+PERIODS = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128)
+"""Words of a loop that are looked for."""
+LEAST_ROUNDS = 4
+LEAST_LOOP = 16
+"""Words that a loop must fill before it counts: three short lines alike are a list."""
+LONGEST_RUN = 200
+"""Equal characters one after the other, outside of rules drawn in text."""
+
+
+def repeats(text: str) -> bool:
+    """Whether the answer ends in a loop: its last words are the same few, `LEAST_ROUNDS` times or more."""
+    tail = text[-LOOKED_AT:]
+    words = tail.split()[-1024:]
+    if any(_loops(words, period) for period in PERIODS):
+        return True
+    last = tail[-LONGEST_RUN:]
+    return len(last) == LONGEST_RUN and len(set(last)) == 1 and last[0] not in "-=_*#~ \n"
+
+
+def _loops(words: Sequence[str], period: int) -> bool:
+    length = max(period * LEAST_ROUNDS, LEAST_LOOP)
+    if len(words) < length:
+        return False
+    tail = words[-length:]
+    return all(word == tail[at - period] for at, word in enumerate(tail) if at >= period)

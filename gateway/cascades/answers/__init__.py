@@ -1,1 +1,0 @@
-"""Answers heard as evidence, one family of APIs a file."""

@@ -1,0 +1,232 @@
+"""Configuration of cascades: one model name over several models, cheapest first; its values, reader and JSON Schema.
+
+Prices and abilities of a model stand with the model itself. A cascade names its models, how their answers are held back
+and judged, and what may be spent on shadow samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cascade.calibration_file import LadderFile
+from cascade.calibration_json import BadLadderFile, read_ladder_file
+from cascade.computable import file_faults
+from cascade.judging import AtTime, HoldBack
+from cascade.models import ALL_ABILITIES, Ability, Window
+from gateway.config.fields import file
+from tenancy.document import Table, Wrong, flag, not_negative, one_of, positive, text, whole
+from tenancy.reading.kinds import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
+from tenancy.schema import Schema, described, table
+
+HOLD, STREAM = "hold", "stream"
+
+MOST_TOP = 20
+"""Default of vLLM's `--max-logprobs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowEntry:
+    """Shadow samples of a cascade: how many, what they may cost, and how answers are compared."""
+
+    fraction: float = 0.0
+    """Share of accepted answers for which the next model is asked too."""
+    budget: float | None = None
+    """Cost per hour, by the prices of the models; None: no limit."""
+    tokens_per_hour: int = 1_000_000
+    """Prompt and answer tokens per hour: limits samples where prices are unknown."""
+    judge_model: str | None = None
+    """Decides whether two answers agree; None: they are compared as normalised text."""
+    harmless: float = 0.3
+    """Share of answers that differ as normalised text and lose nothing: free text is seldom the same twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class LadderEntry:
+    """A model name that is a cascade."""
+
+    rungs: tuple[str, ...]
+    file: LadderFile | None = field(default=None, repr=False)
+    window: Window | None = field(default_factory=Window)
+    """None: streams are not held back."""
+    hold_back: HoldBack = field(default_factory=HoldBack)
+    whole: bool = True
+    """Whether complete answers are judged, those that are not streamed."""
+    shadow: ShadowEntry = field(default_factory=ShadowEntry)
+    uncalibrated: float | None = None
+    """Without a calibration: the share of requests that start with the smallest model. None: not set, so none do, and
+    a warning is logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class RungEntry:
+    """Abilities and price of a model as part of a cascade, beside its prices per token."""
+
+    context_tokens: int | None = None
+    """None: as its pods report."""
+    abilities: frozenset[Ability] = ALL_ABILITIES
+    cost_per_gpu_second: float = 0.0
+
+
+LARGEST, SMALLEST = "largest", "smallest"
+
+WORDS_OF_LADDER = ("calibration", "uncalibrated", "hold_back", "judge_whole", "shadow_fraction", "shadow")
+
+
+def rung_entry(table: Table) -> RungEntry:
+    """Read `context_tokens`, `abilities` and `cost_per_gpu_second` of a model."""
+    abilities = table.each("abilities", one_of(tuple(Ability)))
+    return RungEntry(
+        context_tokens=table.get("context_tokens", positive(whole), None),
+        abilities=ALL_ABILITIES if abilities is None else frozenset(map(Ability, abilities)),
+        cost_per_gpu_second=table.get("cost_per_gpu_second", not_negative, 0.0),
+    )
+
+
+def ladder_entry(table: Table) -> LadderEntry | None:
+    """Read `ladder` and the keys beside it. Returns None where the model is not a cascade."""
+    models = table.each("ladder", text)
+    if models is None:
+        for word in WORDS_OF_LADDER:
+            table.refuse(word, "stands without a ladder")
+        return None
+    if len(set(models)) != len(models) or len(models) < 2:
+        table.fault("ladder", "must name two models or more, each once, the cheapest first")
+    window, hold_back = _hold_back(table)
+    if "uncalibrated" in table and "calibration" in table:
+        table.fault("uncalibrated", "is for a ladder without `calibration`: remove one of them")
+    return LadderEntry(
+        rungs=models,
+        file=table.get("calibration", _ladder_file, None),
+        window=window,
+        hold_back=hold_back,
+        whole=table.get("judge_whole", flag, default=True),
+        shadow=_shadow(table),
+        uncalibrated=table.get("uncalibrated", _share_of_smallest, None),
+    )
+
+
+def _share_of_smallest(value: object) -> float:
+    if value in (LARGEST, SMALLEST):
+        return float(value == SMALLEST)
+    try:
+        return _fraction(value)
+    except Wrong:
+        raise Wrong(f"must be `{LARGEST}`, `{SMALLEST}`, or a share from 0 to 1 that begins at the smallest") from None
+
+
+def _ladder_file(value: object) -> LadderFile:
+    path = file(value)
+    try:
+        found = read_ladder_file(path.read_bytes())
+    except OSError as error:
+        raise Wrong(f"`{path}` cannot be read: {error.strerror}") from None
+    except BadLadderFile as bad:
+        raise Wrong(f"`{path}` is no calibration: {'; '.join(bad.faults)}") from None
+    if faults := tuple(file_faults(found)):
+        raise Wrong(f"`{path}` cannot hold at work: {'; '.join(faults)}")
+    return found
+
+
+def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:
+    if table.get("hold_back", lambda value: value is False or value == "off", default=False):
+        return None, HoldBack()
+    default = Window()
+    keys = table.table("hold_back")
+    if keys is None:
+        return default, HoldBack()
+    window = Window(
+        tokens=keys.get("tokens", positive(whole), default.tokens),
+        max_added_ttft_s=keys.get("max_added_ttft_ms", not_negative, default.max_added_ttft_s * 1000) / 1000,
+        top=keys.get("top_logprobs", _top, default.top),
+    )
+    hold_back = HoldBack(
+        tokens=window.tokens,
+        max_added_s=window.max_added_ttft_s,
+        streams_reasoning=keys.get("reasoning", one_of((HOLD, STREAM)), HOLD) == STREAM,
+        whole=keys.get("whole_streams", flag, default=False),
+        at_time=AtTime(keys.get("at_time", one_of(tuple(AtTime)), AtTime.JUDGE.value)),
+    )
+    keys.close()
+    return window, hold_back
+
+
+def _top(value: object) -> int:
+    found = whole(value)
+    if not 2 <= found <= MOST_TOP:
+        raise Wrong(f"must be from 2 to {MOST_TOP}")
+    return found
+
+
+def _shadow(table: Table) -> ShadowEntry:
+    usual = ShadowEntry()
+    fraction = table.get("shadow_fraction", _fraction, usual.fraction)
+    words = table.table("shadow")
+    if words is None:
+        return ShadowEntry(fraction)
+    found = ShadowEntry(
+        fraction=fraction,
+        budget=words.get("max_budget_per_hour", not_negative, usual.budget),
+        tokens_per_hour=words.get("tokens_per_hour", positive(whole), usual.tokens_per_hour),
+        judge_model=words.get("judge_model", text, None),
+        harmless=words.get("harmless", _fraction, usual.harmless),
+    )
+    if found.judge_model is not None and "harmless" in words:
+        words.fault("harmless", "is of answers compared as text: `judge_model` compares them here")
+    words.close()
+    return found
+
+
+def _fraction(value: object) -> float:
+    found = not_negative(value)
+    if found > 1:
+        raise Wrong("must be from 0 to 1")
+    return found
+
+
+OFF: Schema = {"enum": [False, "off"]}
+
+
+def rung_schema() -> dict[str, Schema]:
+    """Return the schema of a model's keys as part of a cascade, by key."""
+    abilities = {"type": "array", "items": {"enum": [ability.value for ability in Ability]}}
+    return {
+        "context_tokens": described(COUNT.schema, "The longest prompt with its answer; its pods say so by default."),
+        "abilities": described(abilities, "What it can, of what not every model can; all of it by default."),
+        "cost_per_gpu_second": described(AMOUNT.schema, "Money per second of prefill, beside its prices per token."),
+    }
+
+
+def ladder_schema() -> dict[str, Schema]:
+    """Return the schema of a cascade's keys, by key."""
+    held = table(
+        {
+            "tokens": described(COUNT.schema, "Answer tokens that are held until they are judged: 48."),
+            "max_added_ttft_ms": described(AMOUNT.schema, "Longest that a kept stream is held: 150."),
+            "top_logprobs": described(
+                {"type": "integer", "minimum": 2, "maximum": MOST_TOP}, "Likeliest tokens asked for at each place: 5."
+            ),
+            "reasoning": described({"enum": [HOLD, STREAM]}, "Whether reasoning is held too, or judged by itself."),
+            "whole_streams": described(FLAG.schema, "Streams are held to their end, and judged as whole answers."),
+            "at_time": described({"enum": [word.value for word in AtTime]}, "What becomes of it when time is up."),
+        }
+    )
+    shadow = table(
+        {
+            "max_budget_per_hour": described(AMOUNT.schema, "Money for shadow answers in any hour."),
+            "tokens_per_hour": described(COUNT.schema, "Tokens of shadow prompts and answers in any hour."),
+            "judge_model": described(TEXT.schema, "A model that says whether two answers agree."),
+            "harmless": described(FRACTION.schema, "Of answers that differ as text, so many lose nothing: 0.3."),
+        }
+    )
+    return {
+        "ladder": described(SOME_NAMES.schema, "The models behind this name, cheapest first."),
+        "calibration": described(TEXT.schema, "The file that hearth cascade calibrate wrote."),
+        "uncalibrated": described(
+            {"anyOf": [{"enum": [LARGEST, SMALLEST]}, FRACTION.schema]},
+            "Where requests begin without a calibration: largest (default), smallest, or the share of the smallest.",
+        ),
+        "hold_back": described({"anyOf": [held, OFF]}, "How much of a stream is held until it is judged, or off."),
+        "judge_whole": described(FLAG.schema, "Whether answers that are not streamed are judged: yes by default."),
+        "shadow_fraction": described(FRACTION.schema, "Of kept answers, so many are asked of the next rung too."),
+        "shadow": described(shadow, "What that may cost, and who compares."),
+    }

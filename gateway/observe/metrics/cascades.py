@@ -1,0 +1,155 @@
+"""Prometheus metrics of cascades: which model answers, what is escalated, what that costs and what it saves.
+
+Tenants and cascades are few by configuration; tenants beyond a bound are counted together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from cascade.record import ESCALATED, KEPT
+from gateway.cascades.cascades import Ladders
+from gateway.cascades.shadow_sampling import Standing
+from gateway.observe.metrics.collector import Family, cumulated
+from gateway.observe.metrics.counters import OTHER, Histogram
+from gateway.pipeline.outcome import Outcome
+
+MOST_TENANTS = 100
+
+HELD_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
+
+Key = tuple[str, ...]
+
+
+class CascadeTallies:
+    """Counters of requests to cascades, updated by each outcome."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[Key] = Counter()
+        self.judged: Counter[Key] = Counter()
+        self.cost: dict[Key, float] = {}
+        """By cascade, model and tenant."""
+        self.wasted_cost: dict[Key, float] = {}
+        self.wasted_tokens: Counter[Key] = Counter()
+        self.always_top: dict[Key, float] = {}
+        self.always_first: dict[Key, float] = {}
+        self.escalated: Counter[Key] = Counter()
+        """By cascade and tenant."""
+        self.asked: Counter[Key] = Counter()
+        self.held_s: dict[str, Histogram] = {}
+        self._tenants: set[str] = set()
+
+    def witness(self, outcome: Outcome) -> None:
+        result = outcome.climbed
+        if result is None:
+            return
+        cascade, tenant, answered = result.ladder, self._tenant(outcome.tenant), result.answered
+        self.asked[cascade, tenant] += 1
+        self.escalated[cascade, tenant] += result.is_escalated
+        for step in result.rungs:
+            _add(self.cost, (cascade, step.model, tenant), step.cost)
+            if step.ended in (KEPT, ESCALATED):
+                self.judged[cascade, step.model, step.ended, step.why] += 1
+            if step is not answered:
+                _add(self.wasted_cost, (cascade, step.model), step.cost)
+                self.wasted_tokens[cascade, step.model] += step.output_tokens
+        _add(self.always_top, (cascade,), result.cost_always_top)
+        _add(self.always_first, (cascade,), result.cost_always_first)
+        if answered is not None:
+            self.answers[cascade, answered.model, result.bucket] += 1
+            if answered.ended == KEPT and outcome.request.stream:
+                self.held_s.setdefault(cascade, Histogram(HELD_BUCKETS)).observe(answered.held_s)
+
+    def _tenant(self, name: str | None) -> str:
+        if name is None:
+            return ""
+        if name not in self._tenants and len(self._tenants) >= MOST_TENANTS:
+            return OTHER
+        self._tenants.add(name)
+        return name
+
+
+class CascadeExposition(Collector):
+    """Metric families of the counters, and of the quality guarantees."""
+
+    def __init__(
+        self,
+        tallies: CascadeTallies,
+        cascades: Ladders,
+    ) -> None:
+        self._tallies = tallies
+        self._ladders = cascades
+
+    def collect(self) -> Iterator[Family]:
+        tallies = self._tallies
+        counters: tuple[tuple[str, str, Key, Mapping[Key, float]], ...] = (
+            ("answers", "Answers that clients got, by rung.", ("ladder", "rung", "bucket"), tallies.answers),
+            ("requests", "Requests to ladders.", ("ladder", "tenant"), tallies.asked),
+            ("escalated_requests", "Of them, those whose first answer was thrown away.", ("ladder", "tenant"),
+             tallies.escalated),
+            ("judged", "Answers that were judged.", ("ladder", "rung", "verdict", "why"), tallies.judged),
+            ("cost", "Money, what was thrown away included.", ("ladder", "rung", "tenant"), tallies.cost),
+            ("wasted_cost", "Money for what no client got.", ("ladder", "rung"), tallies.wasted_cost),
+            ("wasted_tokens", "Output that no client got.", ("ladder", "rung"), tallies.wasted_tokens),
+            ("cost_always_top", "What the top rung alone would have cost.", ("ladder",), tallies.always_top),
+            ("cost_always_first", "What the cheapest rung alone would have cost.", ("ladder",), tallies.always_first),
+        )  # fmt: skip
+        for name, words, labels, held in counters:
+            family = CounterMetricFamily(f"hearth_cascade_{name}", words, labels=labels)
+            for key, value in held.items():
+                family.add_metric(key, value)
+            yield family
+        yield self._held()
+        yield from self._promises()
+
+    def _held(self) -> Family:
+        family = HistogramMetricFamily(
+            "hearth_cascade_held_seconds", "How long kept streams were held back.", labels=("ladder",)
+        )
+        for cascade, histogram in self._tallies.held_s.items():
+            family.add_metric((cascade,), cumulated(histogram), histogram.total)
+        return family
+
+    def _promises(self) -> Iterator[Family]:
+        shown: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
+            ("promised", "Whether a promise about quality is made and stands.", lambda known: float(known.is_promised)),
+            ("promised_loss", "Quality that may be lost, 0 to 1.", lambda known: known.max_loss),
+            ("promise_examples", "Examples that the promise stands on.", lambda known: known.examples),
+            ("drift_alarm", "Whether shadow samples contradict the promise.", lambda known: float(known.has_drifted)),
+            ("shadows", "Shadow samples compared.", lambda known: known.shadows),
+            ("shadow_agreement", "Share of them that agreed.", lambda known: known.agreement),
+            ("shadow_cost", "Money spent on them.", lambda known: known.shadow_cost),
+        )
+        for name, words, value_of in shown:
+            family = GaugeMetricFamily(f"hearth_cascade_{name}", words, labels=("ladder",))
+            for cascade in self._ladders.all:
+                if (known := self._ladders.standing(cascade)) is not None:
+                    family.add_metric((cascade,), value_of(known))
+            yield family
+        yield from self._rungs()
+
+    def _rungs(self) -> Iterator[Family]:
+        frozen = GaugeMetricFamily(
+            "hearth_cascade_frozen", "Whether a rung keeps nothing, and is asked seldom.", labels=("ladder", "rung")
+        )
+        raised = GaugeMetricFamily(
+            "hearth_cascade_raised_steps",
+            "Steps that shadows have raised the thresholds of a rung by; at 10 the promise is withdrawn.",
+            labels=("ladder", "rung"),
+        )
+        for name, cascade in self._ladders.all.items():
+            if (known := self._ladders.standing(name)) is None:
+                continue
+            for model, is_frozen, steps in zip(cascade.rungs, known.frozen, known.raised, strict=False):
+                frozen.add_metric((name, model.model), float(is_frozen))
+                raised.add_metric((name, model.model), steps)
+        yield frozen
+        yield raised
+
+
+def _add(held: dict[Key, float], key: Key, amount: float) -> None:
+    held[key] = held.get(key, 0.0) + amount

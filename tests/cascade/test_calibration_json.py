@@ -1,0 +1,114 @@
+"""Calibration files as JSON: what is written is read, and every error is reported at once."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+
+import pytest
+
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Map, Promise, Stage
+from cascade.calibration_json import BadLadderFile, read_ladder_file, write_ladder_file
+
+FILE = LadderFile(
+    models=("small", "middle", "large"),
+    signal="margin",
+    stage=Stage.WINDOW,
+    promise=Promise(0.01, 0.95),
+    evidence=Evidence(1000, "sha256:00", loss=0.002, kept=0.4, cost=0.6, cost_always_top=1.0),
+    cuts=(
+        Cut(0, ANY_BUCKET, 0.75, 0.05, Map((0.1, 0.9), (0.5, -0.1))),
+        Cut(0, "code", inf, edge=0.9, edge_share=0.25),
+        Cut(1, ANY_BUCKET, -1.5),
+    ),
+    is_promised=True,
+)
+
+
+def changed(**words: object) -> bytes:
+    return json.dumps({**json.loads(write_ladder_file(FILE)), **words}).encode()
+
+
+def faults_of(raw: bytes) -> tuple[str, ...]:
+    with pytest.raises(BadLadderFile) as refused:
+        read_ladder_file(raw)
+    return refused.value.faults
+
+
+def test_what_is_written_is_read() -> None:
+    """Nothing is lost on the way, an infinite threshold included."""
+    assert read_ladder_file(write_ladder_file(FILE)) == FILE
+
+
+def test_every_fault_is_named_with_its_path() -> None:
+    """One reading tells all that is wrong."""
+    cuts = [
+        {"rung": 2, "bucket": "x", "threshold": "high"},
+        {"rung": 0, "bucket": "", "threshold": 1, "map": {"signals": [2, 1], "benefits": [0]}},
+        {"rung": 0, "bucket": "y", "threshhold": 1, "edge": "x", "edge_share": 2},
+    ]
+    told = "\n".join(faults_of(changed(version=9, stage="soon", promise={"max_loss": 2}, cuts=cuts, colour=1)))
+    for path in (
+        *("version:", "stage:", "promise.max_loss:", "promise.confidence:", "colour:", "cuts[0].rung:"),
+        *("cuts[0].threshold:", "cuts[1].bucket:", "cuts[1].map.signals:", "cuts[1].map:", "cuts[2].threshhold:"),
+        *("cuts[2].threshold:", "cuts[2].edge:", "cuts[2].edge_share:"),
+    ):
+        assert path in told
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff", b"null", b'{"cuts": NaN}', b"[" * 100_000])
+def test_what_is_no_calibration_file_is_refused(raw: bytes) -> None:
+    """Whatever the bytes, the error is ours."""
+    assert faults_of(raw)
+
+
+def test_models_that_stand_twice_are_faults() -> None:
+    """Which of two cuts would hold is nobody's guess."""
+    twice = [{"rung": 0, "bucket": "*", "threshold": 1}] * 2
+    assert any("twice" in fault for fault in faults_of(changed(cuts=twice)))
+    assert any("models" in fault for fault in faults_of(changed(models=["a", "a"])))
+
+
+def test_a_map_that_rises_is_a_fault() -> None:
+    """A surer answer cannot be more in need of help; such a file was not written by us."""
+    rising = [{"rung": 0, "bucket": "*", "threshold": 1, "map": {"signals": [0, 1], "benefits": [0, 1]}}]
+    assert any("benefits" in fault for fault in faults_of(changed(cuts=rising)))
+
+
+def test_a_guarantee_that_its_evidence_contradicts_is_a_fault() -> None:
+    """Somebody has set it by hand: more examples are needed, more is lost than may be, more is kept than there is."""
+    evidence = json.loads(write_ladder_file(FILE))["evidence"]
+    assert any("would do" in fault for fault in faults_of(changed(evidence=evidence | {"needs": 3400})))
+    assert any("evidence.loss" in fault for fault in faults_of(changed(evidence=evidence | {"loss": 0.5})))
+    assert any("evidence.kept" in fault for fault in faults_of(changed(evidence=evidence | {"kept": 1.5})))
+    unpromised = read_ladder_file(changed(is_promised=False, evidence=evidence | {"needs": 3400}))
+    assert unpromised.evidence.needs == 3400
+
+
+def test_a_guarantee_on_too_few_examples_is_a_fault() -> None:
+    """Without a single loss among them, one point at 95 % takes 299."""
+    evidence = json.loads(write_ladder_file(FILE))["evidence"]
+    assert read_ladder_file(changed(evidence=evidence | {"examples": 299})).is_promised
+    for few in (0, 1, 298):
+        assert any("fewer than 299" in fault for fault in faults_of(changed(evidence=evidence | {"examples": few})))
+    assert not read_ladder_file(changed(is_promised=False, evidence=evidence | {"examples": 1})).is_promised
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1e308, -1e308])
+def test_a_number_that_is_none_of_ours_is_a_fault(number: float) -> None:
+    """Whole numbers of JSON have no end."""
+    cut = {"rung": 0, "bucket": "*", "threshold": number}
+    assert any("cuts[0].threshold" in fault for fault in faults_of(changed(cuts=[cut])))
+
+
+@pytest.mark.parametrize("promise", [(1e-320, 0.5), (0.01, 1 - 1e-16), (0.01, 1e-9)])
+def test_a_guarantee_beyond_all_examples_is_a_fault(promise: tuple[float, float]) -> None:
+    """So small a share that nothing could show it."""
+    told = dict(zip(("max_loss", "confidence"), promise, strict=True))
+    assert any("away from both" in fault for fault in faults_of(changed(promise=told)))
+
+
+def test_a_request_need_not_look_through_a_flood_of_cuts() -> None:
+    """Nobody has so many kinds of tasks."""
+    cuts = [{"rung": 0, "bucket": str(number), "threshold": 1} for number in range(5_000)]
+    assert any("1024 at most" in fault for fault in faults_of(changed(cuts=cuts)))

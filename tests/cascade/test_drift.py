@@ -1,0 +1,226 @@
+"""Thresholds that follow shadow samples, the drift alarm (seeded draws), and models that never keep an answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Map, Promise, Stage, Verdict, judge
+from cascade.drift import CEILING, FEWEST, PACE, TRIAL, Alarm, FreezeWatch, Staying
+
+FILE = LadderFile(
+    *(("small", "middle", "large"), "margin", Stage.WINDOW, Promise(0.02, 0.95), Evidence(1_000, "sha256:0", kept=0.4)),
+    cuts=(
+        Cut(0, ANY_BUCKET, 0.5, grey=0.1),
+        Cut(1, ANY_BUCKET, 0.3, map=Map((0.0, 1.0), (0.5, 0.0))),
+        Cut(1, "x", inf),
+    ),
+    is_promised=True,
+)
+
+
+def test_what_is_allowed_is_the_guarantee_among_the_kept() -> None:
+    """2 points of all are 5 of the 40 % that are kept."""
+    assert Staying(FILE).allowed == pytest.approx(0.05)
+    assert Staying(FILE, harmless=0.2).allowed == pytest.approx(0.25)
+
+
+def test_agreement_leaves_the_file_as_it_is() -> None:
+    """Calibrated thresholds are the floor."""
+    staying = Staying(FILE)
+    for _ in range(100):
+        staying.take(0, 1.0)
+    assert staying.file == FILE
+    assert (staying.shadows, staying.agreement, staying.alarm) == (100, 1.0, False)
+
+
+def test_a_worse_answer_makes_its_model_stricter() -> None:
+    """And no other; what was just good enough escalates now."""
+    staying = Staying(FILE)
+    staying.take(0, 0.0)
+    assert judge(FILE, 0, "chat", 0.5) is Verdict.KEEP
+    assert judge(staying.file, 0, "chat", 0.5) is Verdict.ESCALATE
+    assert staying.file.cut(1, "chat") == FILE.cut(1, "chat")
+    assert staying.correction == (PACE * 0.95, 0.0)
+
+
+SUREST = replace(FILE, cuts=(Cut(0, ANY_BUCKET, 1.0, map=Map((0.0, 1.0), (0.5, 0.0))), Cut(1, ANY_BUCKET, 0.3)))
+"""Only answers at the greatest margin there is are kept."""
+
+
+def test_a_threshold_does_not_rise_past_the_range_of_its_signal() -> None:
+    """A share of the answers at its greatest value is kept, fewer with each worse shadow, so that shadows go on."""
+    staying = Staying(SUREST)
+    shares = []
+    for _ in range(3):
+        staying.take(0, 0.0)
+        cut = staying.file.cut(0, "chat")
+        assert cut is not None
+        shares.append(cut.edge_share)
+        assert judge(staying.file, 0, "chat", 1.0, draw=0.5) is Verdict.KEEP
+        assert judge(staying.file, 0, "chat", 1.0, draw=cut.edge_share) is Verdict.ESCALATE
+        assert judge(staying.file, 0, "chat", 0.99, draw=0.0) is Verdict.ESCALATE
+    assert 1.0 > shares[0] > shares[1] > shares[2] > 0.0
+    for _ in range(100):
+        staying.take(0, 1.0)
+    assert staying.file == SUREST
+
+
+def test_answers_that_are_not_kept_ease_a_model_that_keeps_none() -> None:
+    """By as much as good shadows would; an ended promise stays ended."""
+    staying, shadowed = Staying(FILE), Staying(FILE)
+    staying.take(0, 0.0)
+    shadowed.take(0, 0.0)
+    for _ in range(5):
+        staying.ease(0)
+        shadowed.take(0, 1.0)
+    assert 0.0 < staying.correction[0] == shadowed.correction[0] < PACE
+    for _ in range(30):
+        staying.ease(0)
+    assert staying.file == FILE
+    for _ in range(200):
+        staying.take(0, 0.0)
+    staying.ease(0)
+    assert not staying.file.is_promised
+
+
+def test_chance_is_forgiven() -> None:
+    """Good shadows bring it back down."""
+    staying = Staying(FILE)
+    staying.take(1, 0.0)
+    for _ in range(30):
+        staying.take(1, 1.0)
+    assert staying.file == FILE
+
+
+def test_drift_is_given_up() -> None:
+    """When every other kept answer is worse nothing is kept any more, and later shadows change nothing."""
+    random, staying = Random(1), Staying(FILE)
+    for _ in range(200):
+        staying.take(0, float(random.random() < 0.5))
+    assert staying.alarm
+    assert not staying.file.is_promised
+    shadows = staying.shadows
+    staying.take(0, 1.0)
+    assert staying.shadows == shadows < 200
+
+
+def test_traffic_as_calibrated_rings_no_alarm() -> None:
+    """At the rate that is allowed, over 3,000 shadows (seeded)."""
+    random, staying = Random(2), Staying(FILE)
+    for _ in range(3_000):
+        staying.take(0, float(random.random() >= 0.04))
+    assert not staying.alarm
+    assert staying.strain < 1.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1)), max_size=200))
+def test_thresholds_stay_within_bounds(shadows: list[tuple[int, float]]) -> None:
+    """Whatever shadows say: never looser than calibrated, never above the ceiling, infinite ones infinite."""
+    staying = Staying(FILE)
+    for rung, agreed in shadows:
+        staying.take(rung, agreed)
+    assert all(0.0 <= steps <= CEILING for steps in staying.correction)
+    for cut, calibrated in zip(staying.file.cuts, FILE.cuts, strict=True):
+        assert cut.threshold >= calibrated.threshold
+        assert cut.threshold <= calibrated.threshold + CEILING * 0.1 + 1e-9
+
+
+def heard(rate: float, allowed: float, *, most: int, seed: int, patience: float = 2_000.0) -> int | None:
+    """After how many samples it rings."""
+    random, alarm = Random(seed), Alarm(allowed, patience)
+    for at in range(most):
+        if alarm.hear(float(random.random() < rate)):
+            return at + 1
+    return None
+
+
+@pytest.mark.parametrize("allowed", [0.02, 0.1, 0.4])
+def test_false_alarms_are_as_rare_as_is_said(allowed: float) -> None:
+    """At the very limit the time to one is `patience` samples on average or more."""
+    times = [heard(allowed, allowed, most=6_000, seed=seed) or 6_000 for seed in range(20)]
+    assert sum(times) / len(times) >= 2_000
+
+
+@pytest.mark.parametrize(("rate", "within"), [(0.3, 120), (0.15, 600)])
+def test_a_rise_is_heard(rate: float, within: int) -> None:
+    """Threefold soon, by half after a while; half of all runs by then."""
+    times = sorted(heard(rate, 0.1, most=5_000, seed=seed) or 5_000 for seed in range(15))
+    assert times[7] <= within
+
+
+def test_a_rise_after_long_quiet_is_heard_too() -> None:
+    """Years of good answers buy no patience."""
+    random, alarm = Random(3), Alarm(0.1)
+    for _ in range(20_000):
+        alarm.hear(float(random.random() < 0.03))
+    assert not alarm.rings
+    assert any(alarm.hear(float(random.random() < 0.5)) for _ in range(100))
+
+
+def test_it_stays_raised() -> None:
+    """Good samples do not take it back; the strain stays a number."""
+    alarm = Alarm(0.05)
+    for _ in range(2_000):
+        alarm.hear(1.0)
+    for _ in range(50):
+        assert alarm.hear(0.0)
+    assert alarm.strain < 1e12
+
+
+@pytest.mark.parametrize("allowed", [-1.0, 0.0, 1.0, 5.0])
+def test_ends_are_no_fault(allowed: float) -> None:
+    """A guarantee of nothing or of everything divides by nothing."""
+    alarm = Alarm(allowed)
+    assert not alarm.hear(0.0)
+    assert alarm.seen == 1
+
+
+def test_a_model_that_keeps_nothing_freezes() -> None:
+    """With the last of so many answers in a row, and not before."""
+    keeping = FreezeWatch(0.4)
+    assert keeping.enough == FEWEST
+    assert not any(keeping.take(is_kept=False) for _ in range(FEWEST - 1))
+    assert keeping.take(is_kept=False)
+    assert keeping.is_frozen
+    assert not keeping.take(is_kept=False)
+
+
+def test_a_frozen_model_is_tried_now_and_then() -> None:
+    """And asked for every request again with the first answer that is kept."""
+    keeping = FreezeWatch(0.4)
+    assert all(keeping.asks() for _ in range(1_000))
+    for _ in range(FEWEST):
+        keeping.take(is_kept=False)
+    assert sum(keeping.asks() for _ in range(10 * TRIAL)) == 10
+    assert keeping.take(is_kept=True)
+    assert keeping.asks()
+
+
+def test_one_kept_answer_begins_the_count_anew() -> None:
+    """Only an unbroken row shows anything."""
+    keeping = FreezeWatch(0.4)
+    for number in range(20 * FEWEST):
+        keeping.take(is_kept=number % FEWEST == 0)
+    assert not keeping.is_frozen
+
+
+@pytest.mark.parametrize("kept", [0.02, 0.1, 0.9])
+def test_a_model_that_keeps_what_was_calibrated_does_not_freeze(kept: float) -> None:
+    """The fewer it keeps, the longer a row has to be."""
+    random, keeping = Random(5), FreezeWatch(kept)
+    for _ in range(50_000):
+        keeping.take(is_kept=random.random() < kept)
+        assert not keeping.is_frozen
+
+
+def test_where_nothing_was_kept_nothing_is_expected() -> None:
+    """A calibration that keeps none is contradicted by no row."""
+    keeping = FreezeWatch(0.0)
+    for _ in range(5_000):
+        assert not keeping.take(is_kept=False)

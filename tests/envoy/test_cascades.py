@@ -1,0 +1,59 @@
+"""Cascades behind Envoy: where a request begins is chosen there too; what would have to be judged is refused as
+settings are read.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.calibration_file import Stage
+from cascade.calibration_json import write_ladder_file
+from gateway.config.sources import check_file
+from tenancy.document import Invalid
+from tests.envoy.envoys import BUFFERED_NONE, DUPLEX, Way
+from tests.envoy.scene import a_scene, asking
+from tests.scenarios.cascade_pods import LADDER, ladder_file
+
+
+def settings(folder: Path, **ladder: Any) -> dict[str, Any]:
+    """A cascade that goes by the prompt: all that is easier than anything begins, and ends, at the small model."""
+    file = folder / "auto.json"
+    file.write_bytes(write_ladder_file(ladder_file(-1e6, signal="ease", stage=Stage.PROMPT)))
+    entry = {"model_name": LADDER, "ladder": ["small", "big"], "calibration": str(file)}
+    return {"model_list": [entry | ladder]}
+
+
+@pytest.mark.parametrize("way", [BUFFERED_NONE, DUPLEX], ids=["buffered", "duplex"])
+@pytest.mark.parametrize(("headers", "rung"), [({}, "small"), ({"x-hearth-min-rung": "big"}, "big")])
+@pytest.mark.asyncio
+async def test_the_starting_model_is_chosen(tmp_path: Path, way: Way, headers: dict[str, str], rung: str) -> None:
+    """The pod is asked for the model's model, streaming or not, and the receipt says which and that nobody judged."""
+    told = settings(tmp_path, hold_back="off", judge_whole=False)
+    async with a_scene(way, settings=told) as scene:
+        for stream in (True, False):
+            async with scene.session.post(
+                f"{scene.url}/v1/chat/completions", json=asking(model=LADDER, stream=stream), headers=headers
+            ) as answer:
+                text = await answer.text()
+                assert answer.status == 200, text
+            events = [line[6:] for line in text.split("\n\n") if line.startswith("data: {")] if stream else [text]
+            assert {json.loads(event)["model"] for event in events} == {rung}
+        await scene.until_idle()
+        receipts = await scene.receipts()
+        assert {receipt["model"] for receipt in receipts} == {rung}
+        assert {step["ended"] for receipt in receipts for step in receipt["climbed"]["rungs"]} == {"unjudged"}
+
+
+def test_a_judging_cascade_is_refused(tmp_path: Path) -> None:
+    """With the reason, and what to write instead."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text(json.dumps(settings(tmp_path) | {"extproc": "127.0.0.1:9002"}))
+    with pytest.raises(Invalid) as refused:
+        check_file(config, {})
+    [fault] = [str(fault) for fault in refused.value.faults]
+    assert "model_list" in fault
+    assert "judges answers, and Envoy carries them past us: set `hold_back: off`" in fault

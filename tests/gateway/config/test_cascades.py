@@ -1,0 +1,90 @@
+"""Cascades in the configuration: a calibration that cannot hold in production is a fault of the file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cascade.calibration_file import ANY_BUCKET, Cut, LadderFile, Stage
+from cascade.calibration_json import write_ladder_file
+from gateway.config.sources import check_file
+from tenancy.document import Invalid
+from tests.scenarios.cascade_pods import ladder_file
+
+
+def faults_of(folder: Path, file: LadderFile) -> str:
+    """What `config check` reports of a cascade with this calibration."""
+    (folder / "auto.json").write_bytes(write_ladder_file(file))
+    ladder = {"model_name": "auto", "ladder": ["small", "big"], "calibration": str(folder / "auto.json")}
+    (folder / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
+    try:
+        check_file(folder / "hearth.yaml", {})
+    except Invalid as invalid:
+        return "\n".join(map(str, invalid.faults))
+    return ""
+
+
+def test_a_calibration_of_known_signals_is_taken(tmp_path: Path) -> None:
+    """Of an answer, or of the prompt."""
+    assert faults_of(tmp_path, ladder_file(0.5)) == ""
+    assert faults_of(tmp_path, ladder_file(-3.0, signal="ease", stage=Stage.PROMPT)) == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        (ladder_file(0.5, signal="confidence"), "signal: the gateway cannot compute the signal `confidence`"),
+        (ladder_file(0.5, signal="id", stage=Stage.PROMPT), "signal: the gateway cannot compute the signal `id`"),
+        (ladder_file(0.5, stage=Stage.PROMPT), "cannot compute the signal `margin` from the prompt"),
+        (
+            replace(ladder_file(0.5), cuts=(Cut(0, ANY_BUCKET, 0.5), Cut(0, "law", 0.1))),
+            "cuts[1].bucket: the gateway never computes the bucket `law`",
+        ),
+    ],
+)
+def test_a_calibration_that_the_gateway_cannot_follow_is_a_fault(tmp_path: Path, file: LadderFile, told: str) -> None:
+    """By the path of the cascade and by what is wrong in its calibration."""
+    found = faults_of(tmp_path, file)
+    assert "model_list[0].calibration" in found
+    assert told in found
+
+
+@pytest.mark.parametrize(("said", "share"), [("largest", 0.0), ("smallest", 1.0), (0.25, 0.25), (1, 1.0), (None, None)])
+def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, said: object, share: float | None) -> None:
+    """At the largest or the smallest, or a share of them at the smallest; left out, nothing is said."""
+    ladder = {"model_name": "auto", "ladder": ["small", "big"]} | ({} if said is None else {"uncalibrated": said})
+    (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
+    entry = check_file(tmp_path / "hearth.yaml", {}).models[0].ladder
+    assert entry is not None
+    assert entry.uncalibrated == share
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"ladder": ["small", "big"], "uncalibrated": "medium"}, "must be `largest`, `smallest`, or a share"),
+        ({"ladder": ["small", "big"], "uncalibrated": 2}, "must be `largest`, `smallest`, or a share"),
+        ({"ladder": ["small", "big"], "uncalibrated": True}, "must be `largest`, `smallest`, or a share"),
+        ({"uncalibrated": "smallest"}, "stands without a ladder"),
+    ],
+)
+def test_another_start_is_a_fault(tmp_path: Path, words: dict[str, object], told: str) -> None:
+    """Neither of the two words, no share, or no cascade."""
+    (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto"} | words]}))
+    with pytest.raises(Invalid, match=r"model_list\[0\]\.uncalibrated") as refused:
+        check_file(tmp_path / "hearth.yaml", {})
+    assert told in str(refused.value.faults[0])
+
+
+def test_a_calibrated_cascade_takes_no_other_start(tmp_path: Path) -> None:
+    """The calibration decides; saying both would leave one unused."""
+    (tmp_path / "auto.json").write_bytes(write_ladder_file(ladder_file(0.5)))
+    ladder = {"model_name": "auto", "ladder": ["small", "big"], "uncalibrated": "smallest"}
+    ladder["calibration"] = str(tmp_path / "auto.json")
+    (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
+    with pytest.raises(Invalid) as refused:
+        check_file(tmp_path / "hearth.yaml", {})
+    assert "is for a ladder without `calibration`" in str(refused.value.faults[0])
