@@ -1,4 +1,4 @@
-"""Seconds that this request costs others: those decoding there, those queued beside it, those whose prefix it evicts."""
+"""Seconds that this request costs others: those decoding there, queued beside it, or whose cached prefix it evicts."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from cascade.judging import HoldBack, Moment
 from cascade.logprobs import Trim
 from gateway.pipeline.attempt import LegEnd
 from routing.request import Api
-from tests.gateway.cascades.fuzzed import HELD_LONG, play
-from tests.gateway.cascades.sure import FixedJudge, chat_pair
+from tests.gateway.cascades.fuzzed_holdback import HELD_LONG, play
+from tests.gateway.cascades.logprob_streams import FixedJudge, chat_pair
 from tests.gateway.http.scene import Scene, staged
 from tests.gateway.http.wire import LAST_CHUNK, STREAM_HEAD, answer_bytes, chat_answer, chunk
 
