@@ -202,7 +202,7 @@ class Ladders:
     def _allowed(self, cascade: Ladder, request: Request, asked: Asked, terms: Terms) -> tuple[int, ...]:
         """Return the models that can and may answer. Raises `Refused` where there is none."""
         counter = self._router.counter(cascade.rungs[-1].model)
-        wish = Wish(asked.needs, tokens_of(request, counter.size_per_token), terms.least, terms.most, terms.climbs)
+        wish = Wish(asked.needs, tokens_of(request, counter.size_per_token), terms.least, terms.most)
         if request.continues is not None:
             return self._pinned(cascade, request, wish)
         able = open_rungs(replace(cascade, rungs=tuple(self._with_length(each) for each in cascade.rungs)), wish)
