@@ -16,11 +16,11 @@ class Sums:
 
     requests: int = 0
     climbed: int = 0
-    """Requests of which a model's answer was given up."""
+    """Requests of which an answer was escalated."""
     cost: float = 0.0
     """All models that were asked, without shadows."""
     wasted: float = 0.0
-    """Part of it, for answers that nobody got."""
+    """Part of it, for answers that no client got."""
     shadows: float = 0.0
     """Beside it, for answers that were asked for to compare."""
     always_top: float = 0.0

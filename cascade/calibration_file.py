@@ -39,7 +39,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a guarantee stands on."""
+    """Evidence of a guarantee: what the thresholds did to the examples that they were tested on."""
 
     examples: int
     """On which the thresholds were tested."""
@@ -68,7 +68,7 @@ class Map:
     benefits: tuple[float, ...]
 
     def at(self, signal: float) -> float:
-        """Score gained by asking the next model, expected at this signal; inf where the signal is not known."""
+        """Return the expected score gained by asking the next model; inf where the signal is not known."""
         if not self.signals or isnan(signal):
             return inf
         right = bisect_right(self.signals, signal)
@@ -99,7 +99,7 @@ class Cut:
     """Of the answers right there, as many are kept, drawn by lot."""
 
     def keeps(self, signal: float, draw: float = 1.0) -> bool:
-        """Whether an answer is good enough; `draw` in [0, 1) decides at the edge, without one nothing there is kept."""
+        """Return whether an answer is accepted; `draw` in [0, 1) decides at the edge, without one none there is."""
         return signal >= self.threshold or (signal == self.edge and draw < self.edge_share)
 
 
@@ -109,7 +109,7 @@ ANY_BUCKET = "*"
 
 @dataclass(frozen=True, slots=True)
 class LadderFile:
-    """All that calibration says of one cascade."""
+    """Calibration of one cascade."""
 
     models: tuple[str, ...]
     """The models, cheapest first."""
@@ -123,7 +123,7 @@ class LadderFile:
     """Whether the guarantee is made. If not, nothing is kept: the largest model answers."""
 
     def cut(self, index: int, bucket: str) -> Cut | None:
-        """What holds for a model's answers to a bucket; None where nothing was calibrated, so nothing may be kept."""
+        """Return the threshold of a model's answers in a bucket; None where none was calibrated: none is accepted."""
         found = None
         for cut in self.cuts:
             if cut.rung == index and cut.bucket in (bucket, ANY_BUCKET):
@@ -131,20 +131,20 @@ class LadderFile:
         return found
 
     def may_keep(self, index: int, bucket: str) -> bool:
-        """Whether any answer of this model to this bucket could be good enough."""
+        """Return whether any answer of this model in this bucket could be accepted."""
         cut = self.cut(index, bucket) if self.is_promised else None
         return cut is not None and (cut.threshold < inf or cut.edge is not None)
 
 
 class Verdict(StrEnum):
-    """What becomes of a model's answer."""
+    """Verdict on a model's answer."""
 
     KEEP = "keep"
     ESCALATE = "escalate"
 
 
 def judge(file: LadderFile, index: int, bucket: str, signal: float | None, *, draw: float = 1.0) -> Verdict:
-    """Whether this model's answer is kept.
+    """Return whether this model's answer is accepted.
 
     `signal` is the one that the file names, None or nan where it could not be had; `draw` is uniform in [0, 1) and
     decides where many answers share the signal at the edge (without one they escalate).

@@ -49,8 +49,8 @@ class BadLadderFile(ValueError):  # noqa: N818 - it carries a verdict on a file
 def write_ladder_file(file: LadderFile) -> bytes:
     """Readable JSON; the same file gives the same bytes."""
     cuts = [{**asdict(cut), "threshold": None if cut.threshold == inf else cut.threshold} for cut in file.cuts]
-    told = {"version": VERSION, **asdict(file), "cuts": cuts}
-    return (json.dumps(told, indent=1, allow_nan=False) + "\n").encode()
+    body = {"version": VERSION, **asdict(file), "cuts": cuts}
+    return (json.dumps(body, indent=1, allow_nan=False) + "\n").encode()
 
 
 def read_ladder_file(raw: bytes) -> LadderFile:
@@ -58,11 +58,11 @@ def read_ladder_file(raw: bytes) -> LadderFile:
     if len(raw) > LARGEST:
         raise BadLadderFile((f"a ladder file has at most {LARGEST:,} bytes",))
     try:
-        told = json.loads(raw, parse_constant=_no_constant)
+        body = json.loads(raw, parse_constant=_no_constant)
     except (ValueError, RecursionError) as fault:
         raise BadLadderFile((f"no JSON: {fault}",)) from None
     reader = _Reader()
-    file = reader.file(reader.mapping(told, "", WORDS[""]))
+    file = reader.file(reader.mapping(body, "", WORDS[""]))
     if reader.faults:
         raise BadLadderFile(tuple(reader.faults))
     return file
@@ -85,21 +85,21 @@ class _Reader:
     def fault(self, path: str, words: str) -> None:
         self.faults.append(f"{path or 'file'}: {words}")
 
-    def file(self, told: Mapping[str, object]) -> LadderFile:
-        if told.get("version") != VERSION:
-            self.fault("version", f"must be {VERSION}, found {told.get('version')!r}")
-        models = tuple(self.text(name, f"models[{at}]") for at, name in enumerate(self.items(told, "models")))
+    def file(self, body: Mapping[str, object]) -> LadderFile:
+        if body.get("version") != VERSION:
+            self.fault("version", f"must be {VERSION}, found {body.get('version')!r}")
+        models = tuple(self.text(name, f"models[{at}]") for at, name in enumerate(self.items(body, "models")))
         if len(models) < 2 or len(set(models)) < len(models):
             self.fault("models", "must name two rungs or more, none twice")
-        evidence = self.mapping(told.get("evidence"), "evidence", WORDS["evidence"])
+        evidence = self.mapping(body.get("evidence"), "evidence", WORDS["evidence"])
         found = LadderFile(
             models=models,
-            signal=self.text(told.get("signal"), "signal"),
-            stage=self.stage(told.get("stage")),
-            promise=self.promise(self.mapping(told.get("promise"), "promise", WORDS["promise"])),
+            signal=self.text(body.get("signal"), "signal"),
+            stage=self.stage(body.get("stage")),
+            promise=self.promise(self.mapping(body.get("promise"), "promise", WORDS["promise"])),
             evidence=self.evidence(evidence),
-            cuts=tuple(self.cuts(told, len(models) - 1)),
-            is_promised=self.truth(told.get("is_promised", False), "is_promised"),
+            cuts=tuple(self.cuts(body, len(models) - 1)),
+            is_promised=self.truth(body.get("is_promised", False), "is_promised"),
         )
         if found.is_promised:
             self._bear_out(found)
@@ -120,33 +120,33 @@ class _Reader:
             )
             self.fault("is_promised", words)
 
-    def promise(self, told: Mapping[str, object]) -> Promise:
-        max_loss = self.number(told.get("max_loss"), "promise.max_loss")
-        confidence = self.number(told.get("confidence"), "promise.confidence")
+    def promise(self, body: Mapping[str, object]) -> Promise:
+        max_loss = self.number(body.get("max_loss"), "promise.max_loss")
+        confidence = self.number(body.get("confidence"), "promise.confidence")
         for name, part in (("max_loss", max_loss), ("confidence", confidence)):
             if not _is_share(part):
                 self.fault(f"promise.{name}", f"must be between 0 and 1, {SMALLEST_SHARE:g} away from both")
         return Promise(max_loss, confidence)
 
-    def evidence(self, told: Mapping[str, object]) -> Evidence:
+    def evidence(self, body: Mapping[str, object]) -> Evidence:
         numbers = {
-            name: self.number(told[name], f"evidence.{name}")
+            name: self.number(body[name], f"evidence.{name}")
             for name in sorted(WORDS["evidence"] - {"examples", "needs", "fingerprint"})
-            if name in told
+            if name in body
         }
         if not 0.0 <= numbers.get("kept", 0.0) <= 1.0:
             self.fault("evidence.kept", "must be from 0 to 1")
-        needs = told.get("needs")
+        needs = body.get("needs")
         return Evidence(
-            examples=self.count(told.get("examples"), "evidence.examples"),
-            fingerprint=self.text(told.get("fingerprint"), "evidence.fingerprint"),
+            examples=self.count(body.get("examples"), "evidence.examples"),
+            fingerprint=self.text(body.get("fingerprint"), "evidence.fingerprint"),
             needs=None if needs is None else self.count(needs, "evidence.needs"),
             **numbers,
         )
 
-    def cuts(self, told: Mapping[str, object], steps: int) -> Iterator[Cut]:
+    def cuts(self, body: Mapping[str, object], steps: int) -> Iterator[Cut]:
         seen: set[tuple[int, str]] = set()
-        items = self.items(told, "cuts")
+        items = self.items(body, "cuts")
         if len(items) > MOST_CUTS:
             self.fault("cuts", f"are {len(items)}, {MOST_CUTS} at most")
         for at, item in enumerate(items[:MOST_CUTS]):
@@ -159,29 +159,29 @@ class _Reader:
             seen.add((cut.rung, cut.bucket))
             yield cut
 
-    def cut(self, told: Mapping[str, object], path: str) -> Cut:
-        threshold, edge = told.get("threshold"), told.get("edge")
-        grey = self.number(told.get("grey", 0.0), f"{path}.grey")
-        share = self.number(told.get("edge_share", 0.0), f"{path}.edge_share")
+    def cut(self, body: Mapping[str, object], path: str) -> Cut:
+        threshold, edge = body.get("threshold"), body.get("edge")
+        grey = self.number(body.get("grey", 0.0), f"{path}.grey")
+        share = self.number(body.get("edge_share", 0.0), f"{path}.edge_share")
         if not 0.0 <= share <= 1.0:
             self.fault(f"{path}.edge_share", "must be from 0 to 1")
         if grey < 0.0:
             self.fault(f"{path}.grey", "must not be negative")
-        if "threshold" not in told:
+        if "threshold" not in body:
             self.fault(f"{path}.threshold", "is missing; null keeps nothing")
         return Cut(
-            rung=self.count(told.get("rung"), f"{path}.rung"),
-            bucket=self.text(told.get("bucket"), f"{path}.bucket"),
+            rung=self.count(body.get("rung"), f"{path}.rung"),
+            bucket=self.text(body.get("bucket"), f"{path}.bucket"),
             threshold=inf if threshold is None else self.number(threshold, f"{path}.threshold"),
             grey=grey,
-            map=self.map(self.mapping(told.get("map", {}), f"{path}.map", WORDS["map"]), f"{path}.map"),
+            map=self.map(self.mapping(body.get("map", {}), f"{path}.map", WORDS["map"]), f"{path}.map"),
             edge=None if edge is None else self.number(edge, f"{path}.edge"),
             edge_share=share,
         )
 
-    def map(self, told: Mapping[str, object], path: str) -> Map:
+    def map(self, body: Mapping[str, object], path: str) -> Map:
         signals, benefits = (
-            tuple(self.number(item, f"{path}.{name}[{at}]") for at, item in enumerate(self.items(told, name, path)))
+            tuple(self.number(item, f"{path}.{name}[{at}]") for at, item in enumerate(self.items(body, name, path)))
             for name in ("signals", "benefits")
         )
         if len(signals) != len(benefits):
@@ -201,8 +201,8 @@ class _Reader:
                 self.fault(f"{path}.{word}".lstrip("."), f"is no word here; there are {', '.join(sorted(words))}")
         return value
 
-    def items(self, told: Mapping[str, object], name: str, path: str = "") -> list[object]:
-        value = told.get(name, [])
+    def items(self, body: Mapping[str, object], name: str, path: str = "") -> list[object]:
+        value = body.get(name, [])
         if not isinstance(value, list):
             self.fault(f"{path}.{name}".lstrip("."), "must be a list")
             return []

@@ -1,15 +1,25 @@
-"""Thresholds that follow what shadows show: stricter when kept answers are too often worse than the next model's.
+"""Drift control of a cascade in production: thresholds that follow shadow samples, an alarm, and frozen models.
 
-The calibrated thresholds are the floor: nothing is ever kept that calibration would not have kept, so a correction
-cannot break what was promised, only give up savings. How far above the floor they stand moves with each shadow by
-`pace` x (worse - allowed), as in adaptive conformal inference (Gibbs and Candes, 2021): while it is below its ceiling,
-the mean of what shadows saw is at most allowed + ceiling / (pace x shadows), whatever the traffic does, given that
-stricter thresholds help at all. At the ceiling, or when the alarm rings, nothing is kept any more.
+`Staying` makes thresholds stricter while accepted answers are worse than the next model's too often. The calibrated
+thresholds are the floor: nothing is accepted that calibration would not have accepted, so a correction cannot break the
+guarantee, only give up savings. The distance above the floor moves with each sample by `PACE` x (worse - allowed), as
+in adaptive conformal inference (Gibbs and Candes, 2021): while it is below `CEILING`, their mean is at most
+allowed + CEILING / (PACE x samples), whatever the traffic is, given that stricter thresholds help at all. At the
+ceiling, or when the alarm is raised, nothing is accepted any more.
 
 A threshold never rises past the greatest value of its signal: from there on a falling share of the answers at that
-value is kept, so that shadows go on. A model that keeps nothing all the same has no shadows that could lower its
-threshold. Its answers that are judged and not kept lower it (`ease`): they lose nothing, and so count as `allowed` less
-than is allowed. In the bound above they count as shadows.
+value is accepted, so that samples continue. A model that accepts nothing all the same has no samples that could lower
+its threshold. Its answers that are judged and escalated lower it (`ease`): they lose nothing, and so count as `allowed`
+less than is allowed. In the bound above they count as samples.
+
+`Alarm` is an e-detector of the Shiryaev-Roberts kind (Shin, Ramdas and Rinaldo, 2023): for each of a few bets
+L = 1 + bet x (seen - allowed) the sum R <- (R + 1) L is kept. While every sample, given those before it, has a mean of
+at most `allowed`, R grows by at most one a sample on average; so a false alarm at R >= `patience` takes `patience`
+samples on average, or more. Nothing else is assumed: samples may be graded, their rate may wander below.
+
+`FreezeWatch` freezes a model when so many answers in a row were escalated that the calibrated share of accepted ones is
+ruled out: thresholds were raised too far, or the signal is computed from other engines, words or tasks than those of
+the labelled file. A frozen model is tried with one request in `TRIAL`; the first accepted answer ends it.
 """
 
 from __future__ import annotations
@@ -30,7 +40,7 @@ LEAST_KEPT = 0.02
 
 
 class Staying:
-    """One calibration file in production."""
+    """Corrects the thresholds of one calibration by shadow samples."""
 
     def __init__(self, file: LadderFile, *, harmless: float = 0.0, patience: float = 10_000.0) -> None:
         """`harmless` is the share of shadows that differ and yet lose nothing: 0 where a judge compares, more where
@@ -47,31 +57,31 @@ class Staying:
 
     @property
     def file(self) -> LadderFile:
-        """The file to judge by now."""
+        """The calibration with corrected thresholds."""
         return self._corrected
 
     @property
     def alarm(self) -> bool:
-        """Whether it was given up. A new calibration begins anew."""
+        """Whether the guarantee was withdrawn, until there is a new calibration."""
         return self._alarm.rings or any(steps >= CEILING for steps in self._steps)
 
     @property
     def agreement(self) -> float:
-        """Share of shadows that were no better than what was kept; 1 while there are none."""
+        """Share of samples that were no better than the accepted answer; 1 while there are none."""
         return 1.0 - self._worse / self.shadows if self.shadows else 1.0
 
     @property
     def correction(self) -> tuple[float, ...]:
-        """By model, how many steps above the calibrated thresholds it keeps now."""
+        """By model, steps of its thresholds above the calibrated ones."""
         return tuple(self._steps)
 
     @property
     def strain(self) -> float:
-        """How near the alarm is, 0 to 1."""
+        """Level of the alarm, 0 to 1: raised at 1."""
         return min(1.0, self._alarm.strain)
 
     def take(self, index: int, agreed: float) -> None:
-        """A kept answer was compared with the next model's: 1 for as good, 0 for worse, or between."""
+        """Record a comparison with the next model's answer: 1 for as good, 0 for worse, or between."""
         if self.alarm:
             return
         worse = 1.0 - min(1.0, max(0.0, agreed))
@@ -124,12 +134,12 @@ BETS = (0.1, 0.25, 0.5, 0.9)
 
 
 class Alarm:
-    """Rings once and stays: what rang it is for a person to look at."""
+    """Alarm on a mean above what is allowed. Stays raised: its cause needs an operator."""
 
     __slots__ = ("_allowed", "_bets", "_patience", "_sums", "rings", "seen")
 
     def __init__(self, allowed: float, patience: float = 10_000.0) -> None:
-        """`allowed` is the greatest mean that is no reason to ring, between 0 and 1."""
+        """`allowed`: largest mean without an alarm, in (0, 1). `patience`: samples to a false alarm, on average."""
         self._allowed = min(max(allowed, 1e-4), 0.999)
         self._patience = patience
         self._bets = tuple(part / self._allowed for part in BETS)
@@ -139,11 +149,11 @@ class Alarm:
 
     @property
     def strain(self) -> float:
-        """How near it is: rings at 1."""
+        """Level of the alarm: raised at 1."""
         return sum(self._sums) / len(self._sums) / self._patience
 
     def hear(self, sample: float) -> bool:
-        """One more sample between 0 (all is well) and 1. Returns whether it rings now or rang before."""
+        """Add a sample in [0, 1], 0 for no loss. Returns whether the alarm is raised."""
         self.seen += 1
         away = min(max(sample, 0.0), 1.0) - self._allowed
         # A raised alarm is beyond counting; the sums must not run away meanwhile.
@@ -165,7 +175,7 @@ TRIAL = 100
 
 
 class FreezeWatch:
-    """One model in production."""
+    """Detects that one model's answers are never accepted."""
 
     __slots__ = ("_asked", "enough", "in_vain", "is_frozen")
 

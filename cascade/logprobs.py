@@ -1,6 +1,6 @@
 """Log-probabilities that a judge asked for and a client did not: added to what a pod is asked, taken out of its answer.
 
-What is left is what the pod would have sent had nobody asked: the same fields, with the same nothing in them. Whole
+What remains is what the pod would have sent without the request: the same fields, with the same empty values. Whole
 events and bodies only. Knows no HTTP.
 """
 
@@ -28,7 +28,7 @@ NOTHING = Raw(b"[]")
 
 
 class Asked(Struct):
-    """What a client says of log-probabilities."""
+    """Fields of a client's body about log-probabilities."""
 
     logprobs: bool | int | None = None
     top_logprobs: int | None = None
@@ -61,15 +61,15 @@ class Trim(Struct, frozen=True):
         ends = events.split(b"\n\n")
         return b"\n\n".join([*(self.event(event) for event in ends[:-1]), self.event(ends[-1])])
 
-    def body(self, told: bytes) -> bytes:
+    def body(self, raw: bytes) -> bytes:
         """The JSON of an event, or of a whole answer."""
         try:
-            fields = FIELDS.decode(told)
+            fields = FIELDS.decode(raw)
             if self.api is Api.RESPONSES:
-                return _trimmed_response(told, fields, self.most)
+                return _trimmed_response(raw, fields, self.most)
             choices = CHOICES.decode(fields.get("choices", NOTHING))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return told
+            return raw
         for choice in choices:
             if "logprobs" in choice:
                 choice["logprobs"] = self._trimmed(choice["logprobs"])
@@ -83,7 +83,7 @@ class Trim(Struct, frozen=True):
         if self.api is Api.CHAT:
             _shorten(held.get("content") or [], self.most)
         else:
-            # vLLM tells the token that was said besides, where it is not among them.
+            # vLLM adds the chosen token where it is not among them.
             tops = held.get("top_logprobs") or ()
             held["top_logprobs"] = [top and dict(list(top.items())[: self.most + 1]) for top in tops]
         return Raw(msgspec.json.encode(held))
@@ -98,14 +98,14 @@ DEEP = frozenset({"response", "part", "item", "output"})
 """Fields of a responses event, or of a response, within which there may be some."""
 
 
-def _trimmed_response(told: bytes, fields: dict[str, Raw], most: int | None) -> bytes:
+def _trimmed_response(raw: bytes, fields: dict[str, Raw], most: int | None) -> bytes:
     if DEEP.isdisjoint(fields):
         if "logprobs" in fields and most is None:
             fields["logprobs"] = NOTHING
             return msgspec.json.encode(fields)
         if "logprobs" not in fields:
-            return told
-    held = msgspec.json.decode(told)
+            return raw
+    held = msgspec.json.decode(raw)
     _trim_deep(held, most)
     return msgspec.json.encode(held)
 
@@ -129,7 +129,7 @@ def _trim_deep(held: Any, most: int | None) -> None:
 
 def with_logprobs(api: Api, body: bytes, top: int) -> tuple[bytes, Trim | None]:
     """A body that asks for so many of the likeliest tokens at each place, and what has to be taken out of the answer,
-    None where the client wants it all. A body whose own words on this are no good comes back as it is: the pod says so.
+    None where the client wants it all. A body with invalid fields is returned unchanged: the pod rejects it.
     """
     try:
         fields, asked = FIELDS.decode(body), ASKED.decode(body)

@@ -102,8 +102,6 @@ class Wish:
     """Of the prompt and the longest answer allowed."""
     least: int = 0
     most: int | None = None
-    climbs: bool = True
-    """Whether it may escalate."""
 
 
 def open_rungs(cascade: Ladder, wish: Wish, is_up: Callable[[str], bool] | None = None) -> tuple[int, ...]:

@@ -9,11 +9,11 @@ from math import inf
 
 HOUR_S = 3_600.0
 CARRIED_S = 600.0
-"""What is not spent may be saved up so long: a burst of shadows after a quiet night would be none of its hours."""
+"""Unspent budget is carried over for at most this long, so that a quiet night is not followed by a burst."""
 
 
 class ShadowBudget:
-    """A share of kept answers, while money and places are left."""
+    """Budget of one cascade: a share of accepted answers, while money and places are left."""
 
     def __init__(self, fraction: float, *, per_hour: float = inf, at_once: int = 8) -> None:
         """`fraction` of kept answers, 0 for none; `per_hour` in the currency of the prices."""
@@ -29,7 +29,7 @@ class ShadowBudget:
     def takes(self, draw: float, price: float, now_s: float) -> bool:
         """Whether this answer is shadowed: `draw` is uniform in [0, 1), `price` what the shadow is expected to cost.
 
-        Who is told True has a place until `end`.
+        True reserves a place until `end` is called.
         """
         self._fill(now_s)
         if draw >= self._fraction or self.running >= self._at_once or price > self._left:
@@ -39,7 +39,7 @@ class ShadowBudget:
         return True
 
     def end(self, reserved: float, cost: float) -> None:
-        """A shadow has ended, or was given up: its place is free, and what it really cost is charged."""
+        """End a sample: release its place and its reservation, and charge what it cost."""
         self.running -= 1
         self.spent += cost
         self._left = min(self._most, self._left + reserved - cost)

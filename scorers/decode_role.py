@@ -1,4 +1,4 @@
-"""Keeps prefill away from engines that are there for decoding, where their pods say so and an operator wants it."""
+"""Keeps prefill away from engines with the decode role, where an operator configures it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """A price for prefill on a decode engine beyond the seconds that it takes. By default there is none: who has the
-    shortest way to the first token does it. A price that nobody pays has all prompts prefilled elsewhere while anybody
-    who does that is ready, but for those of which nothing is left to compute.
+    """Penalty for prefill on a decode engine, beyond the seconds that it takes.
+
+    0 by default: the engine with the lowest TTFT prefills. With a prohibitive penalty all prompts are prefilled
+    elsewhere while such an engine is ready, except those of which nothing is left to compute.
     """
 
     name: ClassVar[str] = "duty"
     decode_s: float = 0.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """So many seconds for each engine that is there for decoding and would have to prefill."""
+        """Return the penalty for each decode engine that would have to prefill; an empty list where it is 0."""
         if not self.decode_s or not any(engine.role is Role.DECODE for engine in candidates.engines):
             return []
         price_s = self.decode_s

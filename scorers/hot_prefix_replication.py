@@ -1,4 +1,4 @@
-"""Has a hot prefix computed once more, on purpose, where waiting for the engines that hold it costs more than that."""
+"""Replicates a hot prefix: has another engine compute it where waiting for those that hold it costs more."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """`worth`: what a second that others have lately waited for this prefix (`routing.demand`) counts against one of
-    computing it again. At most the price of the copy is paid for by it.
+    """Discount for computing a prefix on one more engine.
+
+    `worth`: weight of a second that other requests waited recently for this prefix (`routing.demand`), against a second
+    of computing it again. The discount is at most the cost of the copy.
     """
 
     name: ClassVar[str] = "copies"
     worth: float = 1.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Negative for engines that would make a copy; silent where nobody has waited."""
+        """Return negative seconds for engines that would make a copy; an empty list where no request has waited."""
         paid_s = self.worth * candidates.waited_s
         if paid_s <= 0:
             return []

@@ -1,4 +1,4 @@
-"""What this request costs everyone else: those who decode there, those queued beside it, and those who were warm."""
+"""Seconds that this request costs others: those decoding there, queued beside it, or whose cached prefix it evicts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """Seconds lost by others, each part with a weight: what a second of theirs counts against one until our own token.
+    """Seconds lost by other requests, each part with a weight against a second of our own TTFT.
 
-    `weight`, on those who decode: running x (own prefill + own output x what a sequence adds to a step). A token that
-    comes a little later inside a stream is felt less than a first token that does not come.
-    `sharing`, on those who would get their first token with the step that this prefill joins: how many they are x what
-    of it still fits into that step. A question of a few words behind which a long document is put waits for a step's
-    fill of the document. Where the step has begun, nobody joins it.
-    `crowding`, on those who come later: own prefill x this. Little while others can go elsewhere (0.08 in a queue for
-    eight engines that are busy 40 % of the time, by the mean of M/G/n), and yet the reason why siblings wait for the
+    `weight`, for requests that decode there: running x (own prefill + own output x what a sequence adds to a step). A
+    token that comes a little later inside a stream is felt less than a late first token.
+    `sharing`, for requests that would get their first token with the step that this prefill joins: their number x the
+    part of it that still fits into that step. A prompt of a few words behind which a long document is put waits for a
+    step's fill of the document. A step that has begun cannot be joined.
+    `crowding`, for requests that come later: own prefill x this. Little while they can go elsewhere (0.08 in a queue
+    for eight engines that are busy 40 % of the time, by the mean of M/G/n), but the reason why siblings wait for the
     first one's prefill instead of each repeating it for a tenth of a second.
-    `displacing`, on those who were warm: what is computed anew displaces as much of what was there. How much of that
-    will be computed again is learned; it weighs more than its own seconds, because it comes in somebody's way. Nothing
-    where caches have room, or where what they forget is not asked for again. At most own prefill once more, and of
-    that `most_s`: who waits long already is not to wait for the good of the cache.
+    `displacing`, for requests whose prefix is cached there: what is computed evicts as much. The share of it that will
+    be computed again is learned; it weighs more than its own seconds, because it delays another request. 0 where caches
+    have room, or where evicted prefixes are not asked for again. At most own prefill once more, of which at most
+    `most_s` counts: a request that waits long already must not wait for the good of the cache.
     """
 
     name: ClassVar[str] = "interference"

@@ -19,7 +19,7 @@ class KvRoom:
     name: ClassVar[str] = "kv_room"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Zero where there is room, or where an engine has not said how much it holds."""
+        """Return 0 where there is room, or where an engine has not reported its capacity."""
         needed = candidates.prompt_tokens + request.expected_output_tokens
         if max(candidates.kv_tokens) + needed <= candidates.least_kv_capacity:
             return []

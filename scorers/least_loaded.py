@@ -1,4 +1,4 @@
-"""Least loaded: the engine with the least prefill work and the fewest sequences. Blind to warmth; to compare with."""
+"""Least loaded: the engine with the least prefill work and the fewest sequences. A baseline, ignores cached tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefers engines that have used the request's LoRA adapter lately: another must load it first."""
+"""Prefers engines that have the request's LoRA adapter loaded: another must load it first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Lora:
     load_s: float = 0.5
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Zero for engines that hold it; silent where the model is no adapter."""
+        """Return 0 for engines that hold the adapter; an empty list where the model is not an adapter."""
         if not candidates.holds_adapter:
             return []
         return [0.0 if held else self.load_s for held in candidates.holds_adapter]

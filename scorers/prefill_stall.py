@@ -1,4 +1,4 @@
-"""What streams lose to prefill beside them, where pairs leave a choice: those that run there, and later one's own."""
+"""Stalls of streams by prefill on the same engine, where pairs leave a choice: of those running, and of one's own."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from routing.candidates import Candidates
 from routing.request import Request
 
 MOST_BUSY = 0.5
-"""Prefill is taken to take no more of an engine's time: beyond that all are late, and evenly spread queues matter."""
+"""Largest share of an engine's time counted for prefill: beyond it all are late, and evenly spread queues matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A stall is felt by how much of a stream it is: an answer of twenty tokens is ruined by what one of a thousand
-    does not notice. One as long as the whole stream counts like `felt_s` seconds of waiting for a first token.
+    """Cost of stalled decoding, relative to the length of the stream that stalls.
 
-    Of those who decode on an engine: each is stalled for our own prefill. Of ourselves there: where prefill takes the
+    A stall as long as the whole stream counts like `felt_s` seconds of TTFT: an answer of twenty tokens is ruined by a
+    stall that one of a thousand does not notice.
+
+    Streams that decode on an engine are each stalled for our own prefill. Our own stream there: where prefill takes the
     share u of an engine's time, a stream takes 1 / (1 - u) times as long. The latter draws streams to where little is
     prefilled, and the former keeps prefill from there, so that engines that may do either come to differ.
 
     Where a usual prefill is less than `coarse` of a usual stream, stalls even out over it: all of this then counts by
-    the square of how far below it is. Nothing is said where no other engine could prefill: somebody must be stalled.
+    the square of how far below it is. 0 where no other engine could prefill, since some stream must be stalled.
     """
 
     name: ClassVar[str] = "stall"
@@ -30,7 +32,7 @@ class Stall:
     coarse: float = 0.5
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Seconds, of others' streams and of one's own."""
+        """Return seconds lost by other streams and by our own; an empty list where pairs leave no choice."""
         stream_s = candidates.usual_stream_s
         if not candidates.prefill_shares or stream_s <= 0:
             return []

@@ -17,6 +17,6 @@ class Prefill:
     name: ClassVar[str] = "prefill"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Absolute seconds; a warm engine with a long queue and a cold idle one are compared as they are."""
+        """Return absolute seconds, so that a warm engine with a long queue compares with a cold idle one."""
         waits = map(add, candidates.prefill_overhead_s, candidates.ahead_s)
         return list(map(add, waits, candidates.own_s))

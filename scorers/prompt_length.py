@@ -1,4 +1,4 @@
-"""What it costs others that a prompt goes to a pod that was put up for prompts of another length."""
+"""Penalty for a prompt on a pod that is meant for prompts of another length."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Suited:
-    """A price, no cut: an idle pod of the wrong kind is better than a long queue before the right one.
+    """A penalty, not a filter: an idle pod of the wrong kind is better than a long queue at the right one.
 
-    On a pod for short prompts, `stalling` times what own prefill takes beyond `short_s`: for that long those it is
-    there for find it busy. On a pod for long prompts, `waiting_s` for a prompt that takes less than that: who is short
-    may find a long one before it at any time.
+    On a pod for short prompts: `stalling` times the prefill beyond `short_s`, the time for which short prompts find it
+    busy. On a pod for long prompts: `waiting_s` for a prompt that takes less than `short_s`, since a long one may stand
+    before it at any time.
     """
 
     name: ClassVar[str] = "suited"
@@ -25,7 +25,7 @@ class Suited:
     waiting_s: float = 0.5
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Nothing where all pods are for any prompt."""
+        """Return the penalty per engine; an empty list where all pods take any prompt."""
         if not candidates.prompts:
             return []
         return [

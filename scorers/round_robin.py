@@ -1,4 +1,4 @@
-"""Round robin: the engine chosen longest ago. A routing to compare with, blind to warmth and load."""
+"""Round robin: the engine chosen longest ago. A baseline that ignores cached tokens and load."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class Turn:
     name: ClassVar[str] = "turn"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """The count of choices at which each was last chosen, as seconds: only their order matters."""
+        """Return the count of choices at which each was last chosen, as seconds: only their order matters."""
         return [float(turn) for turn in candidates.last_turn]

@@ -1,4 +1,4 @@
-"""Keeps a session where it was when all else is equal, and a continued response where it is stored."""
+"""Keeps a session on its engine when all else is equal, and continues a response where it is stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Session:
     stored_s: float = 600.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Negative for the engine of the session, zero for the others."""
+        """Return negative seconds for the engine of the session, 0 for the others; an empty list without a session."""
         if candidates.session_at is None:
             return []
         seconds = [0.0] * len(candidates.engines)

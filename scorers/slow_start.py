@@ -1,4 +1,4 @@
-"""A pod that has just become ready is given work in growing measure: its first steps compile, warm up, and may fail."""
+"""Ramps up the work of a pod that has just become ready: its first steps compile, warm up, and may fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SlowStart:
     each_s: float = 1.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Zero for pods that have stood for longer than the window."""
+        """Return the penalty per engine; an empty list where all pods have been ready for longer than the window."""
         now_s, window_s, each_s = candidates.now_s, self.window_s, self.each_s
         if now_s - candidates.newest_since_s >= window_s:
             return []

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.cascade.guarantees import DRAWS, HEAD, judge_all, targets
 from bench.cascade.populations import (
     Population,
     bucketed,
@@ -27,7 +28,6 @@ from bench.cascade.populations import (
     three_rungs,
     tied,
 )
-from bench.cascade.promises import DRAWS, HEAD, judge_all, targets
 from cascade.calibration.labelled_file import BadLabels, read_labelled
 from cascade.models import Price
 

@@ -19,9 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from bench.cascade.promised import fuzzed, refused_behind_envoy
-from bench.cascade.restarted import Gap, restart_gap
-from bench.cascade.running import (
+from bench.cascade.gateway_process import (
     AT_ONCE,
     BOUND_MS,
     GIVEN_UP,
@@ -32,8 +30,10 @@ from bench.cascade.running import (
     running,
     settings,
 )
-from bench.cascade.streams import play, some
-from bench.cascade.sure_pod import SurePod
+from bench.cascade.invariants import fuzzed, refused_behind_envoy
+from bench.cascade.logprob_pod import SurePod
+from bench.cascade.restart import Gap, restart_gap
+from bench.cascade.stream_clients import play, some
 from bench.target import Target
 
 PACE_S = 0.02

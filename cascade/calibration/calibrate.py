@@ -77,7 +77,7 @@ def calibrate(examples: Sequence[Example], subject: Subject, promise: Promise) -
 
 
 def _cuts(examples: Sequence[Example], apart: frozenset[str], edge_of: Callable[[int, str], Edge]) -> Iterator[Cut]:
-    """Of every model: one for any bucket, and one for each that is told apart, with a map of its own."""
+    """Of every model: one for any bucket, and one for each separate bucket, with a map of its own."""
     for index in range(examples[0].top):
         for bucket in (ANY_BUCKET, *sorted(apart - {ANY_BUCKET})):
             own = [example for example in examples if bucket in (ANY_BUCKET, example.bucket)]
@@ -95,12 +95,12 @@ def _grey(examples: Sequence[Example], index: int, threshold: float) -> float:
     return above[min(len(above) - 1, int(GREY * len(examples)))] - threshold if above else 0.0
 
 
-def _evidence(examples: Sequence[Example], at: Step | None, told: str) -> Evidence:
+def _evidence(examples: Sequence[Example], at: Step | None, digest: str) -> Evidence:
     count, top = len(examples), cost_of_top(examples)
     best = sum(example.scores[-1] for example in examples) / count
     return Evidence(
         examples=count,
-        fingerprint=told,
+        fingerprint=digest,
         loss=0.0 if at is None else at.loss,
         kept=0.0 if at is None else at.kept,
         cost=top if at is None else at.cost,

@@ -15,7 +15,7 @@ from cascade.models import EASE, Price, prompt_signal
 from cascade.tasks import bucket_of, features_of
 
 PREFERRED = ("margin", "low_margin", "low", "entropy", "mean", "least")
-"""Which signal is taken where a file has several and nobody says which: the margin did best where it was compared."""
+"""Order in which a signal is chosen where a file has several: the margin did best where they were compared."""
 
 LOWER_IS_SURER = ("entropy", "perplexity", "nll", "uncertainty", "difficulty", "surprisal", "variance")
 """Names that go the other way round in most files: their numbers are negated, unless they all stand below 0 already."""
@@ -23,12 +23,12 @@ LOWER_IS_SURER = ("entropy", "perplexity", "nll", "uncertainty", "difficulty", "
 CHARACTERS_PER_TOKEN = 4.0
 USUAL_INPUT_TOKENS = 500.0
 USUAL_OUTPUT_TOKENS = 256.0
-"""Where a file does not say."""
+"""Used where a file has no token counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line. Tuples go by model; nan where nothing is said."""
+    """One line. Tuples are by model; nan where the line has no value."""
 
     scores: tuple[float, ...]
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -81,9 +81,9 @@ class Tariff:
         return tuple(min(cost, self._windowed(row, index, models[index], cost)) for index, cost in enumerate(costs))
 
     def _cost(self, row: Row, index: int, model: str, top: int) -> float:
-        told = row.costs[index] if row.costs else nan
-        if isfinite(told):
-            return told
+        given = row.costs[index] if row.costs else nan
+        if isfinite(given):
+            return given
         if model in self.prices:
             return self.prices[model].of(cold_tokens=_input(row), output_tokens=_output(row, index))
         return 1.0 if index == top else 0.0
@@ -91,7 +91,7 @@ class Tariff:
     def _windowed(self, row: Row, index: int, model: str, cost: float) -> float:
         if model in self.prices and not (row.costs and isfinite(row.costs[index])):
             return self.prices[model].of(cold_tokens=_input(row), output_tokens=float(self.window_tokens))
-        # How a price told as one number divides into prompt and answer is not known: all of it counts.
+        # How a price given as one number divides into prompt and answer is not known: all of it counts.
         return cost
 
 
@@ -102,8 +102,8 @@ def _input(row: Row) -> float:
 
 
 def _output(row: Row, index: int) -> float:
-    told = row.output_tokens[index] if row.output_tokens else nan
-    return told if isfinite(told) else USUAL_OUTPUT_TOKENS
+    given = row.output_tokens[index] if row.output_tokens else nan
+    return given if isfinite(given) else USUAL_OUTPUT_TOKENS
 
 
 def examples_of(labelled: Labelled, signal: str, tariff: Tariff) -> list[Example]:
@@ -162,6 +162,6 @@ def fingerprint(examples: Sequence[Example]) -> str:
     """Of what was calibrated on, so that a calibration file can be held against its data: sha256:HEX."""
     digest = sha256()
     for example in examples:
-        told = (example.bucket, example.scores, example.signals, example.costs, example.wasted)
-        digest.update(repr(told).encode())
+        given = (example.bucket, example.scores, example.signals, example.costs, example.wasted)
+        digest.update(repr(given).encode())
     return f"sha256:{digest.hexdigest()}"

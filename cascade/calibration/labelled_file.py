@@ -23,9 +23,9 @@ GZIP = b"\x1f\x8b"
 
 TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 PLAIN = ("bucket", "prompt", "input_tokens")
-"""What a line says of its prompt; other plain columns are signals of the prompt."""
+"""Columns about a line's prompt; other plain columns are signals of the prompt."""
 BY_MODEL = ("score", "output_tokens", "cost")
-"""What a line says of an answer, as NAME@MODEL; other names with a model are signals of the answer."""
+"""Columns about an answer, as NAME@MODEL; other names with a model are signals of the answer."""
 
 
 class BadLabels(ValueError):  # noqa: N818 - it carries a verdict on a file
@@ -89,8 +89,8 @@ def _row(line: Cells, chosen: tuple[str, ...], signals: Iterable[str], faults: l
     scores = numbers("score")
     for model, score in zip(chosen, scores, strict=True):
         if not 0.0 <= score <= 1.0:
-            told = line.by_model.get(("score", model))
-            faults.append(f"line {line.number}: score@{model} must be from 0 to 1, found {_short(told)}")
+            cell = line.by_model.get(("score", model))
+            faults.append(f"line {line.number}: score@{model} must be from 0 to 1, found {_short(cell)}")
     bucket, prompt = line.plain.get("bucket"), line.plain.get("prompt")
     if bucket == ANY_BUCKET:
         faults.append(f"line {line.number}: bucket `{ANY_BUCKET}` stands for any; name another or leave it out")
@@ -121,8 +121,8 @@ def _number(cell: object) -> float:
 
 
 def _short(cell: object) -> str:
-    told = repr(cell)
-    return told if len(told) <= 40 else f"{told[:37]}..."
+    shown = repr(cell)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
 
 
 def _unpacked(raw: bytes) -> str:
@@ -141,8 +141,8 @@ def _members(raw: bytes) -> Iterator[bytes]:
     room = LARGEST + 1
     while raw and room > 0:
         opened = zlib.decompressobj(wbits=31)
-        yield (told := opened.decompress(raw, room))
-        room -= len(told)
+        yield (unpacked := opened.decompress(raw, room))
+        room -= len(unpacked)
         if room > 0 and not opened.eof:
             raise BadLabels(["cut short: the gzip has no end"])
         raw = opened.unused_data
@@ -155,14 +155,14 @@ def _json_lines(text: str) -> Iterator[Cells]:
         if not line.strip():
             continue
         try:
-            told = json.loads(line)
+            row = json.loads(line)
         except (ValueError, RecursionError) as fault:
             raise BadLabels([f"line {number}: no JSON: {fault}"]) from None
-        answers = told.pop("rungs", None) if isinstance(told, dict) else None
+        answers = row.pop("rungs", None) if isinstance(row, dict) else None
         if not isinstance(answers, dict) or not all(isinstance(answer, dict) for answer in answers.values()):
             raise BadLabels([f"line {number}: must be a mapping with `rungs`, a mapping of models to their answers"])
         by_model = {(name, model): cell for model, answer in answers.items() for name, cell in answer.items()}
-        yield Cells(number, told, by_model)
+        yield Cells(number, row, by_model)
 
 
 def _csv_lines(text: str) -> Iterator[Cells]:

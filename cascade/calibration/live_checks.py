@@ -55,20 +55,20 @@ def value_faults(examples: Sequence[Example], labelled: Labelled, signal: str) -
 
 def bucket_faults(labelled: Labelled) -> Iterator[str]:
     """Yield which buckets of the file the gateway would not compute for the same requests."""
-    told = [row for row in labelled.rows if row.bucket is not None]
-    if not told:
+    stated = [row for row in labelled.rows if row.bucket is not None]
+    if not stated:
         return
-    unknown = dict.fromkeys(row.bucket for row in told if row.bucket not in BUCKETS)
+    unknown = dict.fromkeys(row.bucket for row in stated if row.bucket not in BUCKETS)
     if unknown:
         first, *others = map(str, unknown)
         more = f" (and of {len(others)} more: {', '.join(others[:5])})" if others else ""
         yield f"{bucket_fault(first)}{more}. {DROP}"
         return
-    differing = [row for row in told if (found := computed_bucket(row)) is not None and found != row.bucket]
+    differing = [row for row in stated if (found := computed_bucket(row)) is not None and found != row.bucket]
     if differing:
         first_row = differing[0]
         yield (
-            f"the gateway would compute another bucket for {len(differing):,} of {len(told):,} prompts: "
+            f"the gateway would compute another bucket for {len(differing):,} of {len(stated):,} prompts: "
             f"`{computed_bucket(first_row)}` for the first, which the file calls `{first_row.bucket}`. {DROP}"
         )
     if silent := sum(row.bucket is None and row.prompt is None for row in labelled.rows):

@@ -12,7 +12,7 @@ from cascade.calibration_file import ANY_BUCKET, Cut, LadderFile
 
 
 def tell_file(file: LadderFile) -> str:
-    """What a calibration file says: the guarantee and its evidence, thresholds, what it costs."""
+    """Return a calibration file as text: the guarantee and its evidence, thresholds, what it costs."""
     evidence = file.evidence
     rows = [
         ("ladder", " -> ".join(file.models)),

@@ -76,7 +76,7 @@ Levels = Sequence[float | None]
 """Of one example, by model below the top; None where the answer is never kept."""
 
 MOST_LEVELS = 41
-"""Kinds of losses that are told apart; between two of them a graded loss is shared out so that its mean stays."""
+"""Most distinct losses; between two of them a graded loss is shared out so that its mean stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def walk(examples: Sequence[Example], order: Sequence[Levels], promise: Promise)
     is_shown = True
     for level, kept in _by_level(order):
         standing.keep(kept)
-        # Far above the limit nobody needs to be asked how far below it.
+        # Above the limit the distance below it need not be computed.
         is_shown = is_shown and standing.loss < promise.max_loss and standing.distance(promise.max_loss) >= critical
         steps.append(Step(level, standing.kept, standing.loss, standing.spread, standing.cost, is_shown))
     return steps
@@ -171,7 +171,7 @@ class _Standing:
                 self._move(at, index)
 
     def _play(self, index: int, bucket: str) -> None:
-        """From now on this model is asked for this bucket: who escalates past it has paid for it in vain."""
+        """From now on this model is asked for this bucket: examples that escalate past it have paid for it in vain."""
         self._played[bucket].add(index)
         for example, answer in zip(self._examples, self._answers, strict=True):
             if example.bucket == bucket and answer > index:
@@ -246,7 +246,7 @@ def split(examples: Sequence[Example]) -> tuple[Sequence[Example], Sequence[Exam
 
 
 def buckets_apart(examples: Sequence[Example]) -> frozenset[str]:
-    """The buckets with enough examples to be told apart."""
+    """Return the buckets with enough examples for maps of their own."""
     counts = Counter(example.bucket for example in examples)
     return frozenset(bucket for bucket, count in counts.items() if count >= ENOUGH_IN_BUCKET)
 
@@ -293,13 +293,13 @@ def benefit_map(examples: Sequence[Example], index: int, bucket: str) -> Map:
 
 
 def _map(examples: Sequence[Example], index: int, bucket: str, other: int) -> Map:
-    told = [
+    pairs = [
         (example.signals[index], example.scores[other] - example.scores[index])
         for example in examples
         if bucket in (ANY_BUCKET, example.bucket)
     ]
-    mean = sum(benefit for _, benefit in told) / len(told) if told else 0.0
-    return falling_map(told, towards=mean, doubt=DOUBT)
+    mean = sum(benefit for _, benefit in pairs) / len(pairs) if pairs else 0.0
+    return falling_map(pairs, towards=mean, doubt=DOUBT)
 
 
 def by_worth(examples: Sequence[Example], maps: Mapping[tuple[int, str], Map]) -> list[Levels]:

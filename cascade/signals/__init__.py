@@ -1,1 +1,1 @@
-"""What an answer says of itself: log-probabilities and shape, never what the model says when asked how sure it is."""
+"""Signals of an answer: log-probabilities and form, never the model's own estimate of its confidence."""

@@ -34,7 +34,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An answer as a whole, and what form it was asked to have."""
+    """A complete answer, and the form that was requested."""
 
     text: str = ""
     calls: Sequence[str] = ()
@@ -47,28 +47,28 @@ class Whole:
     """Of the calls in their order, as far as they are known."""
 
 
-def faults_of(said: Whole) -> tuple[Fault, ...]:
+def faults_of(answer: Whole) -> tuple[Fault, ...]:
     """All that is wrong with it, in the order of the list above."""
-    text = said.text.strip()
+    text = answer.text.strip()
     found: list[Fault] = []
-    if not text and not said.calls:
+    if not text and not answer.calls:
         found.append(Fault.EMPTY)
-    if said.is_json_asked and text:
-        found += _json_faults(text, said.schema)
-    if not all(map(_is_call, said.calls, _schemas(said))):
+    if answer.is_json_asked and text:
+        found += _json_faults(text, answer.schema)
+    if not all(map(_is_call, answer.calls, _schemas(answer))):
         found.append(Fault.TOOL_CALL)
-    if not said.calls and not said.is_json_asked and is_refusal(text):
+    if not answer.calls and not answer.is_json_asked and is_refusal(text):
         found.append(Fault.REFUSAL)
     if repeats(text):
         found.append(Fault.REPETITION)
-    if said.finish_reason == "length":
+    if answer.finish_reason == "length":
         found.append(Fault.LENGTH)
     return tuple(found)
 
 
-def _schemas(said: Whole) -> list[object]:
-    known = list(said.call_schemas[: len(said.calls)])
-    return known + [NO_SCHEMA] * (len(said.calls) - len(known))
+def _schemas(answer: Whole) -> list[object]:
+    known = list(answer.call_schemas[: len(answer.calls)])
+    return known + [NO_SCHEMA] * (len(answer.calls) - len(known))
 
 
 def _json_faults(text: str, schema: object) -> list[Fault]:
@@ -99,7 +99,7 @@ REFUSAL = re.compile(
     re.IGNORECASE,
 )
 OPENING = 160
-"""Characters in which a refusal is said; further on the words may be anybody's, as in a letter that was asked for."""
+"""Characters in which a refusal is looked for: further on the words may be quoted, as in a letter."""
 
 
 def is_refusal(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Does a JSON value have the shape that a schema asks for? A bounded check of the words that say most.
+"""Checks a JSON value against a JSON Schema, in bounded time, by the keywords used most.
 
 Schemas are clients' words: no expression of theirs is ever run (`pattern`, `patternProperties` and `format` are passed
 over), references go to the schema itself only, and the whole check stops after `MOST_STEPS`. What is not understood is
@@ -13,12 +13,12 @@ MOST_STEPS = 20_000
 DEEPEST = 64
 
 
-class _Tired(Exception):  # noqa: N818 - the check has cost enough; nobody is at fault
+class _Tired(Exception):  # noqa: N818 - not an error: the check has taken enough steps
     """More steps than an answer is worth."""
 
 
 def fits(value: object, schema: object) -> bool:
-    """Whether the value may stand where the schema is; True where that cannot be told in bounded time."""
+    """Return whether the value conforms to the schema; True where bounded time does not suffice."""
     try:
         return _Check(schema).fits(value, schema, 0)
     except _Tired:

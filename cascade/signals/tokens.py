@@ -22,7 +22,7 @@ Token = tuple[float, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """All nan where no token told anything."""
+    """Signals of an answer; all nan where it has no tokens."""
 
     tokens: int = 0
     margin: float = nan
@@ -103,5 +103,5 @@ def _margin(likeliest: Sequence[float]) -> float:
 def _entropy(likeliest: Sequence[float]) -> float:
     seen = [exp(logprob) for logprob in likeliest]
     rest = 1.0 - sum(seen)
-    told = -sum(part * logprob for part, logprob in zip(seen, likeliest, strict=True))
-    return told - rest * log(rest) if rest > 1e-12 else told
+    known = -sum(part * logprob for part, logprob in zip(seen, likeliest, strict=True))
+    return known - rest * log(rest) if rest > 1e-12 else known

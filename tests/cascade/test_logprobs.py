@@ -9,7 +9,7 @@ import pytest
 
 from cascade.logprobs import Trim, with_logprobs
 from routing.request import Api
-from tests.gateway.cascades.sure import chat, entry, told
+from tests.gateway.cascades.logprob_streams import chat, entry, told
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
 
-from bench.cascade.running import Gateway
+from bench.cascade.gateway_process import Gateway
 from bench.overhead.accounts import CpuBook
 
 NAMES = count()

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 from time import perf_counter
 
-from bench.cascade.running import WINDOW
+from bench.cascade.gateway_process import WINDOW
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile

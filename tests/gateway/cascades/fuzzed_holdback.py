@@ -8,7 +8,7 @@ from cascade.calibration_file import Verdict
 from cascade.judging import HoldBack
 from cascade.logprobs import WITH_LOGPROBS, Trim
 from gateway.pipeline.attempt import LegEnd
-from tests.gateway.cascades.sure import FixedJudge, cut_up, pair_of
+from tests.gateway.cascades.logprob_streams import FixedJudge, cut_up, pair_of
 from tests.gateway.http.scene import Scene
 from tests.gateway.http.wire import LAST_CHUNK, STREAM_HEAD, chunk
 

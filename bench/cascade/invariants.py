@@ -7,10 +7,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from bench.cascade.running import LADDERS, settings
+from bench.cascade.gateway_process import LADDERS, settings
 from gateway.config.sources import check_file
 from tenancy.document import Invalid
-from tests.gateway.cascades.fuzzed import play
+from tests.gateway.cascades.fuzzed_holdback import play
 from tests.gateway.http.scene import staged
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean, median
 
+from bench.cascade.population_loss import NOTHING, Effect, Truth
 from bench.cascade.populations import Population
-from bench.cascade.truth import NOTHING, Effect, Truth
 from bench.target import Target
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.examples import Example

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bench.cascade.__main__ import given, main
+from bench.cascade.guarantees import Cell, judge_cell, targets
+from bench.cascade.population_loss import Truth
 from bench.cascade.populations import benefit_auroc, made_up, of_file, three_rungs, tied
-from bench.cascade.promises import Cell, judge_cell, targets
-from bench.cascade.truth import Truth
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.replay import replay
 from cascade.calibration_file import Promise
