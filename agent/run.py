@@ -19,7 +19,7 @@ from agent.listeners import command_behind
 from agent.place import look_for_nics
 from agent.server import Asker, Spot
 from agent.settings import AgentSettings
-from gateway.config.listening import Address
+from gateway.runtime.addresses import Address
 
 Say = Callable[..., None]
 

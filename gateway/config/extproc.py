@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gateway.config.listening import Address, MutualTlsFiles
 from gateway.config.secret import Secret
+from gateway.runtime.addresses import Address, MutualTlsFiles
 
 
 @dataclass(frozen=True, slots=True)

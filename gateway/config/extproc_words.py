@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gateway.config.extproc import ExtProc
 from gateway.config.fields import address, file, secret, secret_file
-from gateway.config.listening import MutualTlsFiles
 from gateway.config.secret import Secret
 from gateway.config.values import Settings
+from gateway.runtime.addresses import MutualTlsFiles
 from tenancy.document import Fault, Table, Wrong, flag, not_negative, number, positive, whole
 from tenancy.reading.kinds import COUNT, FLAG, TEXT
 from tenancy.schema import Schema, described, table

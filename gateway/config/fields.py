@@ -6,9 +6,9 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from gateway.config.listening import Address
-from gateway.config.redis_location import parse_redis_url
 from gateway.config.secret import Secret
+from gateway.runtime.addresses import Address
+from gateway.runtime.redis_location import parse_redis_url
 from tenancy.document import Wrong, one_of, text, whole
 
 NOT_SUPPORTED = "not supported by this version"

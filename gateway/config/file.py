@@ -25,12 +25,12 @@ from gateway.config.fields import (
     secret,
     secret_file,
 )
-from gateway.config.listening import TlsFiles
 from gateway.config.models import models
 from gateway.config.retries import retries, stalls
 from gateway.config.rollout import canaries, roles
 from gateway.config.secret import Secret
 from gateway.config.values import Routing, Settings
+from gateway.runtime.addresses import TlsFiles
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
 from tenancy.document import Locate, Table, Wrong, as_it_stands, one_of, positive, read_document, read_fields, whole

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from gateway.config.listening import Address
 from gateway.config.secret import Secret
 from gateway.config.values import Routing, Settings
+from gateway.runtime.addresses import Address
 
 
 def show_settings(settings: Settings) -> dict[str, object]:

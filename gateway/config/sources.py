@@ -25,10 +25,10 @@ from gateway.config.fields import (
     secret,
 )
 from gateway.config.file import read_settings
-from gateway.config.listening import TlsFiles
 from gateway.config.parsed import Given, Word, read_said
 from gateway.config.split_canaries import split_canaries
 from gateway.config.values import Routing, Settings
+from gateway.runtime.addresses import TlsFiles
 from scorers.registry import routings
 from tenancy.document import Fault, Invalid, one_of
 from tenancy.loading import load_yaml

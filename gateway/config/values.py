@@ -9,13 +9,13 @@ from pathlib import Path
 
 from gateway.config.exact import KvEvents
 from gateway.config.extproc import ExtProc
-from gateway.config.listening import Address, TlsFiles
 from gateway.config.models import ModelEntry
 from gateway.config.port_limits import Limits, Timeouts
 from gateway.config.secret import Secret
 from gateway.discovery.locations import ELSEWHERE, Places
 from gateway.discovery.source import Found
 from gateway.http.cors import Cors
+from gateway.runtime.addresses import Address, TlsFiles
 from routing.canary import CanaryTerms
 from routing.candidates import Scorer
 from routing.lateness import Bounds

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from gateway.config.redis_location import parse_redis_url
 from gateway.config.values import Settings
 from gateway.discovery.kubernetes.api import Refused
 from gateway.discovery.kubernetes.source import Kubernetes
 from gateway.discovery.record import Record
 from gateway.discovery.source import Source
+from gateway.runtime.redis_location import parse_redis_url
 from tenancy.document import Fault, Invalid
 
 Say = Callable[..., None]

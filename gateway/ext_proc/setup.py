@@ -11,7 +11,6 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
 from gateway.config.extproc import ExtProc
-from gateway.config.listening import Address
 from gateway.config.values import Settings
 from gateway.ext_proc.callers import CallerCheck
 from gateway.ext_proc.exchange import Exchange
@@ -27,6 +26,7 @@ from gateway.http.listener import Front
 from gateway.http.request_headers import is_within
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.http_transport import PodKeys
+from gateway.runtime.addresses import Address
 from gateway.runtime.ports import addresses_of, cannot_listen
 from gateway.runtime.tls import listener_tls, renew
 from routing.refusal import Reason, Refused

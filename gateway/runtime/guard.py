@@ -61,6 +61,16 @@ def restarted(name: str) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], C
     return decorate
 
 
+def heed_cancel() -> None:
+    """Raise CancelledError if the current task has been cancelled and a library has swallowed the exception.
+
+    `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives together with a result.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class Ticker:
     """A timer that rings again and again while it is wanted, whatever its callback raises."""
 

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.config.listening import Address
+from gateway.runtime.addresses import Address
 
 BACKLOG = 128
 

@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
-from gateway.config.redis_location import RedisPlace
+from gateway.runtime.redis_location import RedisPlace
 
 CONNECT_S = 2.0
 

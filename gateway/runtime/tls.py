@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.config.listening import MutualTlsFiles, TlsFiles
+from gateway.runtime.addresses import MutualTlsFiles, TlsFiles
 from gateway.runtime.guard import report, restarted
 from tenancy.document import Fault, Invalid
 

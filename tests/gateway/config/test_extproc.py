@@ -9,11 +9,11 @@ import pytest
 
 from gateway.config.extproc import ExtProc
 from gateway.config.file import read_settings
-from gateway.config.listening import Address, MutualTlsFiles
 from gateway.config.secret import Secret
 from gateway.config.show import show_settings
 from gateway.config.values import Settings
 from gateway.observe.log import EventLog
+from gateway.runtime.addresses import Address, MutualTlsFiles
 from gateway.serving import warn_of_idle_settings
 
 TLS = MutualTlsFiles(Path("cert"), Path("key"))

@@ -17,8 +17,8 @@ from gateway.config.fields import (
     secret,
     secret_file,
 )
-from gateway.config.listening import Address
 from gateway.config.secret import Secret
+from gateway.runtime.addresses import Address
 from tenancy.document import Wrong
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from gateway.config.file import read_settings
-from gateway.config.listening import Address
 from gateway.config.models import ModelEntry
 from gateway.config.secret import Secret
 from gateway.config.values import Settings
 from gateway.discovery.source import Found
+from gateway.runtime.addresses import Address
 from routing.facts import PodFacts
 from scorers.interference import Interference
 from scorers.prefill import Prefill

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.listening import Address
 from gateway.config.parsed import Given
 from gateway.config.secret import Secret
 from gateway.config.sources import WORDS, gather
 from gateway.config.values import Settings
 from gateway.discovery.source import Found
+from gateway.runtime.addresses import Address
 from tenancy.document import Invalid
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gateway.config.redis_location import RedisPlace, parse_redis_url
+from gateway.runtime.redis_location import RedisPlace, parse_redis_url
 
 
 @pytest.mark.parametrize(
