@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 from agent.place import own_address, read_labels
-from gateway.config.fields import LOG_LEVELS, address_or_off, file, pod_url, redis_url, secret
-from gateway.config.parsed import Given, Word, read_said
-from gateway.config.secret import Secret
+from gateway.config.fields import LOG_LEVELS, Secret, address_or_off, file, pod_url, redis_url, secret
+from gateway.config.flags import Given, Word, read_said
 from gateway.discovery.record import LONGEST_TTL_S, is_agent_name
 from gateway.runtime.addresses import Address
 from gateway.runtime.redis_location import RedisPlace, parse_redis_url

@@ -9,7 +9,7 @@ import time
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.setup import served_ladders
 from gateway.cluster.peer_load import Others
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source
 from gateway.discovery.sources import Means, asked_sources

@@ -102,7 +102,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:
-    from gateway.config.sources import WORDS
+    from gateway.config.loading import WORDS
 
     serve.add_argument("--config", metavar="FILE", help="all that flags say and more")
     for word in WORDS:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from gateway.cascades.setup import served_ladders
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.discovery.static import Static
 from gateway.gateway import Gateway
 from gateway.identity.load import load_policy

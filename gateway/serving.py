@@ -18,9 +18,8 @@ from typing import Any
 from aiohttp import web
 
 from gateway.build import build
-from gateway.config.secret import Secret
-from gateway.config.show import show_settings
-from gateway.config.values import Settings
+from gateway.config.fields import Secret
+from gateway.config.settings import Settings, show_settings
 from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
 from gateway.observe.admin import Admin, admin_app

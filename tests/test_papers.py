@@ -17,10 +17,8 @@ from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, 
 from cascade.ladder_json import read_ladder_file, write_ladder_file
 from gateway.cli import make_parser
 from gateway.commands.check import find_faults
-from gateway.config.file import read_settings
-from gateway.config.port_limits import Limits, Timeouts
-from gateway.config.schema import config_schema
-from gateway.config.values import Settings
+from gateway.config.limits import Limits, Timeouts
+from gateway.config.settings import Settings, config_schema, read_settings
 from routing.lateness import Bounds
 from routing.retries import RetryTerms
 from simulator.command import make_parser as make_simulate_parser

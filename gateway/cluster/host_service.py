@@ -29,7 +29,7 @@ from gateway.cluster.ipc_messages import (
     SlicesAsked,
 )
 from gateway.cluster.redis_bridge import RedisBridge
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.kv_index.lookup_service import Sights
 from gateway.kv_index.metrics import ExactExposition
 from gateway.limits.host_coordinator import HostSlices

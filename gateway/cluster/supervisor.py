@@ -21,7 +21,7 @@ from gateway.cluster.child import CannotStart
 from gateway.cluster.metrics import Counts, team_metrics_app
 from gateway.cluster.processes import Team
 from gateway.config.extproc import ExtProc
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.identity.load import load_policy
 from gateway.identity.policy_watch import watch_policy
 from gateway.observe.log import EventLog

@@ -21,8 +21,8 @@ from cascade.ladder_file import LadderFile, Promise, Stage
 from cascade.ladder_json import SMALLEST_SHARE, BadLadderFile, read_ladder_file, write_ladder_file
 from cascade.starting import EASE
 from gateway.commands.spent import read_spent, tell_spent
+from gateway.config.loading import check_file
 from gateway.config.models import ModelEntry
-from gateway.config.sources import check_file
 from tenancy.document import Invalid, Wrong
 
 UNPROMISED = 3

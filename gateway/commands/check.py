@@ -8,8 +8,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gateway.config.schema import config_schema
-from gateway.config.sources import check_file
+from gateway.config.loading import check_file
+from gateway.config.settings import config_schema
 from gateway.discovery.file import read_pods
 from gateway.discovery.sources import missing_libraries
 from gateway.identity.load import load_policy

@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.config.conflicts import IN_POLICY, beside
+from gateway.config.loading import IN_POLICY, beside
 from gateway.identity.key_folder import KeyFolder
 from tenancy.document import Invalid, Table, Wrong, read_document, text
 from tenancy.reading.kinds import duration, name

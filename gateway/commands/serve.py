@@ -16,10 +16,10 @@ import uvloop
 from gateway.cluster.child import CannotStart
 from gateway.cluster.process_plan import needs_supervisor
 from gateway.cluster.supervisor import supervise
-from gateway.config.parsed import Given
-from gateway.config.sources import WORDS, gather
-from gateway.config.values import Settings
-from gateway.discovery.locations import ELSEWHERE
+from gateway.config.discovery import ELSEWHERE
+from gateway.config.flags import Given
+from gateway.config.loading import WORDS, gather
+from gateway.config.settings import Settings
 from gateway.runtime.ports import CannotListen
 from gateway.serving import serve
 from tenancy.document import Fault, Invalid

@@ -1,19 +1,38 @@
-"""Parsers of single words of the configuration: addresses, URLs, networks, files. Each raises `Wrong`."""
+"""Single values of the configuration: how each is parsed, and the JSON Schema of those that several sections use.
+
+Every parser takes a value of the YAML document, a flag or a variable, and raises `Wrong` if it is invalid.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from gateway.config.secret import Secret
 from gateway.runtime.addresses import Address
 from gateway.runtime.redis_location import parse_redis_url
-from tenancy.document import Wrong, one_of, text, whole
+from tenancy.document import Table, Wrong, flag, one_of, text, whole
+from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FLAG, TEXT
+from tenancy.schema import Schema, table
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Something that must not be printed, and therefore cannot be by accident."""
+
+    value: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "***"
+
 
 NOT_SUPPORTED = "not supported by this version"
 
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
 
 MOST_PROCESSES = 256
 
@@ -131,3 +150,42 @@ def place(value: object) -> Path:
 
 def _why(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8 text"
+
+
+def read_secret(section: Table, key: str) -> Secret | None:
+    """Read `key`, or `key_file` with the path of the file that holds it; both at once are a fault."""
+    given, filed = section.get(key, secret, None), section.get(f"{key}_file", secret_file, None)
+    if given and filed:
+        section.fault(f"{key}_file", f"stands beside {key}: which one is meant?")
+    return given or filed
+
+
+def read_switch(section: Table, key: str) -> Table | bool:
+    """Read a key that is a flag or a table of details. Returns False if it is absent, off or invalid."""
+    if not section.get(key, lambda value: isinstance(value, dict) or flag(value), default=False):
+        return False
+    if section.get(key, lambda value: value is True, default=False):
+        return True
+    return section.table(key) or False
+
+
+WHERE: Schema = {"type": "string", "description": "HOST:PORT, with brackets around an IPv6 host."}
+
+
+OFF: Schema = {"enum": [False, "off"]}
+
+
+NUMBER: Schema = {
+    "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(-?[0-9.]+(e[+-]?[0-9]+)?|\$\{.*\})$"}]
+}
+
+
+def schema_of_fields(defaults: Any, *, above_zero: bool = True) -> Schema:
+    """Return the schema of a table whose keys are the fields of a dataclass instance; types come from its values."""
+    kinds: dict[type, Schema] = {
+        bool: FLAG.schema,
+        str: TEXT.schema,
+        int: COUNT.schema if above_zero else NUMBER,
+        float: ABOVE_ZERO.schema if above_zero else NUMBER,
+    }
+    return table({field.name: kinds[type(getattr(defaults, field.name))] for field in fields(defaults)})

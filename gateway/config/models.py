@@ -1,16 +1,32 @@
-"""Words of the configuration about models: what their pods cannot tell of them."""
+"""The section `model_list`: prices, pods, tokenizer and cascade of each model; values, reader and JSON Schema."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from gateway.config.exact import TokenizerEntry, tokenizer_entry
-from gateway.config.fields import NOT_SUPPORTED, goes_by_priority, pod_url
+from gateway.config.fields import NOT_SUPPORTED, file, goes_by_priority, pod_url
 from gateway.config.ladder import LadderEntry, RungEntry, ladder_entry, rung_entry
-from tenancy.document import Fault, Table, not_negative, positive, text
+from gateway.config.ladder_schema import ladder_schema, rung_schema
+from tenancy.document import Fault, Table, Wrong, not_negative, positive, text
+from tenancy.reading.kinds import AMOUNT, TEXT
+from tenancy.schema import Schema, described, table
 
 LATER_OF_MODEL = (*("aliases", "litellm_params"),)
+
+
+POD = "pod"
+"""The tokenizer is the pod's own `/tokenize`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerEntry:
+    """How the prompts of a model become tokens."""
+
+    place: Path | str
+    template: Path | None = None
+    """The chat template where it is not the tokenizer's own, as given to vLLM's `--chat-template`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +71,29 @@ class ModelEntry:
 def models(root: Table) -> tuple[ModelEntry, ...]:
     """The list `model_list`."""
     entries: dict[str, ModelEntry] = {}
-    for table in root.tables("model_list"):
+    for section in root.tables("model_list"):
         for word in LATER_OF_MODEL:
-            table.refuse(word, NOT_SUPPORTED)
-        pods = table.each("pods", pod_url)
-        if pods == () and "pods" in table:
-            table.fault("pods", "must name a pod; leave it out to use all pods that serve the model")
+            section.refuse(word, NOT_SUPPORTED)
+        pods = section.each("pods", pod_url)
+        if pods == () and "pods" in section:
+            section.fault("pods", "must name a pod; leave it out to use all pods that serve the model")
         entry = ModelEntry(
-            name=table.need("model_name", text, ""),
-            input_cost_per_token=table.get("input_cost_per_token", not_negative, None),
-            output_cost_per_token=table.get("output_cost_per_token", not_negative, None),
-            cache_read_input_token_cost=table.get("cache_read_input_token_cost", not_negative, None),
+            name=section.need("model_name", text, ""),
+            input_cost_per_token=section.get("input_cost_per_token", not_negative, None),
+            output_cost_per_token=section.get("output_cost_per_token", not_negative, None),
+            cache_read_input_token_cost=section.get("cache_read_input_token_cost", not_negative, None),
             pods=pods,
-            tokenizer=tokenizer_entry(table),
-            takes_priority=table.get("scheduling_policy", goes_by_priority, default=False),
-            kv_connector=table.get("kv_connector", text, None),
-            kv_bytes_per_token=table.get("kv_bytes_per_token", positive(not_negative), None),
-            inference_pool=table.get("inference_pool", text, None),
-            rung=rung_entry(table),
-            ladder=ladder_entry(table),
+            tokenizer=tokenizer_entry(section),
+            takes_priority=section.get("scheduling_policy", goes_by_priority, default=False),
+            kv_connector=section.get("kv_connector", text, None),
+            kv_bytes_per_token=section.get("kv_bytes_per_token", positive(not_negative), None),
+            inference_pool=section.get("inference_pool", text, None),
+            rung=rung_entry(section),
+            ladder=ladder_entry(section),
         )
-        table.close()
+        section.close()
         if entry.name and entry.name in entries:
-            table.fault("model_name", f"`{entry.name}` stands twice")
+            section.fault("model_name", f"`{entry.name}` stands twice")
         entries[entry.name] = entry
     root.faults.extend(_ladder_faults(entries))
     return tuple(entries.values())
@@ -100,3 +116,49 @@ def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[Fault]:
             words = f"was made for the ladder {', '.join(ladder.file.models)}"
             faults.append(Fault(f"{place}.calibration", words))
     return faults
+
+
+def tokenizer_entry(section: Table) -> TokenizerEntry | None:
+    """`tokenizer` and `chat_template` of a model."""
+    place, template = section.get("tokenizer", tokenizer, None), section.get("chat_template", file, None)
+    if template is not None and not isinstance(place, Path):
+        section.fault("chat_template", "is of use only with a tokenizer's folder: a pod has its own")
+    return TokenizerEntry(place, template) if place is not None else None
+
+
+def tokenizer(value: object) -> Path | str:
+    """`pod`, or a folder with a model's `tokenizer.json`."""
+    words = text(value)
+    if words == POD:
+        return POD
+    path = Path(words)
+    if not (path / "tokenizer.json").is_file():
+        raise Wrong(f"must be `pod` or a folder that holds tokenizer.json: `{words}` does not")
+    return path
+
+
+def model_schema() -> Schema:
+    return table(
+        {
+            "model_name": described(TEXT.schema, "As the pods call it."),
+            "input_cost_per_token": described(AMOUNT.schema, "Money per input token."),
+            "output_cost_per_token": described(AMOUNT.schema, "Money per output token."),
+            "cache_read_input_token_cost": described(
+                AMOUNT.schema, "Money per input token that an engine held already."
+            ),
+            "pods": described(
+                {"type": "array", "items": TEXT.schema, "minItems": 1}, "The only pods that may serve it."
+            ),
+            "inference_pool": described(TEXT.schema, "The InferencePool whose pods may serve it."),
+            "tokenizer": described(TEXT.schema, "For kv_events: a folder with tokenizer.json, or `pod`."),
+            "chat_template": described(TEXT.schema, "Where vLLM was given one with --chat-template."),
+            "kv_connector": described(TEXT.schema, "How its pods hand KV over, in vLLM's names; pods' facts go first."),
+            "kv_bytes_per_token": described(AMOUNT.schema, "KV of a token, over all ranks: what a hand-over moves."),
+            **rung_schema(),
+            **ladder_schema(),
+            "scheduling_policy": described(
+                {"enum": ["fcfs", "priority"]}, "What the pods were given as --scheduling-policy."
+            ),
+        },
+        required=("model_name",),
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from gateway.discovery.source import Found, Source
+from gateway.config.discovery import Found
+from gateway.discovery.source import Source
 from routing.facts import NO_FACTS, PodFacts
 from routing.pods import Standing
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.discovery.locations import DnsPlace
+from gateway.config.discovery import DnsPlace, Found
 from gateway.discovery.lookup import Hosts, Lookup, Outage
-from gateway.discovery.source import Found, Tell
+from gateway.discovery.source import Tell
 
 Say = Callable[..., None]
 

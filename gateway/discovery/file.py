@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.config.discovery import each_once, pod_place
-from gateway.discovery.source import Found, Tell
+from gateway.config.discovery import Found, each_once, pod_place
+from gateway.discovery.source import Tell
 from tenancy.document import DEEP, Wrong
 from tenancy.loading import load_yaml
 

@@ -14,7 +14,7 @@ from dns.exception import DNSException
 from dns.nameserver import Do53Nameserver
 from dns.resolver import NXDOMAIN, Answer, NoAnswer
 
-from gateway.discovery.locations import DnsPlace
+from gateway.config.discovery import DnsPlace
 
 AT_ONCE = 16
 """Questions under way."""

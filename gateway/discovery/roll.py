@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
+from gateway.config.discovery import Found
 from gateway.discovery.record import Record, Registered, State
-from gateway.discovery.source import Found
 from routing.pods import Standing
 
 MOST_AGENTS = 4096

@@ -1,32 +1,11 @@
-"""The seam of discovery: something that knows which pods there should be, and tells when that changes."""
+"""The interface of discovery: an object that knows which pods there should be, and reports when that changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
-from routing.facts import NO_FACTS, PodFacts
-from routing.pods import Standing
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A pod that ought to exist, as one source knows it."""
-
-    url: str
-    pool: str | None = None
-    """The configured pool it was discovered for, where there is one."""
-    facts: PodFacts = NO_FACTS
-    takes_priority: bool = False
-    """Its engine was started with `--scheduling-policy priority`, which no engine tells."""
-    held: Standing | None = None
-    """`UNREADY` or `DRAINING` where its source says that it must get no new request, whatever its own /health says."""
-
-    @property
-    def region(self) -> str | None:
-        return self.facts.region
-
+from gateway.config.discovery import Found
 
 Tell = Callable[[tuple[Found, ...]], None]
 """Takes all pods that a source knows now; each call replaces the last. Telling the same again says "still so"."""

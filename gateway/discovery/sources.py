@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.discovery.kubernetes.api import Refused
 from gateway.discovery.kubernetes.source import Kubernetes
 from gateway.discovery.record import Record

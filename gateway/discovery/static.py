@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.discovery.source import Found, Tell
+from gateway.config.discovery import Found
+from gateway.discovery.source import Tell
 
 
 class Static:

@@ -11,7 +11,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
 from gateway.config.extproc import ExtProc
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.ext_proc.callers import CallerCheck
 from gateway.ext_proc.exchange import Exchange
 from gateway.ext_proc.health import Health

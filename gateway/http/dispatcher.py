@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gateway.cascades.cascades import Ladders
-from gateway.config.port_limits import Timeouts
+from gateway.config.limits import Timeouts
 from gateway.http.client_request import Asked
 from gateway.http.cors import Cors
 from gateway.http.endpoints import TABLE, Endpoint, Local, find_endpoint

@@ -11,7 +11,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.constraints import HEADERS as RUNG_HEADERS
-from gateway.config.port_limits import Limits, Timeouts
+from gateway.config.limits import Limits, Timeouts
 from gateway.http.client_connection import ClientConnection
 from gateway.http.client_request import KEPT_HEADERS, Asked, Budget
 from gateway.http.cors import KEPT_FOR_CORS, Cors

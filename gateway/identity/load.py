@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.config.conflicts import IN_POLICY, beside
+from gateway.config.loading import IN_POLICY, beside
 from gateway.config.models import ModelEntry
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.identity.key_store import Files
 from gateway.identity.tokens import read_keys
 from tenancy.document import Fault, Invalid, Wrong

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.identity.load import load_policy
 from gateway.observe.log import EventLog
 from gateway.runtime.guard import report, restarted

@@ -16,8 +16,7 @@ from aiohttp.typedefs import Handler, Middleware
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.view import show_ladders
 from gateway.cluster.peer_load import ByEngine, own_load
-from gateway.config.fields import pod_url
-from gateway.config.secret import Secret
+from gateway.config.fields import Secret, pod_url
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import Watcher
 from gateway.limits.accounts import Quotas

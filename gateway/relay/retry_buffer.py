@@ -5,7 +5,7 @@ Bounded for one request and for all together; who finds no room streams as well,
 
 from __future__ import annotations
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from gateway.http.client_request import Budget
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from gateway.http.client_request import Asked, Budget
 from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import Reply

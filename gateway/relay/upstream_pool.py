@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from gateway.config.port_limits import Timeouts
+from gateway.config.limits import Timeouts
 from gateway.http.timeout_sweeper import Patrol
 from gateway.relay.upstream_connection import Line
 from routing.lateness import Bounds, Lateness

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.config.file import read_settings
+from gateway.config.settings import read_settings
 from gateway.identity.load import load_policy
 from tests.deploy.files import DEPLOY, documents
 

@@ -13,6 +13,7 @@ from msgspec import Raw
 from agent import answers
 from agent.loads import Loads
 from cascade.ladder_json import BadLadderFile, read_ladder_file, write_ladder_file
+from gateway.config.discovery import KubernetesPlace
 from gateway.discovery.kubernetes.pods import (
     found_in_slices,
     read_node,
@@ -21,7 +22,6 @@ from gateway.discovery.kubernetes.pods import (
     read_slice,
     selector_of,
 )
-from gateway.discovery.locations import KubernetesPlace
 from gateway.discovery.record import BadRecord, read_record, write_record
 from gateway.ext_proc.http2.bounds import Bounds
 from gateway.ext_proc.http2.connection import Connection

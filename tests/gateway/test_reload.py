@@ -7,8 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.config.file import read_settings
-from gateway.config.values import Settings
+from gateway.config.settings import Settings, read_settings
 from gateway.reload import in_force, needs_restart
 from gateway.runtime.addresses import TlsFiles
 from simulator.options import Options

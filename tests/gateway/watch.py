@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gateway.config.discovery import Found
 from gateway.config.models import ModelEntry
-from gateway.discovery.source import Found, Source
+from gateway.discovery.source import Source
 from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher

@@ -17,8 +17,8 @@ from typing import Self
 import aiohttp
 import msgspec
 
+from gateway.config.discovery import KubernetesPlace
 from gateway.discovery.kubernetes.objects import Page, Status
-from gateway.discovery.locations import KubernetesPlace
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

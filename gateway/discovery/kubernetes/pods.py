@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw
 
+from gateway.config.discovery import Found, KubernetesPlace
 from gateway.discovery.census import facts_over, merged
 from gateway.discovery.kubernetes.objects import (
     Endpoint,
@@ -16,8 +17,6 @@ from gateway.discovery.kubernetes.objects import (
     Node,
     Pod,
 )
-from gateway.discovery.locations import KubernetesPlace
-from gateway.discovery.source import Found
 from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
 from routing.pods import Standing
 

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
+from gateway.config.discovery import Found, KubernetesPlace
 from gateway.discovery.kubernetes.objects import EndpointSlice, InferencePool
 from gateway.discovery.kubernetes.pods import Sight, found_in_slices, read_pod, read_pool, read_slice, selector_of
 from gateway.discovery.kubernetes.reflection import Ground, Kind, Reflection
-from gateway.discovery.locations import KubernetesPlace
-from gateway.discovery.source import Found
 from routing.facts import PodFacts
 
 Nodes = Mapping[str, PodFacts]

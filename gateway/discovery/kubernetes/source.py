@@ -13,13 +13,13 @@ from typing import Any
 
 import aiohttp
 
+from gateway.config.discovery import Found, KubernetesPlace
 from gateway.discovery.census import merged
 from gateway.discovery.kubernetes.api import Account, Api
 from gateway.discovery.kubernetes.pods import read_node
 from gateway.discovery.kubernetes.reflection import Ground, Kind, Pace, Reflection, Say
 from gateway.discovery.kubernetes.scopes import Scope, scopes_of
-from gateway.discovery.locations import KubernetesPlace
-from gateway.discovery.source import Found, Tell
+from gateway.discovery.source import Tell
 from routing.facts import PodFacts
 
 

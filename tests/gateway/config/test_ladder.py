@@ -8,7 +8,7 @@ import pytest
 
 from cascade.ladder_file import ANY_BUCKET, Cut, LadderFile, Stage
 from cascade.ladder_json import write_ladder_file
-from gateway.config.sources import check_file
+from gateway.config.loading import check_file
 from tenancy.document import Invalid
 from tests.scenarios.rungs import ladder_file
 

@@ -7,10 +7,9 @@ from math import inf
 import dns.rcode
 import pytest
 
+from gateway.config.discovery import DnsPlace, Found
 from gateway.discovery.dns_names import DnsNames, Pace
-from gateway.discovery.locations import DnsPlace
 from gateway.discovery.lookup import Hosts, Lookup, Outage
-from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
 from tests.gateway.discovery.following import Heard, following
 from tests.gateway.discovery.name_server import Zone, name_server

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.discovery import Found
 from gateway.discovery import file
 from gateway.discovery.file import WatchedFile, read_pods
-from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
 from tenancy.document import Wrong
 from tests.gateway.fake_pod import Pulse

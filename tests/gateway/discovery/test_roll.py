@@ -1,8 +1,8 @@
 """An agent's word counts for its time, whatever becomes of the key that it stood in."""
 
+from gateway.config.discovery import Found
 from gateway.discovery.record import Record, Registered, State
 from gateway.discovery.roll import Roll
-from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
 from routing.pods import Standing
 

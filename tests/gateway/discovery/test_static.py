@@ -1,6 +1,6 @@
 """Named pods are told once."""
 
-from gateway.discovery.source import Found
+from gateway.config.discovery import Found
 from gateway.discovery.static import Static
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.config.port_limits import Limits, Timeouts
+from gateway.config.limits import Limits, Timeouts
 from gateway.http.cors import Cors
 from gateway.http.listener import Front, Identify
 from gateway.http.request_headers import Networks

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.models import ModelEntry
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.identity import load
 from gateway.identity.load import load_policy
 from tenancy.document import Invalid

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.identity.load import load_policy
 from gateway.identity.policy_watch import watch_policy
 from tenancy.policy import Policy

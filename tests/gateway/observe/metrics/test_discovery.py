@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry
 
+from gateway.config.discovery import Found
 from gateway.discovery.census import Census
-from gateway.discovery.source import Found
 from gateway.discovery.static import Static
 from gateway.observe.metrics.discovery import SourcesExposition
 

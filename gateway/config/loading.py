@@ -1,19 +1,20 @@
-"""Flags over environment over file: the words that all three can say, and how they are put together.
+"""Flags over environment over file: puts the settings of a start together, and finds contradictions between sections.
 
-`HEARTH_<WORD>` says what `--<word>` says; a secret may come as `HEARTH_<WORD>_FILE`, the file that holds it.
+`HEARTH_<NAME>` is the variable of `--<name>`; a secret may also come as `HEARTH_<NAME>_FILE`, the path of a file that
+holds it. Relative file names in a document are relative to its folder.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
-from gateway.config.conflicts import IN_CONFIG, beside
 from gateway.config.discovery import pod_place
 from gateway.config.extproc import ExtProc
-from gateway.config.extproc_words import judged_by_nobody
 from gateway.config.fields import (
     LOG_LEVELS,
     address,
@@ -24,13 +25,14 @@ from gateway.config.fields import (
     redis_url,
     secret,
 )
-from gateway.config.file import read_settings
-from gateway.config.parsed import Given, Word, read_said
-from gateway.config.split_canaries import split_canaries
-from gateway.config.values import Routing, Settings
+from gateway.config.flags import Given, Word, read_said
+from gateway.config.routing import Routing
+from gateway.config.settings import Settings, read_settings
 from gateway.runtime.addresses import TlsFiles
+from routing.canary import Canary
+from routing.facts import Role
 from scorers.registry import routings
-from tenancy.document import Fault, Invalid, one_of
+from tenancy.document import Fault, Invalid, Locate, one_of
 from tenancy.loading import load_yaml
 
 WORDS: tuple[Word, ...] = (
@@ -139,3 +141,75 @@ def _contradictions(settings: Settings) -> list[Fault]:
         if other != name:
             faults.append(Fault(name, f"{where} is taken by {other}"))
     return faults
+
+
+def judged_by_nobody(settings: Settings) -> list[Fault]:
+    """What ladders may not ask for where answers pass by Envoy: nobody could hold them back."""
+    if settings.extproc is None:
+        return []
+    words = (
+        "judges answers, and Envoy carries them past us: set `hold_back: off` and `judge_whole: false`, "
+        "or leave out extproc"
+    )
+    return [
+        Fault(f"model_list.{entry.name}.ladder", words)
+        for entry in settings.models
+        if entry.ladder is not None and (entry.ladder.window is not None or entry.ladder.whole)
+    ]
+
+
+def split_canaries(settings: Settings) -> list[Fault]:
+    """Name every pod that has a role and would be on trial."""
+    known = [(found.url, found.pool, found.facts) for found in settings.static_pods]
+    known += [(place.name, place.pool, place.facts) for place in settings.places.dns]
+    faults = []
+    for at, terms in enumerate(settings.canaries):
+        canary = Canary(terms)
+        for name, pool, facts in known:
+            if facts.duty is not Role.EITHER and canary.has(pool, facts.revision):
+                words = f"`{terms.name}`: {name} has role `{facts.duty}`; pods on trial must serve whole requests"
+                faults.append(Fault(f"canaries[{at}]", f"{words} (role `either`)"))
+    return faults
+
+
+IN_CONFIG = re.compile(
+    r"""  policy | usage_log | route_log
+    | (?!.*\.selector\.) [\w.\[\]]*_file
+    | (extproc\.)? tls\.\w+
+    | model_list\[\d+\]\. (tokenizer|chat_template|calibration)
+    | discovery\.file\.path
+    """,
+    re.VERBOSE,
+)
+"""Words of hearth.yaml that are names of files."""
+
+
+IN_POLICY = re.compile(r"auth\.(keys_dir|hmac_secret_file|jwt\.jwks_file)")
+
+
+URLS = re.compile(r"redis|discovery\.redis\.url")
+"""Words whose URL may name files in its options."""
+
+
+_FILE_OPTION = re.compile(r"(?<=[?&])(ssl_ca_certs|ssl_certfile|ssl_keyfile)=([^&]+)")
+
+
+NOT_A_FILE = {"tokenizer": "pod"}
+"""By the last part of a path: the text that is another way to say it."""
+
+
+def beside(document: Path, words: re.Pattern[str]) -> Locate:
+    """Return what makes relative file names of a document names beside it. `words`: the paths at which files stand."""
+    folder = document.parent
+
+    def located(name: str) -> str:
+        return str(folder / name)
+
+    def locate(path: str, text: str) -> str:
+        if URLS.fullmatch(path):
+            return _FILE_OPTION.sub(lambda found: f"{found[1]}={quote(located(unquote(found[2])))}", text)
+        if not text or not words.fullmatch(path) or NOT_A_FILE.get(path.rpartition(".")[2]) == text:
+            return text
+        return located(text)
+
+    return locate

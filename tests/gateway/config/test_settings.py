@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.file import read_settings
+from gateway.config.discovery import Found
+from gateway.config.fields import Secret
 from gateway.config.models import ModelEntry
-from gateway.config.secret import Secret
-from gateway.config.values import Settings
-from gateway.discovery.source import Found
+from gateway.config.settings import Settings, read_settings
 from gateway.runtime.addresses import Address
 from routing.facts import PodFacts
 from scorers.interference import Interference

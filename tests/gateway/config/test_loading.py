@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.parsed import Given
-from gateway.config.secret import Secret
-from gateway.config.sources import WORDS, gather
-from gateway.config.values import Settings
-from gateway.discovery.source import Found
+from gateway.config.discovery import Found
+from gateway.config.fields import Secret
+from gateway.config.flags import Given
+from gateway.config.loading import WORDS, gather
+from gateway.config.settings import Settings
 from gateway.runtime.addresses import Address
 from tenancy.document import Invalid
 

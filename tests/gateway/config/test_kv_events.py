@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.exact import EventSource, KvEvents, LoadTimes, TokenizerEntry
-from gateway.config.file import read_settings
-from gateway.config.values import Settings
+from gateway.config.kv_events import EventSource, KvEvents, LoadTimes
+from gateway.config.models import TokenizerEntry
+from gateway.config.settings import Settings, read_settings
 
 
 def settings(source: str) -> Settings:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.conflicts import IN_CONFIG, IN_POLICY, beside
-from gateway.config.sources import check_file
+from gateway.config.loading import IN_CONFIG, IN_POLICY, beside, check_file
 from gateway.identity.load import read_file
 from tenancy.document import Invalid
 

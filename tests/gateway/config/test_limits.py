@@ -1,6 +1,6 @@
 """Limits of a machine are shared out among its processes."""
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 
 
 def test_processes_keep_together_to_what_one_may_take() -> None:

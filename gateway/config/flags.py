@@ -1,4 +1,4 @@
-"""One setting as it may be said beside a file: by a flag, by a variable, or by the file that a variable names."""
+"""One setting given outside the file: by a flag, an environment variable, or a file that a variable names."""
 
 from __future__ import annotations
 
