@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from agent.heartbeat import Rhythm
 from agent.loads import Loads
 from agent.server import Asker, Server, Spot
-from gateway.discovery.record import MOST_PODS, EngineLoad, Record, Registered, State
 from gateway.runtime.guard import restarted
 from routing.facts import BadFacts, PodFacts, read_facts
+from routing.pod_record import MOST_PODS, EngineLoad, Record, Registered, State
 
 Say = Callable[..., None]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from gateway.discovery.record import BadRecord, Record, channel, key, write_record
 from gateway.runtime.guard import heed_cancel, restarted
 from gateway.runtime.redis_client import Client, connected
 from gateway.runtime.redis_location import RedisPlace
+from routing.pod_record import BadRecord, Record, channel, key, write_record
 
 Say = Callable[..., None]
 

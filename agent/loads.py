@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.discovery.record import EngineLoad
+from routing.pod_record import EngineLoad
 
 MOST_ENGINES = 256
 """Beside one agent; more than a node can hold."""

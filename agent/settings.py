@@ -10,10 +10,10 @@ from typing import Any
 from agent.place import own_address, read_labels
 from gateway.config.fields import LOG_LEVELS, Secret, address_or_off, file, pod_url, redis_url, secret
 from gateway.config.flags import Given, Word, read_said
-from gateway.discovery.record import LONGEST_TTL_S, is_agent_name
 from gateway.runtime.addresses import Address
 from gateway.runtime.redis_location import RedisPlace, parse_redis_url
 from routing.facts import BadFacts, read_facts
+from routing.pod_record import LONGEST_TTL_S, is_agent_name
 from tenancy.document import Fault, Invalid, Wrong, number, one_of, text
 
 USUAL_LOADS = Address("127.0.0.1", 8126)

@@ -16,7 +16,7 @@ from gateway.cluster.peer_load import Others
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
 from gateway.discovery.file import WatchedFile
-from gateway.discovery.static import Static
+from gateway.discovery.source import Static
 from gateway.fleet.watcher import Watcher
 from gateway.http.listener import Front
 from gateway.identity.keyring import Keyring

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from gateway.cascades.setup import served_ladders
 from gateway.config.settings import Settings
-from gateway.discovery.static import Static
+from gateway.discovery.source import Static
 from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
 from gateway.identity.policy_watch import watch_policy

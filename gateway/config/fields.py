@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from gateway.runtime.addresses import Address
 from gateway.runtime.redis_location import parse_redis_url
+from routing.pod_record import parse_pod_url
 from tenancy.document import Table, Wrong, flag, one_of, text, whole
 from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FLAG, TEXT
 from tenancy.schema import Schema, table
@@ -65,17 +65,12 @@ def processes(value: object) -> int:
 
 
 def pod_url(value: object) -> str:
-    """`http://HOST:PORT`, as one pod is told from another."""
+    """`http://HOST:PORT`, in the one form that identifies a pod."""
     words = text(value)
-    parts = _url(words, ("http", "https"))
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise Wrong(f"a pod is a scheme, a host and a port, without a path: `{words}`")
-    if parts.username is not None or parts.password is not None:
-        raise Wrong("a pod's key belongs into pod_api_key, not into its URL")
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{host}:{port}"
+    try:
+        return parse_pod_url(words)
+    except ValueError as error:
+        raise Wrong(str(error)) from None
 
 
 def goes_by_priority(value: object) -> bool:
@@ -91,18 +86,6 @@ def redis_url(value: object) -> Secret:
     except ValueError as error:
         raise Wrong(str(error)) from None
     return Secret(words)
-
-
-def _url(words: str, schemes: tuple[str, ...]) -> SplitResult:
-    shown = f": `{words}`"
-    try:
-        parts = urlsplit(words)
-        port = parts.port
-    except ValueError:
-        raise Wrong(f"is no URL{shown}") from None
-    if parts.scheme not in schemes or not parts.hostname or port == 0 or any(char <= " " for char in words):
-        raise Wrong(f"must be a URL beginning with {' or '.join(f'{scheme}://' for scheme in schemes)}{shown}")
-    return parts
 
 
 def network(value: object) -> IPv4Network | IPv6Network:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from gateway.config.discovery import Found
@@ -27,3 +27,17 @@ class Source(Protocol):
     async def follow(self, tell: Tell) -> None:
         """Tell the pods known now, and again whenever that changes, until cancelled."""
         ...
+
+
+class Static:
+    """A list that changes only when the configuration is read again."""
+
+    name = "static"
+    trouble = ""
+
+    def __init__(self, found: Iterable[Found]) -> None:
+        self._found = tuple(found)
+
+    async def follow(self, tell: Tell) -> None:
+        """Tell it once."""
+        tell(self._found)

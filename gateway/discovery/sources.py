@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from gateway.config.settings import Settings
 from gateway.discovery.kubernetes.api import Refused
 from gateway.discovery.kubernetes.source import Kubernetes
-from gateway.discovery.record import Record
 from gateway.discovery.source import Source
 from gateway.runtime.redis_location import parse_redis_url
+from routing.pod_record import Record
 from tenancy.document import Fault, Invalid
 
 Say = Callable[..., None]
@@ -72,7 +72,7 @@ def _dns(settings: Settings, means: Means) -> Iterator[Source]:
         return
     if missing := missing_libraries(settings):
         raise Invalid(missing)
-    from gateway.discovery.dns_names import DnsNames  # noqa: PLC0415 - an extra
+    from gateway.discovery.dns import DnsNames  # noqa: PLC0415 - an extra
 
     for place in settings.places.dns:
         yield DnsNames(place, say=means.say, draw=means.draw)

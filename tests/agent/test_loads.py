@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.loads import MOST_ENGINES, STALE_S, Loads
-from gateway.discovery.record import EngineLoad
+from routing.pod_record import EngineLoad
 
 
 class Scene:

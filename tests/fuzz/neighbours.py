@@ -22,7 +22,6 @@ from gateway.discovery.kubernetes.pods import (
     read_slice,
     selector_of,
 )
-from gateway.discovery.record import BadRecord, read_record, write_record
 from gateway.ext_proc.http2.bounds import Bounds
 from gateway.ext_proc.http2.connection import Connection
 from gateway.ext_proc.http2.stream import Stream
@@ -30,6 +29,7 @@ from gateway.ext_proc.large_body import large_body
 from gateway.ext_proc.listener import Crowd, Port
 from gateway.ext_proc.messages_pb2 import ProcessingRequest
 from gateway.http.client_request import Budget
+from routing.pod_record import BadRecord, read_record, write_record
 from tests.fuzz.target import Target, cut, split
 
 ROOM = 1 << 20

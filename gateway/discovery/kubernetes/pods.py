@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.config.discovery import Found, KubernetesPlace
-from gateway.discovery.census import facts_over, merged
+from gateway.discovery.aggregator import facts_over, merged
 from gateway.discovery.kubernetes.objects import (
     Endpoint,
     EndpointSlice,

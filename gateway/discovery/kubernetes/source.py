@@ -1,26 +1,146 @@
-"""Pods of one namespace as a source: what all its scopes find, told when any object has changed.
+"""Pods of one Kubernetes namespace: selected by labels, by a service's EndpointSlices, or by an InferencePool.
 
-Own list and watch over HTTP, no client library: see DECISIONS.md. While the API server cannot be asked, what it said
-last stands; how each pod is, our own probes know all the while.
+Own list and watch over HTTP, no client library: see DECISIONS.md. While the API server does not answer, its last state
+stays in force; our own probes still check each pod. Each scope holds the reflections it needs, and finds pods in them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
 from gateway.config.discovery import Found, KubernetesPlace
-from gateway.discovery.census import merged
+from gateway.discovery.aggregator import merged
 from gateway.discovery.kubernetes.api import Account, Api
-from gateway.discovery.kubernetes.pods import read_node
-from gateway.discovery.kubernetes.reflection import Ground, Kind, Pace, Reflection, Say
-from gateway.discovery.kubernetes.scopes import Scope, scopes_of
+from gateway.discovery.kubernetes.objects import EndpointSlice, InferencePool
+from gateway.discovery.kubernetes.pods import (
+    Sight,
+    found_in_slices,
+    read_node,
+    read_pod,
+    read_pool,
+    read_slice,
+    selector_of,
+)
+from gateway.discovery.kubernetes.reflector import Ground, Kind, Pace, Reflection, Say
 from gateway.discovery.source import Tell
 from routing.facts import PodFacts
+
+Nodes = Mapping[str, PodFacts]
+"""Where nodes stand, by their names."""
+
+
+class Scope(Protocol):
+    """Some pods of a namespace."""
+
+    def is_whole(self) -> bool:
+        """Whether everything has been listed at least once."""
+        ...
+
+    def renew(self) -> None:
+        """Follow what follows from what is known now."""
+        ...
+
+    def found(self, nodes: Nodes) -> Iterator[Found]: ...
+
+
+class BySelector:
+    """Pods with some labels."""
+
+    def __init__(self, ground: Ground, place: KubernetesPlace, selector: str) -> None:
+        self._place = place
+        self._pods = pods_of(ground, place, selector)
+
+    def is_whole(self) -> bool:
+        return self._pods.is_whole
+
+    def renew(self) -> None:
+        """Nothing follows from pods."""
+
+    def found(self, nodes: Nodes) -> Iterator[Found]:
+        for sight in self._pods.held.values():
+            yield sight.found(self._place.scheme, sight.port(self._place.port), None, nodes)
+
+
+class ByService:
+    """The endpoints of a service, as its slices say."""
+
+    def __init__(self, ground: Ground, place: KubernetesPlace, service: str) -> None:
+        self._place = place
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{ground.namespace}/endpointslices"
+        query = {"labelSelector": f"kubernetes.io/service-name={service}"}
+        self._slices: Reflection[EndpointSlice] = ground.begin(Kind(path, query, read_slice))
+
+    def is_whole(self) -> bool:
+        return self._slices.is_whole
+
+    def renew(self) -> None:
+        """Nothing follows from slices."""
+
+    def found(self, nodes: Nodes) -> Iterator[Found]:
+        yield from found_in_slices(self._slices.held.values(), self._place, nodes)
+
+
+class ByPool:
+    """The pods that an InferencePool selects, each of its target ports an engine of its own."""
+
+    def __init__(self, ground: Ground, place: KubernetesPlace, name: str) -> None:
+        self._ground = ground
+        self._place = place
+        self._name = name
+        path = f"/apis/inference.networking.k8s.io/v1/namespaces/{ground.namespace}/inferencepools"
+        query = {"fieldSelector": f"metadata.name={name}"}
+        self._pools: Reflection[InferencePool] = ground.begin(Kind(path, query, read_pool))
+        self._selector: str | None = None
+        self._pods: Reflection[Sight] | None = None
+        self._next: Reflection[Sight] | None = None
+        """Of another selector, until it knows its pods."""
+
+    def is_whole(self) -> bool:
+        if not self._pools.is_whole:
+            return False
+        return self._pool is None or (self._pods is not None and self._pods.is_whole)
+
+    def renew(self) -> None:
+        """Follow the pods of the pool as it now selects them; those of before stand until these are known."""
+        selector = selector_of(self._pool) if self._pool else None
+        if selector is not None and selector != self._selector:
+            if self._next is not None:
+                self._ground.end(self._next)
+            self._next, self._selector = pods_of(self._ground, self._place, selector), selector
+        if self._next is not None and (self._next.is_whole or self._pods is None):
+            if self._pods is not None:
+                self._ground.end(self._pods)
+            self._pods, self._next = self._next, None
+
+    def found(self, nodes: Nodes) -> Iterator[Found]:
+        for sight in self._pods.held.values() if self._pods and self._pool else ():
+            for port in self._pool.spec.target_ports if self._pool else ():
+                yield sight.found(self._place.scheme, port.number, self._name, nodes)
+
+    @property
+    def _pool(self) -> InferencePool | None:
+        return self._pools.held.get(self._name)
+
+
+def pods_of(ground: Ground, place: KubernetesPlace, selector: str) -> Reflection[Sight]:
+    """The pods that a selector selects."""
+    path = f"/api/v1/namespaces/{ground.namespace}/pods"
+    return ground.begin(Kind(path, {"labelSelector": selector}, partial(read_pod, place=place)))
+
+
+def scopes_of(ground: Ground, place: KubernetesPlace) -> list[Scope]:
+    """All that a place names, begun."""
+    scopes: list[Scope] = [ByPool(ground, place, name) for name in place.inference_pools]
+    if place.selector:
+        scopes.append(BySelector(ground, place, place.selector))
+    if place.service:
+        scopes.append(ByService(ground, place, place.service))
+    return scopes
 
 
 class Kubernetes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.discovery import KubernetesPlace
-from gateway.discovery.kubernetes.reflection import Pace
+from gateway.discovery.kubernetes.reflector import Pace
 from gateway.discovery.kubernetes.source import Kubernetes
 from tests.gateway.discovery.api_server import TOKEN, ApiServer, Object
 from tests.gateway.discovery.following import Heard, following

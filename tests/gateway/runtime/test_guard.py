@@ -265,7 +265,7 @@ def test_a_child_obeys_on_though_an_order_raises() -> None:
 
 MAY_RAISE = {
     "agent/heartbeat.py": {"_beat_on": "raises to `run`, which connects again"},
-    "gateway/discovery/dns_names.py": {"follow": "raises to `Watcher._follow`"},
+    "gateway/discovery/dns.py": {"follow": "raises to `Watcher._follow`"},
     "gateway/discovery/file.py": {"follow": "raises to `Watcher._follow`"},
     "gateway/discovery/kubernetes/reflection.py": {"_list": "raises to `follow`"},
     "gateway/discovery/kubernetes/source.py": {"follow": "raises to `Watcher._follow`"},

@@ -3,8 +3,8 @@
 from prometheus_client import CollectorRegistry
 
 from gateway.config.discovery import Found
-from gateway.discovery.census import Census
-from gateway.discovery.static import Static
+from gateway.discovery.aggregator import Census
+from gateway.discovery.source import Static
 from gateway.observe.metrics.discovery import SourcesExposition
 
 

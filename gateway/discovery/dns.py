@@ -1,11 +1,14 @@
-"""Asks DNS which hosts and ports stand behind a name. An empty answer is an answer; no answer is an `Outage`.
+"""Pods behind a name in DNS, resolved again as its records expire. Needs the extra `hearth-gateway[dns]`.
 
-UDP first, TCP where an answer was cut short, all servers in turn: the library sees to that (`hearth-gateway[dns]`).
+An empty answer is an answer: there are no pods. Because a resolver that has just lost its upstream may return one too,
+it counts only if it is repeated. Without any answer (`Outage`) the last list stays in force. The library falls back
+from UDP to TCP when an answer is truncated, and tries all servers in turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -14,10 +17,12 @@ from dns.exception import DNSException
 from dns.nameserver import Do53Nameserver
 from dns.resolver import NXDOMAIN, Answer, NoAnswer
 
-from gateway.config.discovery import DnsPlace
+from gateway.config.discovery import DnsPlace, Found
+from gateway.discovery.source import Tell
 
 AT_ONCE = 16
 """Questions under way."""
+
 
 MOST_HOSTS = 4096
 """Who answers must not be able to fill our memory."""
@@ -74,6 +79,79 @@ class Lookup:
             return None
         except (DNSException, OSError) as error:
             raise Outage(f"{name} {kind}: {type(error).__name__}") from None
+
+
+Say = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """In seconds."""
+
+    least_s: float = 1.0
+    """Between two questions, however short records hold."""
+    jitter: float = 0.1
+    """Share by which every pause is drawn shorter: many gateways must not ask at once."""
+
+
+class DnsNames:
+    """One per place."""
+
+    def __init__(
+        self,
+        place: DnsPlace,
+        *,
+        say: Say,
+        draw: Callable[[], float],
+        pace: Pace | None = None,
+        make_lookup: Callable[[DnsPlace], Lookup] = Lookup,
+    ) -> None:
+        self.name = f"dns:{place.name}" + (f":{place.port}" if place.port else "")
+        self.trouble = ""
+        self._place = place
+        self._say = say
+        self._draw = draw
+        self._pace = pace or Pace()
+        self._make_lookup = make_lookup
+        self._last: tuple[Found, ...] = ()
+
+    async def follow(self, tell: Tell) -> None:
+        """Tell the pods whenever DNS has answered, until cancelled."""
+        pause_s, lookup = self._pace.least_s, None
+        while True:
+            try:
+                lookup = lookup or self._make_lookup(self._place)
+                hosts = await lookup.hosts()
+            except* Outage as outages:
+                self._note_outage(str(outages.exceptions[0]))
+                pause_s = min(2 * pause_s, self._place.longest_s)
+            else:
+                self._note_answer()
+                pause_s = self._take(hosts, tell)
+            await asyncio.sleep(pause_s * (1 - self._pace.jitter * self._draw()))
+
+    def _take(self, hosts: Hosts, tell: Tell) -> float:
+        """Tell what was found. Returns the seconds until the next question."""
+        found = tuple(self._found(host, port) for host, port in hosts.found)
+        is_doubtful, self._last = not found and bool(self._last), found
+        if is_doubtful:
+            return self._pace.least_s
+        tell(found)
+        return max(self._pace.least_s, min(hosts.ttl_s, self._place.longest_s))
+
+    def _found(self, host: str, port: int) -> Found:
+        place = self._place
+        return Found(f"{place.scheme}://{f'[{host}]' if ':' in host else host}:{port}", place.pool, place.facts)
+
+    def _note_outage(self, words: str) -> None:
+        if not self.trouble:
+            self._say("warning", "DNS gives no answer, the last list of pods stands", source=self.name, error=words)
+        self.trouble = words
+
+    def _note_answer(self) -> None:
+        if self.trouble:
+            self._say("info", "DNS answers again", source=self.name)
+        self.trouble = ""
 
 
 def _resolver(place: DnsPlace) -> Resolver:

@@ -8,8 +8,7 @@ import dns.rcode
 import pytest
 
 from gateway.config.discovery import DnsPlace, Found
-from gateway.discovery.dns_names import DnsNames, Pace
-from gateway.discovery.lookup import Hosts, Lookup, Outage
+from gateway.discovery.dns import DnsNames, Hosts, Lookup, Outage, Pace
 from routing.facts import PodFacts, Role
 from tests.gateway.discovery.following import Heard, following
 from tests.gateway.discovery.name_server import Zone, name_server
@@ -119,7 +118,7 @@ async def test_an_empty_answer_is_believed(zone: Zone, *, is_there: bool) -> Non
 async def test_an_empty_answer_counts_when_it_is_said_twice() -> None:
     """A resolver that has just lost its upstream says so once."""
 
-    class Flickering:
+    class Flickering(Lookup):
         def __init__(self) -> None:
             self.said = 0
 
@@ -133,7 +132,7 @@ async def test_an_empty_answer_counts_when_it_is_said_twice() -> None:
         say=heard.say,
         draw=lambda: 0.5,
         pace=Pace(least_s=0.0),
-        asked=lambda _: flickering,
+        make_lookup=lambda _: flickering,
     )
     async with following(source, heard):
         await heard.until(lambda: len(heard.told) > 5)

@@ -1,7 +1,7 @@
-"""What all sources have told, as one fleet: a pod that several of them name is one pod, and stands while any names it.
+"""Merges the pods of all sources into one fleet, and notes which sources answer but find none.
 
-Where they disagree about a fact, the source that comes first has its way: the order of the sources is the order in
-which they are believed (`sources.py` says which). Decides; asks nobody. Time is an argument.
+A pod that several sources list is one pod, and stays while any of them lists it. Where they disagree about a fact, the
+source that comes first wins; `sources.py` defines the order. Pure: does no I/O, and time is an argument.
 """
 
 from __future__ import annotations
@@ -93,3 +93,33 @@ def facts_over(believed: PodFacts, other: PodFacts) -> PodFacts:
     """Fact by fact what the believed one says, and where it says nothing the other's."""
     said = {each.name: getattr(believed, each.name) for each in fields(PodFacts)}
     return replace(other, **{word: value for word, value in said.items() if value != getattr(NO_FACTS, word)})
+
+
+FIXES: Mapping[str, str] = {
+    "dns": "the name has no records: check name, port (without one SRV records are asked for) and search domain; "
+    "a headless Kubernetes service lists ready pods only",
+    "kubernetes": "nothing matches: check namespace, selector, service or inference_pools",
+    "redis": "no agent has registered a pod there: check that `hearth agent` runs beside the engines, and its Redis",
+    "file": "the file lists no pods",
+}
+"""By the kind of a source: its name up to the first colon."""
+
+
+USUAL_FIX = "check what it is asked for"
+
+
+class EmptySources:
+    """Those that found nothing when they answered last."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def fix_for(self, name: str, *, is_empty: bool) -> str:
+        """What to check where a source has just come to find nothing; empty where that is no news."""
+        if not is_empty:
+            self._names.discard(name)
+            return ""
+        if name in self._names:
+            return ""
+        self._names.add(name)
+        return FIXES.get(name.partition(":")[0], USUAL_FIX)

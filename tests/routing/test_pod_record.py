@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.discovery.record import (
+from routing.facts import PodFacts, Role
+from routing.pod_record import (
     LARGEST_RECORD,
     MOST_PODS,
     BadRecord,
@@ -21,7 +22,6 @@ from gateway.discovery.record import (
     read_record,
     write_record,
 )
-from routing.facts import PodFacts, Role
 
 POD = Registered(
     "http://10.0.0.7:8000",

@@ -1,9 +1,12 @@
-"""What an agent writes into Redis of the pods beside it, and what a gateway reads there: one value, one wire shape.
+"""The record of an agent's pods in Redis: one value and its JSON form, written by `hearth agent`, read by gateways.
 
-A key per agent (`key`) holds a JSON record and expires after the record's `ttl_s`; each beat writes it whole, so a
-Redis that was emptied is whole again one beat later. The same record goes out on a channel (`channel`), for quickness
-only: what counts is the key. An agent that leaves deletes its key and publishes a record without pods. Figures of load
-go out on the channel alone. Knows no socket and no clock.
+It stands in `routing` beside `facts.py`, whose facts it carries, because the agent and `gateway.discovery` are separate
+programs that share this format and nothing else.
+
+A key per agent (`key`) holds a JSON record and expires after the record's `ttl_s`. Each beat writes the whole record,
+so an emptied Redis is complete again one beat later. The same record is published on a channel (`channel`) for speed
+only; the key is authoritative. An agent that leaves deletes its key and publishes a record without pods. Load figures
+are published on the channel alone. Pure: knows no socket and no clock.
 """
 
 from __future__ import annotations
@@ -12,13 +15,12 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from gateway.config.fields import pod_url
 from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
-from tenancy.document import Wrong
 
 VERSION = 1
 """Of the shape. A reader passes over words that it does not know; another version means that it would misread."""
@@ -105,6 +107,24 @@ def is_agent_name(name: str) -> bool:
     return _AGENT.fullmatch(name) is not None
 
 
+def parse_pod_url(words: str) -> str:
+    """Return `SCHEME://HOST:PORT`, the one form that identifies a pod. Raises ValueError."""
+    shown = f": `{words}`"
+    try:
+        parts = urlsplit(words)
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"is no URL{shown}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or any(char <= " " for char in words):
+        raise ValueError(f"must be a URL beginning with http:// or https://{shown}")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(f"a pod is a scheme, a host and a port, without a path{shown}")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a pod's key belongs into pod_api_key, not into its URL")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else 80)}"
+
+
 class _Pod(Struct, frozen=True, omit_defaults=True):
     url: str
     facts: dict[str, Any] = {}
@@ -159,6 +179,6 @@ def read_record(written: bytes) -> Record:
 def _registered(at: int, pod: _Pod) -> Registered:
     try:
         facts = read_facts({word: value for word, value in pod.facts.items() if word in WORDS})
-        return Registered(pod_url(pod.url), facts, pod.state, pod.takes_priority, tuple(pod.load))
-    except (Wrong, BadFacts) as wrong:
+        return Registered(parse_pod_url(pod.url), facts, pod.state, pod.takes_priority, tuple(pod.load))
+    except (BadFacts, ValueError) as wrong:
         raise BadRecord(f"pods[{at}]: {wrong}") from None

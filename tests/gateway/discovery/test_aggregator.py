@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.discovery import Found
-from gateway.discovery.census import Census, merged
+from gateway.discovery.aggregator import Census, merged
 from gateway.discovery.source import Tell
 from routing.facts import PodFacts, Role
 from routing.pods import Standing
