@@ -14,8 +14,7 @@ from gateway.cascades.setup import served_ladders
 from gateway.config.settings import Settings
 from gateway.discovery.source import Static
 from gateway.gateway import Gateway
-from gateway.identity.load import load_policy
-from gateway.identity.policy_watch import watch_policy
+from gateway.identity.policy import load_policy, watch_policy
 from gateway.pairs.setup import know_sizes
 from gateway.runtime.tls import check_certificate, load_certificate
 from tenancy.document import Fault, Invalid

@@ -21,7 +21,7 @@ from gateway.build import build
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings, show_settings
 from gateway.gateway import Gateway
-from gateway.identity.load import load_policy
+from gateway.identity.policy import load_policy
 from gateway.observe.admin import Admin, admin_app
 from gateway.observe.log import Bridge, EventLog
 from gateway.observe.metrics.callback_errors import CallbackErrors

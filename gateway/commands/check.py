@@ -12,7 +12,7 @@ from gateway.config.loading import check_file
 from gateway.config.settings import config_schema
 from gateway.discovery.file import read_pods
 from gateway.discovery.sources import missing_libraries
-from gateway.identity.load import load_policy
+from gateway.identity.policy import load_policy
 from gateway.runtime.tls import check_certificate
 from tenancy.document import Fault, Invalid, Wrong
 

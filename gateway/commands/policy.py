@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.commands.past_requests import read_past
 from gateway.config.loading import check_file
 from gateway.config.models import ModelEntry
-from gateway.identity.load import read_file
+from gateway.identity.policy import read_file
 from tenancy.document import Fault, Invalid, Wrong
 from tenancy.limits.use import FREE, Rates
 from tenancy.policy import Policy

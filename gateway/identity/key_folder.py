@@ -1,4 +1,7 @@
-"""The folder of keys as operators change it: `<tenant>/<key id>`, a digest each. A key itself is never written."""
+"""Folders of key digests: `<tenant>/<key id>`, one file each; a key itself is never written.
+
+Gateways read them, and operators change them by `hearth keys`.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,44 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from gateway.identity.key_store import Files
 from tenancy.document import Wrong
 from tenancy.policy import KeyFile
 from tenancy.reading.auth import read_key_file
 from tenancy.reading.kinds import name
 from tenancy.reading.words import KEY
 
+
+class Files:
+    """The file system, as a `Shelf`."""
+
+    def key_files(self, folder: str) -> Iterator[KeyFile]:
+        """The files `<tenant>/<key id>` of a folder. Names that begin with a dot are Kubernetes' own, and skipped."""
+        if not Path(folder).is_dir():
+            raise Wrong(f"there is no folder `{folder}`")
+        try:
+            yield from self._listed(Path(folder))
+        except OSError as error:
+            raise Wrong(f"cannot read `{error.filename}`: {error.strerror}") from None
+
+    def _listed(self, root: Path) -> Iterator[KeyFile]:
+        for tenant in sorted(root.iterdir()):
+            if tenant.name.startswith(".") or not tenant.is_dir():
+                continue
+            for path in sorted(tenant.iterdir()):
+                if path.name.startswith(".") or not path.is_file():
+                    continue
+                yield KeyFile(tenant.name, path.name, self.text(str(path)))
+
+    def text(self, path: str) -> str:
+        try:
+            return Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise Wrong(f"cannot read `{path}`: {error.strerror}") from None
+
+
 PREFIX = "sk-hearth-"
 """By which scanners for leaked secrets know a key."""
+
 
 RANDOM_BYTES = 32
 

@@ -7,7 +7,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from gateway.config.settings import Settings, read_settings
-from gateway.identity.load import load_policy
+from gateway.identity.policy import load_policy
 from tests.deploy.files import KUBERNETES, SCHEMAS, Document, documents, objects
 
 PICKER = KUBERNETES / "picker"

@@ -21,7 +21,7 @@ from typing import Any
 
 from gateway.build import build
 from gateway.config.loading import gather
-from gateway.identity.load import load_policy
+from gateway.identity.policy import load_policy
 from gateway.serving import Signals, furnished, looked, taking_traffic, watching
 from simulator.options import Options
 from simulator.pod import SimulatedPod

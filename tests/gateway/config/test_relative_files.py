@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.loading import IN_CONFIG, IN_POLICY, beside, check_file
-from gateway.identity.load import read_file
+from gateway.identity.policy import read_file
 from tenancy.document import Invalid
 
 CONFIG = """
@@ -70,7 +70,7 @@ def test_a_configuration_finds_its_files_from_anywhere(folder: Path) -> None:
 
 def test_a_policy_finds_its_files_from_anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its folder of keys, its secret and the issuer's keys; those are also the files that are watched."""
-    monkeypatch.setattr("gateway.identity.load._bad_keys", lambda _: iter(()))
+    monkeypatch.setattr("gateway.identity.policy._bad_keys", lambda _: iter(()))
     (folder / "jwks.json").write_text("keys")
     policy = read_file(folder / "policy.yaml", {}, None)
     assert set(policy.keys) == {"0" * 64}

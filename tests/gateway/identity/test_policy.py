@@ -7,8 +7,8 @@ import pytest
 
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
-from gateway.identity import load
-from gateway.identity.load import load_policy
+from gateway.identity import policy as load
+from gateway.identity.policy import load_policy
 from tenancy.document import Invalid
 from tests.gateway.identity.test_tokens import ALL
 
