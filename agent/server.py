@@ -1,31 +1,29 @@
-"""One vLLM server beside the agent: asked how it is and what it is, and written down as a gateway is to know it."""
+"""One vLLM server beside the agent: probes it over HTTP, and parses what it answers into flat facts.
+
+An answer may come from any version, or from something that is not vLLM: what does not fit is left out.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
-from agent.answers import (
-    told_by_bootstrap,
-    told_by_event_sources,
-    told_by_metrics,
-    told_by_models,
-    told_by_server,
-    told_by_version,
-)
-from agent.command_line import told_by_command
-from agent.listeners import Command
-from agent.weights import told_by_weights
+from agent.server_process import Command, bracketed, told_by_command, told_by_transfer, told_by_weights
 
 LARGEST_ANSWER = 8 << 20
 """Bytes. A metrics page is 60 KB; a server must not be able to fill our memory."""
 
+
 ANSWER_S = 2.0
 """A server that has not answered by then is busy: it is asked again, and what it told before stands."""
+
 
 SILENCES = 3
 """Looks in a row without an answer after which a server is taken to be gone: one may be lost to a long pause."""
@@ -131,3 +129,84 @@ class Asker:
                 return bytes(body) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return None
+
+
+_CACHE = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+
+
+_ENGINE = re.compile(rb'^vllm:num_requests_running\{[^}]*engine="(\d+)"', re.MULTILINE)
+
+
+def told_by_version(body: bytes | None) -> dict[str, object]:
+    """`GET /version`."""
+    version = _mapping(body).get("version")
+    return {"version": version} if isinstance(version, str) else {}
+
+
+def told_by_models(body: bytes | None) -> dict[str, object]:
+    """`GET /v1/models`: the names it answers to."""
+    cards = _mapping(body).get("data")
+    names = [card.get("id") for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+    return {"models": found} if (found := [name for name in names if isinstance(name, str)]) else {}
+
+
+def told_by_metrics(page: bytes | None) -> dict[str, object]:
+    """`GET /metrics`: the labels of `vllm:cache_config_info`, and how many engines there are."""
+    told: dict[str, object] = {}
+    if page is None:
+        return told
+    if engines := set(_ENGINE.findall(page)):
+        told["dp"] = len(engines)
+    if (cache := _CACHE.search(page)) is not None:
+        labels = dict(re.findall(r'(\w+)="([^"\\]*)"', cache[1].decode("utf-8", "replace")))
+        told |= {
+            fact: labels[name]
+            for name, fact in (("block_size", "block_size"), ("cache_dtype", "kv_dtype"))
+            if labels.get(name, "None") not in ("None", "auto", "")
+        }
+    return told
+
+
+def told_by_event_sources(body: bytes | None, reached_at: str) -> dict[str, object]:
+    """`GET /kv_event_sources`: where rank 0 publishes its KV events, as others reach it."""
+    source = _mapping(body).get("0")
+    if not isinstance(source, dict) or source.get("publisher") != "zmq":
+        return {}
+    endpoint = source.get("endpoint")
+    if not isinstance(endpoint, str):
+        return {}
+    return {"kv_events": re.sub(r"//(\*|0\.0\.0\.0|\[::\])(?=:)", f"//{bracketed(reached_at)}", endpoint)}
+
+
+def told_by_bootstrap(body: bytes | None) -> dict[str, object]:
+    """`GET BOOTSTRAP/query` of a Mooncake prefill server: rank 0's engine id."""
+    engine = _mapping(body).get("0")
+    engine_id = engine.get("engine_id") if isinstance(engine, dict) else None
+    return {"engine_id": engine_id} if isinstance(engine_id, str) else {}
+
+
+def told_by_server(body: bytes | None, reached_at: str) -> tuple[dict[str, object], bool]:
+    """`GET /server_info?config_format=json` (development mode): flat facts, and whether it schedules by priority."""
+    said = _mapping(body)
+    config, variables = _within(said, "vllm_config"), _within(said, "vllm_env")
+    parallel, cache = _within(config, "parallel_config"), _within(config, "cache_config")
+    sizes = (("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("data_parallel_size", "dp"))
+    told: dict[str, object] = {fact: parallel[name] for name, fact in sizes if isinstance(parallel.get(name), int)}
+    if isinstance(dtype := cache.get("cache_dtype"), str) and dtype != "auto":
+        told["kv_dtype"] = dtype
+    texts = {name: str(value) for name, value in variables.items()}
+    told |= told_by_transfer(_within(config, "kv_transfer_config"), texts, reached_at)
+    return told, _within(config, "scheduler_config").get("policy") == "priority"
+
+
+def _mapping(body: bytes | None) -> dict[str, Any]:
+    try:
+        said = msgspec.json.decode(body) if body else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        said = None
+    return said if isinstance(said, dict) else {}
+
+
+def _within(said: Mapping[str, Any], key: str) -> dict[str, Any]:
+    held = said.get(key)
+    return held if isinstance(held, dict) else {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from agent.place import own_address, read_labels
+from agent.hardware import own_address, read_labels
 from gateway.config.fields import LOG_LEVELS, Secret, address_or_off, file, pod_url, redis_url, secret
 from gateway.config.flags import Given, Word, read_said
 from gateway.runtime.addresses import Address

@@ -23,7 +23,7 @@ EVERY_S = 0.02
 """Some steps take a millisecond."""
 
 
-class TellAgent(StatLoggerBase):  # type: ignore[misc]  # vLLM stands in another environment
+class AgentStatLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM stands in another environment
     """One per engine; vLLM makes them."""
 
     def __init__(self, vllm_config: object, engine_index: int = 0) -> None:

@@ -15,11 +15,11 @@ Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 0 well, 1 it could not be done, 2 the command line or the configuration is wrong."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["simulate"]:
-        # Its flags are its own: they are read where they are known.
-        from gateway.commands import simulate
+    if words[:1] in (["agent"], ["simulate"]):
+        # These stand outside the gateway, and their flags are their own.
+        from gateway.commands import entry_point
 
-        return simulate.run(words[1:])
+        return entry_point.run(words[0], words[1:])
     if words[:1] == ["child"]:
         # Not for people: what a supervisor runs.
         from gateway.commands import child
@@ -43,8 +43,6 @@ def _command(name: str | None) -> Command | None:
             from gateway.commands.check import run
         case "policy":
             from gateway.commands.policy import run
-        case "agent":
-            from gateway.commands.agent import run
         case "keys":
             from gateway.commands.keys import run
         case "cascade":
@@ -80,13 +78,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         from gateway.commands.policy import add_flags
 
         add_flags(policy)
-    agent = commands.add_parser(
-        "agent", help="register the vLLM servers of this machine, for gateways to find", allow_abbrev=False
-    )
-    if "agent" in words:
-        from gateway.commands.agent import add_flags
-
-        add_flags(agent)
+    commands.add_parser("agent", help="register the vLLM servers of this machine, for gateways to find", add_help=False)
     keys = commands.add_parser("keys", help="make, rotate, revoke and list the keys of tenants")
     if "keys" in words:
         from gateway.commands.keys import add_flags

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from agent.agent import Agent, Plan
 from agent.heartbeat import Heart
-from agent.listeners import Command
 from agent.server import Asker, Spot
+from agent.server_process import Command
 from gateway.runtime.redis_location import parse_redis_url
 from routing.pod_record import Record, key, read_record
 from tests.gateway.kv_index.redis_servers import Server, free_port

@@ -10,7 +10,7 @@ from typing import cast
 from google.protobuf.message import DecodeError
 from msgspec import Raw
 
-from agent import answers
+from agent import server
 from agent.loads import Loads
 from cascade.ladder_json import BadLadderFile, read_ladder_file, write_ladder_file
 from gateway.config.discovery import KubernetesPlace
@@ -153,12 +153,12 @@ def feed_ladder(raw: bytes) -> None:
 def feed_agent(raw: bytes) -> None:
     """What servers of a node tell its agent."""
     for told in (
-        answers.told_by_version(raw),
-        answers.told_by_models(raw),
-        answers.told_by_metrics(raw),
-        answers.told_by_event_sources(raw, "10.0.0.1"),
-        answers.told_by_bootstrap(raw),
-        answers.told_by_server(raw, "10.0.0.1")[0],
+        server.told_by_version(raw),
+        server.told_by_models(raw),
+        server.told_by_metrics(raw),
+        server.told_by_event_sources(raw, "10.0.0.1"),
+        server.told_by_bootstrap(raw),
+        server.told_by_server(raw, "10.0.0.1")[0],
     ):
         assert isinstance(told, dict)
     loads = Loads(lambda: 0.0, lambda: None)

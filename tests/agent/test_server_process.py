@@ -2,7 +2,7 @@
 
 import json
 
-from agent.command_line import is_server, told_by_command
+from agent.server_process import is_server, told_by_command
 
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_producer", "engine_id": "e-1"}
 

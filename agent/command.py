@@ -1,25 +1,58 @@
-"""The life of an agent: open what it needs, look and beat, and leave in order when told to."""
+"""`hearth agent`: reads its flags, opens what it needs, probes and reports until a signal, and leaves in order.
+
+`gateway` finds `main` by the entry point `agent` of the group `hearth.commands`, and imports nothing of this package.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import AsyncIterator, Callable
+import socket
+import sys
+from argparse import ArgumentParser
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.metadata import version
 from random import SystemRandom
 
 import aiohttp
+import uvloop
 
 from agent.agent import Agent, Plan
-from agent.command_line import bracketed
-from agent.gpus import look_for_gpus
+from agent.hardware import look_for_gpus, look_for_nics
 from agent.heartbeat import Heart, Rhythm
-from agent.listeners import command_behind
-from agent.place import look_for_nics
 from agent.server import Asker, Spot
-from agent.settings import AgentSettings
+from agent.server_process import bracketed, command_behind
+from agent.settings import WORDS, AgentSettings, gather
+from gateway.config.flags import Given
+from gateway.observe.log import EventLog
 from gateway.runtime.addresses import Address
+from gateway.runtime.line_writer import STDOUT, LineWriter
+from tenancy.document import Invalid
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the agent. Returns the exit status: 0 after a stop by signal, 2 if flags or variables are invalid."""
+    parser = ArgumentParser(prog="hearth agent", allow_abbrev=False)
+    for word in WORDS:
+        says = f"{word.help} [{word.variable}]".replace("%", "%%")
+        action = "append" if word.many else "store"
+        parser.add_argument(f"--{word.name}", dest=word.field, metavar=word.metavar, help=says, action=action)
+    flags: dict[str, Given | None] = vars(parser.parse_args(argv))
+    try:
+        settings = gather(flags, os.environ.copy(), socket.gethostname())
+    except Invalid as invalid:
+        sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.faults))
+        return 2
+    writer = LineWriter(STDOUT)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run_agent(settings, EventLog(writer, settings.log_level)))
+    finally:
+        writer.close()
+    return 0
+
 
 Say = Callable[..., None]
 

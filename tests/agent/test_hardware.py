@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.gpus import look_for_gpus, told_by_nvml, told_by_torch
+from agent.hardware import look_for_gpus, told_by_nvml, told_by_torch
 
 
 class NVMLError(Exception):

@@ -1,20 +1,26 @@
-"""What GPUs this machine has, from NVIDIA's management library or else from torch; and that there are none, and why.
+"""What this machine is: its GPUs, its network, and where its labels place it.
 
-`nvml` is the module `pynvml` of the package nvidia-ml-py (extra `agent`), or something of its shape: functions named
-nvmlDevice..., which raise `NVMLError`. All GPUs of a node are taken to be alike; the first speaks for them.
+GPUs are read from NVIDIA's management library, else from torch. `nvml` is the module `pynvml` of the package
+nvidia-ml-py (extra `agent`) or one of its shape: functions named nvmlDevice... that raise `NVMLError`. All GPUs of a
+node are taken to be alike; the first represents them.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 CLOCK_MEM = 2
 """NVML_CLOCK_MEM."""
 
+
 NVLINK_MOST = 18
+
 
 NVLINK_GB_S = {1: 20, 2: 25, 3: 25, 4: 25, 5: 50, 6: 50, 7: 50}
 """Of one link, out, by nvmlDeviceGetNvLinkVersion; NVIDIA's figures per direction (Hopper: 18 links, 450 GB/s)."""
@@ -97,3 +103,55 @@ def told_by_torch(torch: Any) -> dict[str, object]:
         return {}
     device = torch.cuda.get_device_properties(0)
     return {"gpus": torch.cuda.device_count(), "gpu": device.name, "gpu_memory_bytes": device.total_memory}
+
+
+LABELS = {
+    "topology.kubernetes.io/region": "region",
+    "topology.kubernetes.io/zone": "zone",
+    "topology.kubernetes.io/rack": "rack",
+    "kubernetes.io/hostname": "host",
+    "llm-d.ai/role": "role",
+    "pod-template-hash": "revision",
+    "controller-revision-hash": "revision",
+    "hearth/prompts": "prompts",
+}
+"""Labels that mean facts. `topology.kubernetes.io/rack` is no label of Kubernetes' own, but a usual one."""
+
+
+_LABEL = re.compile(r'^(\S+?)="(.*)"$', re.MULTILINE)
+
+
+def read_labels(path: Path) -> dict[str, object]:
+    """Facts from a file of labels as the downward API writes it, `name="value"` a line. Raises OSError."""
+    found = _LABEL.findall(path.read_text(encoding="utf-8"))
+    return {LABELS[name]: value for name, value in found if name in LABELS and value}
+
+
+def look_for_nics(folder: Path = Path("/sys/class/infiniband")) -> dict[str, object]:
+    """RDMA devices with a port that is up, and what they carry together; empty where there are none."""
+    rates = {device.name: _gbit_s(device) for device in sorted(folder.glob("*"))}
+    up = {name: rate for name, rate in rates.items() if rate}
+    return {"nics": list(up), "nic_gbit_s": sum(up.values())} if up else {}
+
+
+def _gbit_s(device: Path) -> int:
+    """Of all its ports that are up. The kernel writes `400 Gb/sec (4X NDR)` and `4: ACTIVE`."""
+    total = 0.0
+    for port in (device / "ports").glob("*"):
+        try:
+            if "ACTIVE" in (port / "state").read_text(encoding="ascii"):
+                total += float((port / "rate").read_text(encoding="ascii").split()[0])
+        except (OSError, ValueError, IndexError):
+            continue
+    return int(total)
+
+
+def own_address() -> str:
+    """The address by which others most likely reach this machine; loopback where it has no other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            # Connecting a datagram socket sends nothing; it only has the kernel choose a way, and with it an address.
+            asking.connect(("192.0.2.1", 9))
+            return str(asking.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
