@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.heartbeat import Rhythm
+from agent.heartbeat import Heart, Rhythm
 from agent.loads import Loads
 from agent.server import Asker, Server, Spot
 from gateway.runtime.guard import restarted
+from gateway.runtime.redis_location import RedisPlace
 from routing.facts import BadFacts, PodFacts, read_facts
 from routing.pod_record import MOST_PODS, EngineLoad, Record, Registered, State
 
@@ -43,13 +44,21 @@ class Plan:
 class Agent:
     """One per process. Its servers are those that answer now, or did a moment ago."""
 
-    def __init__(self, plan: Plan, asker: Asker, say: Say, clock: Callable[[], float], *, life: int) -> None:
-        """`life` tells this start of the agent from any other of the same name."""
+    def __init__(
+        self,
+        plan: Plan,
+        asker: Asker,
+        redis: RedisPlace,
+        *,
+        say: Say,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        life: int,
+    ) -> None:
+        """`life` distinguishes this start of the agent from any other of the same name."""
         self.is_draining = False
-        self.changed: Callable[[], None] = lambda: None
-        """Called when there is something else to be said; `loads_came` when only figures of load are new."""
-        self.loads_came: Callable[[], None] = lambda: None
-        self.loads = Loads(clock, self._note_loads)
+        self.heart = Heart(redis, plan.name, self.record, plan.rhythm, say, draw)
+        self.loads = Loads(clock, self.heart.tell_load)
         self._plan = plan
         self._asker = asker
         self._say = say
@@ -73,10 +82,7 @@ class Agent:
     def drain(self) -> None:
         """These servers finish what they have and want nothing new."""
         self.is_draining = True
-        self.changed()
-
-    def _note_loads(self) -> None:
-        self.loads_came()
+        self.heart.beat_now()
 
     @restarted("agent")
     async def run(self) -> None:
@@ -125,7 +131,7 @@ class Agent:
         for url in sorted(before - now):
             self._say("info", "server gone", pod=url)
         self._shown = shown
-        self.changed()
+        self.heart.beat_now()
 
     def _registered(self, server: Server) -> Registered:
         return Registered(server.spot.url, self._facts(server), takes_priority=server.takes_priority)

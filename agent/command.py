@@ -21,7 +21,7 @@ import uvloop
 
 from agent.agent import Agent, Plan
 from agent.hardware import look_for_gpus, look_for_nics
-from agent.heartbeat import Heart, Rhythm
+from agent.heartbeat import Rhythm
 from agent.server import Asker, Spot
 from agent.server_process import bracketed, command_behind
 from agent.settings import WORDS, AgentSettings, gather
@@ -65,20 +65,19 @@ async def run_agent(settings: AgentSettings, say: Say) -> None:
         key = settings.pod_api_key
         asker = Asker(session, command_behind, key.value if key else None)
         plan = await asyncio.to_thread(make_plan, settings, say)
-        agent = Agent(plan, asker, say, asyncio.get_running_loop().time, life=draw.getrandbits(32))
-        heart = Heart(settings.redis, plan.name, agent.record, plan.rhythm, say, draw.random)
-        agent.changed, agent.loads_came = heart.beat_now, heart.tell_load
+        clock, life = asyncio.get_running_loop().time, draw.getrandbits(32)
+        agent = Agent(plan, asker, settings.redis, say=say, clock=clock, draw=draw.random, life=life)
         async with taking_loads(settings.loads, agent, say), taking_stops() as stops:
             say("info", "agent started", version=version("hearth-gateway"), agent=plan.name, redis=str(settings.redis))
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(agent.run(), name="look"), group.create_task(heart.run(), name="beat")]
+                tasks = [group.create_task(agent.run(), name="look"), group.create_task(agent.heart.run(), name="beat")]
                 await stops.told.wait()
                 await leave(settings, agent, stops, say)
                 for task in tasks:
                     task.cancel()
             if settings.leaves:
-                await heart.leave()
-        say("info", "agent stopped", beats=heart.beats, strange_datagrams=agent.loads.strange)
+                await agent.heart.leave()
+        say("info", "agent stopped", beats=agent.heart.beats, strange_datagrams=agent.loads.strange)
 
 
 def make_plan(settings: AgentSettings, say: Say) -> Plan:
