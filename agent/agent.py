@@ -1,7 +1,7 @@
-"""The agent: looks for vLLM servers, keeps looking at them, and has its heart say what it found.
+"""The agent: finds vLLM servers, probes them periodically, and publishes their record when it changes.
 
-What a server is comes from what it tells (`server.py`); what the machine is, from `gpus.py` and `place.py`; what an
-operator said of either wins over both.
+Facts come from the server (`server.py`, `server_process.py`) and from the machine (`hardware.py`); facts that the
+operator configured override both.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from routing.pod_record import MOST_PODS, EngineLoad, Record, Registered, State
 Say = Callable[..., None]
 
 MOST_FAULTS = 256
-"""Remembered as said."""
+"""Invalid facts remembered as logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an agent is told to do."""
+    """What an agent probes and publishes."""
 
     name: str
     given: tuple[Spot, ...] = ()
-    """Servers named by the operator."""
+    """Servers that the operator configured."""
     probed: tuple[Spot, ...] = ()
-    """Where a server may be found."""
+    """Local addresses that are probed for servers."""
     machine: Mapping[str, object] = field(default_factory=dict)
-    """Flat facts of all servers here: hardware and place."""
+    """Flat facts of all servers on this machine: hardware and topology."""
     said: Mapping[str, object] = field(default_factory=dict)
-    """Flat facts that the operator said; they win."""
+    """Flat facts that the operator configured; they override all others."""
     rhythm: Rhythm = field(default_factory=Rhythm)
     look_s: float = 2.0
 
 
 class Agent:
-    """One per process. Its servers are those that answer now, or did a moment ago."""
+    """One per process. Its servers are those that answer now or missed only a few probes."""
 
     def __init__(
         self,
@@ -67,32 +67,32 @@ class Agent:
         self._servers = {spot.url: Server(spot) for spot in plan.given}
         self._shown: tuple[Registered, ...] = ()
         self._faulted: set[str] = set()
-        """Facts that are none, said once each."""
+        """Invalid facts that were logged."""
 
     def __repr__(self) -> str:
         return f"<Agent {self._plan.name} {len(self._shown)} of {len(self._servers)} servers registered>"
 
     def record(self) -> Record:
-        """What is to be said now."""
+        """Return the record to publish now; each call counts its beat up."""
         self._beat += 1
         state = State.DRAINING if self.is_draining else State.SERVING
         pods = tuple(replace(pod, state=state, loads=self._loads_of(pod)) for pod in self._shown)
         return Record(self._plan.name, self._beat, self._plan.rhythm.ttl_s, pods, self._life)
 
     def drain(self) -> None:
-        """These servers finish what they have and want nothing new."""
+        """Publish all servers as draining: they finish their requests and take no new ones."""
         self.is_draining = True
         self.heart.beat_now()
 
     @restarted("agent")
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Probe periodically until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(self._plan.look_s)
 
     async def look(self) -> None:
-        """Look for new servers and at all known ones, once."""
+        """Probe for new servers and all known ones, once."""
         await self._look_for_new()
         async with asyncio.TaskGroup() as group:
             for server in self._servers.values():
@@ -110,7 +110,7 @@ class Agent:
                 self._servers[spot.url] = Server(spot)
 
     def _let_go(self, url: str, server: Server) -> None:
-        """What was said of it was said of another life; and who was found, not given, is to be found again."""
+        """Forget the loads of a server that is gone, and the server itself unless it was configured."""
         self.loads.forget(server.spot.port)
         if server.spot not in self._plan.given:
             del self._servers[url]
@@ -137,7 +137,7 @@ class Agent:
         return Registered(server.spot.url, self._facts(server), takes_priority=server.takes_priority)
 
     def _facts(self, server: Server) -> PodFacts:
-        """All that is known; a word of the server's that makes no fact is left out, and said."""
+        """Merge all facts of a server; one that is invalid is left out and logged once."""
         told = dict(self._plan.machine) | server.told | dict(self._plan.said)
         try:
             return read_facts(told)

@@ -58,7 +58,7 @@ Say = Callable[..., None]
 
 
 async def run_agent(settings: AgentSettings, say: Say) -> None:
-    """Run until a signal ends it."""
+    """Probe and publish until SIGTERM or SIGINT."""
     draw = SystemRandom()
     connector = aiohttp.TCPConnector(limit=64, force_close=True)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:
@@ -81,7 +81,7 @@ async def run_agent(settings: AgentSettings, say: Say) -> None:
 
 
 def make_plan(settings: AgentSettings, say: Say) -> Plan:
-    """What is looked for, and what this machine is. Asks drivers, which may take seconds."""
+    """Detect the hardware and return what to probe and publish. Blocks: drivers may take seconds to answer."""
     gpus = look_for_gpus()
     say("info", gpus.words)
     host = bracketed(settings.address)
@@ -97,7 +97,7 @@ def make_plan(settings: AgentSettings, say: Say) -> Plan:
 
 
 async def leave(settings: AgentSettings, agent: Agent, stops: Stops, say: Say) -> None:
-    """Draining first: gateways give these pods nothing new, and what they have may finish."""
+    """Publish the pods as draining for up to `drain_s`, so that gateways place nothing new on them."""
     if not settings.leaves or not settings.drain_s:
         return
     say("info", "draining", grace_s=settings.drain_s)
@@ -108,7 +108,7 @@ async def leave(settings: AgentSettings, agent: Agent, stops: Stops, say: Say) -
 
 
 class Stops:
-    """The first signal says stop, the second at once."""
+    """The first signal asks for a stop, the second ends the grace period."""
 
     def __init__(self) -> None:
         self.told, self.again = asyncio.Event(), asyncio.Event()
@@ -119,7 +119,7 @@ class Stops:
 
 @contextlib.asynccontextmanager
 async def taking_stops() -> AsyncIterator[Stops]:
-    """SIGTERM and SIGINT."""
+    """Handle SIGTERM and SIGINT while the context is open."""
     loop, stops = asyncio.get_running_loop(), Stops()
     numbers = (signal.SIGTERM, signal.SIGINT)
     for number in numbers:
@@ -133,7 +133,10 @@ async def taking_stops() -> AsyncIterator[Stops]:
 
 @contextlib.asynccontextmanager
 async def taking_loads(where: Address | None, agent: Agent, say: Say) -> AsyncIterator[None]:
-    """Engines may tell their load. Where another agent has the port, it does, and we go on without."""
+    """Receive the load datagrams of engines while the context is open.
+
+    If another agent has the port, this is logged and no loads are received.
+    """
     if where is None:
         yield
         return

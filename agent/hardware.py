@@ -23,24 +23,24 @@ NVLINK_MOST = 18
 
 
 NVLINK_GB_S = {1: 20, 2: 25, 3: 25, 4: 25, 5: 50, 6: 50, 7: 50}
-"""Of one link, out, by nvmlDeviceGetNvLinkVersion; NVIDIA's figures per direction (Hopper: 18 links, 450 GB/s)."""
+"""GB/s of one link and direction by nvmlDeviceGetNvLinkVersion, from NVIDIA (Hopper: 18 links, 450 GB/s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """Flat facts of the machine's GPUs, and in words where they come from or why there are none."""
+    """Flat facts of the machine's GPUs, and a text that names their source or the reason for having none."""
 
     told: dict[str, object]
     words: str
 
 
 def look_for_gpus(load: Callable[[str], Any] = importlib.import_module) -> Gpus:
-    """Ask NVML, then torch. Never fails: a machine without GPUs says so."""
+    """Query NVML, then torch. Never raises: without GPUs the facts are `gpu: none` and `gpus: 0`."""
     whys = []
     for name, ask in (("pynvml", told_by_nvml), ("torch", told_by_torch)):
         try:
             told = ask(load(name))
-        except Exception as error:  # noqa: BLE001 - drivers fail in every way there is; each only means that this one does not tell
+        except Exception as error:  # noqa: BLE001 - drivers raise all kinds of exceptions; each only means that this source has no facts
             whys.append(f"{name}: {str(error) or type(error).__name__}")
             continue
         if told:
@@ -50,7 +50,7 @@ def look_for_gpus(load: Callable[[str], Any] = importlib.import_module) -> Gpus:
 
 
 def told_by_nvml(nvml: Any) -> dict[str, object]:
-    """Flat facts; empty where the library sees no device. Raises `NVMLError` where there is no driver."""
+    """Return flat facts, empty if the library sees no device. Raises `NVMLError` if there is no driver."""
     nvml.nvmlInit()
     try:
         count = nvml.nvmlDeviceGetCount()
@@ -71,7 +71,7 @@ def _device(nvml: Any, device: Any) -> dict[str, object]:
 
 
 def _or_none(nvml: Any, ask: Callable[[], int]) -> int | None:
-    """None where this device does not support the question, as a slice of one or an old one may not."""
+    """Call `ask`. Returns None if the device does not support the query, as MIG slices and old devices may not."""
     try:
         return ask()
     except nvml.NVMLError:
@@ -86,7 +86,7 @@ def _bandwidth_gb_s(nvml: Any, device: Any) -> int:
 
 
 def _nvlink_gb_s(nvml: Any, device: Any) -> int:
-    """Out over all links that are up; 0 where there are none."""
+    """Return GB/s in one direction over all links that are up; 0 without links."""
     total = 0
     for link in range(NVLINK_MOST):
         try:
@@ -98,7 +98,7 @@ def _nvlink_gb_s(nvml: Any, device: Any) -> int:
 
 
 def told_by_torch(torch: Any) -> dict[str, object]:
-    """Flat facts as `torch.cuda` knows them, which is CUDA's and ROCm's devices; empty where there are none."""
+    """Return flat facts of the devices of `torch.cuda` (CUDA or ROCm), empty if there are none."""
     if not torch.cuda.is_available():
         return {}
     device = torch.cuda.get_device_properties(0)
@@ -115,27 +115,27 @@ LABELS = {
     "controller-revision-hash": "revision",
     "hearth/prompts": "prompts",
 }
-"""Labels that mean facts. `topology.kubernetes.io/rack` is no label of Kubernetes' own, but a usual one."""
+"""Labels that are facts. `topology.kubernetes.io/rack` is a common label, not one of Kubernetes itself."""
 
 
 _LABEL = re.compile(r'^(\S+?)="(.*)"$', re.MULTILINE)
 
 
 def read_labels(path: Path) -> dict[str, object]:
-    """Facts from a file of labels as the downward API writes it, `name="value"` a line. Raises OSError."""
+    """Return facts from a label file as the downward API writes it, one `name="value"` a line. Raises OSError."""
     found = _LABEL.findall(path.read_text(encoding="utf-8"))
     return {LABELS[name]: value for name, value in found if name in LABELS and value}
 
 
 def look_for_nics(folder: Path = Path("/sys/class/infiniband")) -> dict[str, object]:
-    """RDMA devices with a port that is up, and what they carry together; empty where there are none."""
+    """Return the RDMA devices that have an active port and their total Gbit/s; empty if there are none."""
     rates = {device.name: _gbit_s(device) for device in sorted(folder.glob("*"))}
     up = {name: rate for name, rate in rates.items() if rate}
     return {"nics": list(up), "nic_gbit_s": sum(up.values())} if up else {}
 
 
 def _gbit_s(device: Path) -> int:
-    """Of all its ports that are up. The kernel writes `400 Gb/sec (4X NDR)` and `4: ACTIVE`."""
+    """Return the rate of all active ports. The kernel writes `400 Gb/sec (4X NDR)` and `4: ACTIVE`."""
     total = 0.0
     for port in (device / "ports").glob("*"):
         try:
@@ -147,10 +147,10 @@ def _gbit_s(device: Path) -> int:
 
 
 def own_address() -> str:
-    """The address by which others most likely reach this machine; loopback where it has no other."""
+    """Return the address by which other machines most likely reach this one; loopback if it has no other."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
-            # Connecting a datagram socket sends nothing; it only has the kernel choose a way, and with it an address.
+            # Connecting a datagram socket sends nothing; the kernel only chooses a route, and with it a source address.
             asking.connect(("192.0.2.1", 9))
             return str(asking.getsockname()[0])
         except OSError:

@@ -1,7 +1,7 @@
-"""Writes the agent's record into Redis, again at each beat and at once when it changes; takes it out at the end.
+"""Publishes the agent's record in Redis: periodically, at once when it changes, and deletes it at the end.
 
-Redis may be slow, hung, gone, emptied or failed over at any time: every beat writes the whole record, and who cannot
-write tries again soon, so that a Redis that came back is whole a beat later.
+Redis may be slow, hung, gone, emptied or failed over at any time. Every beat writes the whole record and failed writes
+are retried soon, so a Redis that recovers is complete again one beat later.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from routing.pod_record import BadRecord, Record, channel, key, write_record
 Say = Callable[..., None]
 
 ANSWER_S = 2.0
-"""A Redis that has not answered by then hangs."""
+"""A Redis that has not answered after this time is treated as away."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
-"""Between two attempts to reach it: well below any ttl, so that a short absence goes unnoticed."""
+"""Between connection attempts: well below any ttl, so that a short absence has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """In seconds."""
+    """How often the record is written, in seconds."""
 
     ttl_s: float = 15.0
-    """After so long without a beat the pods are forgotten."""
+    """Gateways drop the pods after this time without a beat."""
     load_s: float = 0.25
-    """Least time between two publications of load."""
+    """Minimum between two publications of load."""
 
     @property
     def beat_s(self) -> float:
-        """Two beats may be lost."""
+        """A third of the ttl: two beats may be lost."""
         return self.ttl_s / 3
 
 
 class Heart:
-    """One per agent. `record` gives what is to be said now."""
+    """One per agent. `record` returns the record to publish."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Heart:
         draw: Callable[[], float],
     ) -> None:
         self.beats = 0
-        """Records that were written."""
+        """Number of records written."""
         self._place = place
         self._key, self._channel = key(place.prefix, name), channel(place.prefix)
         self._record = record
@@ -67,18 +67,18 @@ class Heart:
         self._is_away = False
 
     def beat_now(self) -> None:
-        """What is to be said has changed."""
+        """Publish as soon as possible: the record has changed."""
         self._changed.set()
         self._something.set()
 
     def tell_load(self) -> None:
-        """Figures of load are fresh: they are published soon, many at once."""
+        """Publish fresh load figures soon, together with all that arrive meanwhile."""
         self._loaded.set()
         self._something.set()
 
     @restarted("heartbeat")
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Publish until cancelled."""
         wait_s = FIRST_WAIT_S
         while True:
             try:
@@ -94,7 +94,7 @@ class Heart:
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
 
     async def leave(self) -> None:
-        """Take the record out, if Redis is there; else it expires."""
+        """Delete the record. If Redis does not answer, the record expires by itself."""
         gone = self._record()
         with suppress(Exception):
             async with asyncio.timeout(2 * ANSWER_S), connected(self._place, answer_s=ANSWER_S) as client:
@@ -116,7 +116,7 @@ class Heart:
                 await self._tell_loads(client)
 
     async def _tell_loads(self, client: Client) -> None:
-        """Publish once, then hold the next back for a moment: what comes meanwhile goes together."""
+        """Publish once, then wait: figures that arrive meanwhile are published together."""
         self._loaded.clear()
         self._something.clear()
         await self._publish(client, self._written())
@@ -143,7 +143,7 @@ class Heart:
             raise
 
     async def _publish(self, client: Client, written: bytes) -> None:
-        # A cluster's client of this library publishes to no channel; there the keys must do.
+        # The cluster client of this library cannot publish; there only the keys are written.
         if isinstance(client, Redis):
             await client.publish(self._channel, written)
 

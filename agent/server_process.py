@@ -16,7 +16,7 @@ from typing import Any
 from routing.kv_bytes import kv_bytes_per_token
 
 NIXL_PORT, MOONCAKE_PORT = "5600", "8998"
-"""vLLM's defaults."""
+"""Defaults of vLLM."""
 
 
 _SHORT = {"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size"}
@@ -36,13 +36,13 @@ _UNSAID = frozenset(("auto", "", "None"))
 
 
 def is_server(words: Sequence[str]) -> bool:
-    """Whether this is the command of a vLLM server."""
+    """Return whether this is the command line of a vLLM server."""
     runs_vllm = any("vllm" in word for word in words)
     return (runs_vllm and "serve" in words) or any("vllm.entrypoints" in word for word in words)
 
 
 def model_of(words: Sequence[str]) -> str:
-    """The model that a server was started with, a name or a folder; empty where that is not to be seen."""
+    """Return the model on the command line, a name or a folder; empty if there is none."""
     said = dict(_options(words))
     if named := said.get("model"):
         return named
@@ -53,7 +53,10 @@ def model_of(words: Sequence[str]) -> str:
 def told_by_command(
     words: Sequence[str], variables: Mapping[str, str], reached_at: str
 ) -> tuple[dict[str, object], bool]:
-    """Flat facts, and whether the server schedules by priority. `reached_at`: the host by which others reach it."""
+    """Return flat facts, and whether the server schedules by priority.
+
+    `reached_at`: the host by which gateways reach the server.
+    """
     said = dict(_options(words))
     told: dict[str, object] = {_FACTS[name]: value for name, value in said.items() if name in _FACTS}
     if layout := variables.get("VLLM_KV_CACHE_LAYOUT"):
@@ -64,7 +67,7 @@ def told_by_command(
 
 
 def told_by_transfer(config: Mapping[str, Any], variables: Mapping[str, str], reached_at: str) -> dict[str, object]:
-    """Flat facts of a `--kv-transfer-config` and the environment that belongs to its connector."""
+    """Return flat facts of a `--kv-transfer-config` and the environment variables of its connector."""
     connector = config.get("kv_connector")
     if not isinstance(connector, str):
         return {}
@@ -79,13 +82,13 @@ def told_by_transfer(config: Mapping[str, Any], variables: Mapping[str, str], re
 
 
 def _outside(host: str, reached_at: str) -> str:
-    """An address that means every interface, or none in particular, is the one by which others reach us."""
+    """Return the host for a URL; a wildcard or local address is replaced by `reached_at`."""
     host = reached_at if host in ("", "localhost", "0.0.0.0", "::") else host  # noqa: S104 - compared, not listened on
     return bracketed(host)
 
 
 def bracketed(host: str) -> str:
-    """As an IPv6 address stands before a port."""
+    """Return the host as it is written before a port: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
@@ -100,7 +103,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _transfer(said: Mapping[str, str]) -> dict[str, Any]:
-    """One JSON text, or one option for each of its words: `--kv-transfer-config.kv_role kv_both`."""
+    """Merge the JSON option with dotted options such as `--kv-transfer-config.kv_role kv_both`."""
     name = "kv-transfer-config"
     try:
         held = json.loads(said.get(name) or "{}")
@@ -116,25 +119,25 @@ LISTENS = "0A"
 
 
 ANCESTORS = 4
-"""A server with several front ends listens in children whose names say nothing; their parent was given the flags."""
+"""Levels searched: a server with several front ends listens in children without flags of their own."""
 
 
 CACHES = frozenset(("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "HOME"))
-"""Variables that say where models lie; of others than vLLM's own none is kept."""
+"""Variables that locate models. Of all others only those of vLLM are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """As what somebody was started."""
+    """The command line and environment of a process."""
 
     words: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     root: Path = Path("/")
-    """Its file system, as we reach it: in a container it has another than we."""
+    """Its root directory as the agent reaches it: a container has another one."""
 
 
 def command_behind(port: int, proc: Path = Path("/proc")) -> Command:
-    """The vLLM command that listens on a TCP port; empty where that cannot be known."""
+    """Return the vLLM command that listens on a TCP port; empty if it is unknown."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
     for pid in _holders(sockets, proc) if sockets else ():
         for ancestor in _line_of(pid, proc):
@@ -158,16 +161,16 @@ def _holders(sockets: set[str], proc: Path) -> Iterator[str]:
             if any(str(link.readlink()) in sockets for link in (folder / "fd").iterdir()):
                 yield folder.name
         except OSError:
-            continue  # somebody else's, or gone meanwhile
+            continue  # a process of another user, or one that has exited meanwhile
 
 
 def _line_of(pid: str, proc: Path) -> Iterator[str]:
-    """Itself, its parent, and so on."""
+    """Yield the process, its parent, and so on."""
     for _ in range(ANCESTORS):
         if pid in ("", "0", "1"):
             return
         yield pid
-        # The name in brackets may hold anything, brackets too.
+        # The process name in brackets may contain anything, even brackets.
         pid = (_text(proc / pid / "stat").rpartition(")")[2].split() or ["", ""])[1:2][0]
 
 
@@ -188,7 +191,7 @@ def _text(path: Path) -> str:
 
 
 LARGEST_CONFIG = 1 << 20
-"""Bytes. They take a few thousand."""
+"""Usual files take a few thousand bytes."""
 
 
 MOST_SNAPSHOTS = 16
@@ -197,7 +200,7 @@ MOST_SNAPSHOTS = 16
 def told_by_weights(
     words: Sequence[str], variables: Mapping[str, str], root: Path, kv_dtype: object
 ) -> dict[str, object]:
-    """The flat fact `kv_bytes_per_token`, or none. `root`: the server's `/` as we reach it."""
+    """Return the flat fact `kv_bytes_per_token`, or none. `root`: the server's `/` as the agent reaches it."""
     for folder in _folders(model_of(words), variables, root):
         if (config := _config(folder / "config.json")) is None:
             continue
@@ -210,7 +213,7 @@ def told_by_weights(
 
 
 def _folders(model: str, variables: Mapping[str, str], root: Path) -> Iterator[Path]:
-    """Where a model's files may lie: in a folder that was named, or in Hugging Face's cache, newest first."""
+    """Yield folders that may hold the model: the named one, or snapshots in the Hugging Face cache, newest first."""
     if model.startswith("/"):
         yield root / model.lstrip("/")
     elif model and ".." not in model:
@@ -226,7 +229,7 @@ def _folders(model: str, variables: Mapping[str, str], root: Path) -> Iterator[P
 
 def _config(path: Path) -> dict[str, Any] | None:
     try:
-        if not path.is_file():  # A pipe would never end.
+        if not path.is_file():  # Reading a pipe would block forever.
             return None
         with path.open("rb") as file:
             text = file.read(LARGEST_CONFIG + 1)
