@@ -17,14 +17,14 @@ from routing.pods import Standing
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The last word of a source."""
+    """The last list of a source, and when it came."""
 
     found: tuple[Found, ...]
     at_s: float
 
 
 class Census:
-    """Mutable; written by the watcher only."""
+    """The pods of all sources. Written by the watcher only."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = list(sources)
@@ -33,15 +33,15 @@ class Census:
         self._told: dict[Source, Told] = {}
 
     def is_whole(self) -> bool:
-        """Whether every source has told its pods."""
+        """Return whether every source has reported its pods at least once."""
         return all(source in self._told for source in self.sources)
 
     def last_word(self, source: Source) -> Told | None:
-        """What a source told last, None where it has never spoken."""
+        """Return the last list of a source, None if it has never reported."""
         return self._told.get(source)
 
     def named_by(self) -> dict[str, list[str]]:
-        """The sources that name each pod now, the most believed first."""
+        """Return the names of the sources that list each pod now, by URL, highest precedence first."""
         names: dict[str, list[str]] = {}
         for source in self.sources:
             for pod in self._found_by(source):
@@ -49,7 +49,7 @@ class Census:
         return names
 
     def take(self, source: Source, found: tuple[Found, ...], now_s: float) -> bool:
-        """Take a source's word in the place of its last one. True where it was another."""
+        """Replace the last list of a source. Returns whether it differs."""
         before, self._told[source] = self._told.get(source), Told(found, now_s)
         if before is not None and before.found == found:
             return False
@@ -57,7 +57,7 @@ class Census:
         return True
 
     def replace(self, old: Source, new: Source) -> None:
-        """Another source in the place of one; what the old one told stands until the new one speaks."""
+        """Replace a source; the list of the old one is kept until the new one reports."""
         self.sources[self.sources.index(old)] = new
         if (told := self._told.pop(old, None)) is not None:
             self._told[new] = told
@@ -68,7 +68,7 @@ class Census:
 
 
 def merged(lists: Iterable[Iterable[Found]]) -> dict[str, Found]:
-    """Each pod once, as all lists together know it; earlier lists are believed before later ones."""
+    """Merge lists of pods by URL; earlier lists take precedence."""
     pods: dict[str, Found] = {}
     for found in lists:
         for pod in found:
@@ -90,7 +90,7 @@ def _joined(believed: Found, other: Found) -> Found:
 
 
 def facts_over(believed: PodFacts, other: PodFacts) -> PodFacts:
-    """Fact by fact what the believed one says, and where it says nothing the other's."""
+    """Return each fact of `believed` that is set, and all others of `other`."""
     said = {each.name: getattr(believed, each.name) for each in fields(PodFacts)}
     return replace(other, **{word: value for word, value in said.items() if value != getattr(NO_FACTS, word)})
 
@@ -102,20 +102,20 @@ FIXES: Mapping[str, str] = {
     "redis": "no agent has registered a pod there: check that `hearth agent` runs beside the engines, and its Redis",
     "file": "the file lists no pods",
 }
-"""By the kind of a source: its name up to the first colon."""
+"""What to check when a source finds no pods, by its kind: its name up to the first colon."""
 
 
 USUAL_FIX = "check what it is asked for"
 
 
 class EmptySources:
-    """Those that found nothing when they answered last."""
+    """The sources whose last answer was empty."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
 
     def fix_for(self, name: str, *, is_empty: bool) -> str:
-        """What to check where a source has just come to find nothing; empty where that is no news."""
+        """Return what to check if a source has just become empty; otherwise an empty text."""
         if not is_empty:
             self._names.discard(name)
             return ""

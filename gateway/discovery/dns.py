@@ -21,25 +21,25 @@ from gateway.config.discovery import DnsPlace, Found
 from gateway.discovery.source import Tell
 
 AT_ONCE = 16
-"""Questions under way."""
+"""Concurrent queries."""
 
 
 MOST_HOSTS = 4096
-"""Who answers must not be able to fill our memory."""
+"""Bounds the memory that an answer can take."""
 
 
-class Outage(Exception):  # noqa: N818 - what happened, as the log names it
-    """DNS gave no answer that says anything: refused, failed, silent, nonsense."""
+class Outage(Exception):  # noqa: N818 - an event, named as in the log
+    """DNS gave no usable answer: a failure code, a timeout or malformed data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """What stands behind a name."""
+    """The hosts behind a name."""
 
     found: tuple[tuple[str, int], ...]
     """Host and port, sorted."""
     ttl_s: float
-    """How long that holds; without bound where nothing was found."""
+    """How long the records are valid; infinite without records."""
 
 
 class Lookup:
@@ -51,7 +51,7 @@ class Lookup:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def hosts(self) -> Hosts:
-        """All of them now. Raises `Outage`."""
+        """Resolve the hosts now. Raises `Outage`."""
         place = self._place
         if place.port is not None:
             return _hosts([await self._addresses(place.name, place.port)])
@@ -59,19 +59,19 @@ class Lookup:
         targets = [(str(one.target).rstrip("."), int(one.port)) for one in answer or ()]
         targets = sorted({(host.lower(), port) for host, port in targets if host and port})[:MOST_HOSTS]
         said = Hosts(tuple(targets), _ttl(answer))
-        if place.scheme == "https":  # A certificate names hosts, not addresses.
+        if place.scheme == "https":  # Certificates contain host names, not addresses.
             return said
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(self._addresses(host, port)) for host, port in targets]
         return _hosts([Hosts((), said.ttl_s), *(one.result() for one in asked)])
 
     async def _addresses(self, name: str, port: int) -> Hosts:
-        """By A records, where there are none by AAAA records: a pod that has both is one pod."""
+        """Resolve A records, AAAA only without any: a pod that has both is one pod."""
         answer = await self._ask(name, "A") or await self._ask(name, "AAAA")
         return Hosts(tuple((str(one.address), port) for one in answer or ()), _ttl(answer))
 
     async def _ask(self, name: str, kind: str) -> Answer | None:
-        """None where there is no such name or no such record. Raises `Outage`."""
+        """Query one record type. Returns None if the name or record does not exist. Raises `Outage`."""
         try:
             async with self._turns:
                 return await self._resolver.resolve(name, kind, search=not self._place.servers)
@@ -86,12 +86,12 @@ Say = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """In seconds."""
+    """How often a name is resolved, in seconds."""
 
     least_s: float = 1.0
-    """Between two questions, however short records hold."""
+    """Minimum between two queries, however short the TTL."""
     jitter: float = 0.1
-    """Share by which every pause is drawn shorter: many gateways must not ask at once."""
+    """Maximum share by which each pause is shortened at random, to spread the queries of many gateways."""
 
 
 class DnsNames:
@@ -116,7 +116,7 @@ class DnsNames:
         self._last: tuple[Found, ...] = ()
 
     async def follow(self, tell: Tell) -> None:
-        """Tell the pods whenever DNS has answered, until cancelled."""
+        """Report the pods after each answer of DNS, until cancelled."""
         pause_s, lookup = self._pace.least_s, None
         while True:
             try:
@@ -131,7 +131,7 @@ class DnsNames:
             await asyncio.sleep(pause_s * (1 - self._pace.jitter * self._draw()))
 
     def _take(self, hosts: Hosts, tell: Tell) -> float:
-        """Tell what was found. Returns the seconds until the next question."""
+        """Report the pods found. Returns the seconds until the next query."""
         found = tuple(self._found(host, port) for host, port in hosts.found)
         is_doubtful, self._last = not found and bool(self._last), found
         if is_doubtful:
@@ -155,7 +155,7 @@ class DnsNames:
 
 
 def _resolver(place: DnsPlace) -> Resolver:
-    """By the name servers of the place, or by the system's. Raises `Outage` where the system has none."""
+    """Use the configured name servers, or those of the system. Raises `Outage` if the system has none."""
     try:
         resolver = Resolver(configure=not place.servers)
     except DNSException as error:
@@ -172,7 +172,7 @@ def _server(words: str) -> Do53Nameserver:
 
 
 def _ttl(answer: Answer | None) -> float:
-    """CNAMEs on the way count too."""
+    """Return the minimum TTL, including CNAMEs."""
     return inf if answer is None else float(answer.chaining_result.minimum_ttl)
 
 

@@ -1,6 +1,6 @@
-"""Pods as a file lists them, watched for changes: edits, moves, and Kubernetes' swaps of a ConfigMap's symbolic links.
+"""Pods listed in a file that is polled for changes: edits, moves, and Kubernetes' symlink swaps of a ConfigMap.
 
-A file that is bad for a while costs nothing: the last good list stands, and the log says why.
+While the file is invalid, the last valid list stays in force and the fault is logged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tenancy.document import DEEP, Wrong
 from tenancy.loading import load_yaml
 
 POLL_S = 1.0
-"""A stat a second costs nothing, and sees every kind of change on every kind of file system."""
+"""One stat a second is cheap, and detects every kind of change on every file system."""
 
 Say = Callable[..., None]
 Stamp = tuple[int, int, int, int]
 
 
 class WatchedFile:
-    """A YAML list of URLs or of mappings (`pod_place`), `pods: [...]`, or one URL a line."""
+    """The file holds a YAML list of URLs or mappings, `pods: [...]`, or one URL a line."""
 
     name = "file"
 
@@ -37,12 +37,12 @@ class WatchedFile:
         self._now = asyncio.Event()
 
     def look_now(self) -> None:
-        """Read again at once, changed or not."""
+        """Read the file again at once, even if it is unchanged."""
         self._seen = "never"
         self._now.set()
 
     async def follow(self, tell: Tell) -> None:
-        """Tell the list whenever it has changed and is good."""
+        """Report the list whenever the file has changed and is valid."""
         while True:
             self._look(tell)
             try:
@@ -82,7 +82,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def read_pods(text: str) -> tuple[Found, ...]:
-    """The pods a file lists. Raises `Wrong`, also at an empty text: a half-written file looks like that."""
+    """Parse the pods of a file. Raises `Wrong`, also if it is empty: a half-written file may be."""
     try:
         listed: Any = load_yaml(text)
     except RecursionError:

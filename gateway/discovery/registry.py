@@ -24,27 +24,27 @@ from routing.pod_record import BadRecord, Record, Registered, State, channel, ke
 from routing.pods import Standing
 
 MOST_AGENTS = 4096
-"""Who writes into Redis must not be able to fill our memory."""
+"""Bounds the memory that writers of this Redis can take."""
 
 
 MOST_PODS = 8192
-"""Of all agents together: each pod is looked at every second."""
+"""Of all agents together: each pod is probed every second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What an agent said last, and until when that counts."""
+    """The last record of an agent, and when it expires."""
 
     life: int
     beat: int
     ttl_s: float
     found: tuple[Found, ...]
-    """None for a while after a goodbye: an older word that comes late must not bring its pods back."""
+    """Empty after an agent has left, until it expires: a late older record must not restore its pods."""
     until_s: float
 
 
 class Roll:
-    """Mutable. Time is an argument."""
+    """The agents and their pods. Pure: time is an argument."""
 
     def __init__(self, *, most: int = MOST_AGENTS, most_pods: int = MOST_PODS) -> None:
         self._words: dict[str, Word] = {}
@@ -56,10 +56,9 @@ class Roll:
         return agent in self._words
 
     def take(self, record: Record, now_s: float, *, left_s: float | None = None) -> bool:
-        """Take an agent's word, unless a later one is known or there is no room: who was there first stays. True where
-        its pods are others than before.
+        """Take an agent's record, unless a later one is known or a bound is reached (known agents keep their place).
 
-        `left_s`: how long the word still counts, where it may be old.
+        `left_s`: seconds until the record expires, if it may be old. Returns whether the agent's pods have changed.
         """
         known = self._words.get(record.agent)
         if known is not None and known.life == record.life and known.beat >= record.beat:
@@ -74,19 +73,19 @@ class Roll:
         return known is None or known.found != found
 
     def expire(self, now_s: float) -> bool:
-        """Forget whose word counts no more. True where there was any."""
+        """Drop expired agents. Returns whether there were any."""
         kept = {agent: word for agent, word in self._words.items() if word.until_s > now_s}
         is_less, self._words = len(kept) < len(self._words), kept
         self._pods = sum(len(word.found) for word in kept.values())
         return is_less
 
     def wait_on(self, now_s: float) -> None:
-        """Nobody could be heard for a while: give everybody the time to speak again."""
+        """After an outage of Redis, give every agent its full ttl to write again."""
         for agent, word in self._words.items():
             self._words[agent] = replace(word, until_s=max(word.until_s, now_s + word.ttl_s))
 
     def found(self) -> tuple[Found, ...]:
-        """The pods of all agents; one that two of them tell of is as the first by name has it."""
+        """Return the pods of all agents; of a pod that several register, the first agent by name wins."""
         pods: dict[str, Found] = {}
         for _, word in sorted(self._words.items(), key=itemgetter(0)):
             for pod in word.found:
@@ -104,28 +103,28 @@ Say = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """In seconds."""
+    """How often Redis is read, in seconds."""
 
     poll_s: float = 5.0
-    """Between two looks at all keys."""
+    """Between two reads of all keys."""
     tick_s: float = 1.0
-    """How much later than it should an agent may be forgotten."""
+    """Between two checks for expired agents."""
     answer_s: float = 2.0
-    """A Redis that has not answered by then is away."""
+    """A Redis that has not answered after this time is away."""
     first_wait_s: float = 0.1
     longest_wait_s: float = 5.0
 
 
 MOST_KEYS = 4 * MOST_AGENTS
-"""That are looked through for those of agents."""
+"""Maximum number of keys that are scanned."""
 
 
 AT_ONCE = 256
-"""Keys read with one round trip."""
+"""Keys read in one round trip."""
 
 
 class Registry:
-    """One per gateway. `heard` is called with every record that comes by channel: it may hold figures of load."""
+    """One per gateway. Calls `heard` with every record received on the channel, for the load figures in it."""
 
     name = "redis"
 
@@ -141,10 +140,10 @@ class Registry:
         pace: Pace | None = None,
         warns: bool = True,
     ) -> None:
-        """`warns`: False where another part or process of this host warns of the same Redis."""
+        """`warns`: False if another component or process of this host logs outages of the same Redis."""
         self._place = place
         self._levels = ("warning", "info") if warns else ("debug", "debug")
-        """At which a loss is logged, and a return."""
+        """Log levels of an outage and of its end."""
         self._keep_s = keep_s
         self._say = say
         self._clock = clock
@@ -154,11 +153,11 @@ class Registry:
         self._roll = Roll()
         self._away_since_s: float | None = None
         self._bad: dict[str, str] = {}
-        """Agents whose last record could not be read, and why; said once each."""
+        """Agents whose last record was invalid, and why; logged once each."""
         self.trouble = ""
 
     async def follow(self, tell: Tell) -> None:
-        """Tell all registered pods, and go on telling while Redis comes and goes."""
+        """Report all registered pods whenever they change, through outages of Redis, until cancelled."""
         wait_s = self._pace.first_wait_s
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_count(tell), name="forget registered pods")
@@ -173,7 +172,7 @@ class Registry:
                 wait_s = min(self._pace.longest_wait_s, 2 * wait_s)
 
     def _note_away(self, error: Exception) -> bool:
-        """Whether it was away before."""
+        """Note an outage. Returns whether Redis was away before."""
         was_away = self._away_since_s is not None
         if not was_away:
             self._away_since_s = self._clock()
@@ -186,7 +185,7 @@ class Registry:
 
     @restarted("discovery")
     async def _keep_count(self, tell: Tell) -> None:
-        """Forget agents that have fallen silent; while Redis is away, all of them at once and late."""
+        """Drop expired agents; while Redis is away, drop all of them after `keep_s`."""
         while True:
             await asyncio.sleep(self._pace.tick_s)
             now_s = self._clock()
@@ -198,7 +197,7 @@ class Registry:
                 tell(self._roll.found())
 
     async def _stay(self, client: Client, tell: Tell) -> None:
-        """Read and listen until Redis fails us. Raises what ended it."""
+        """Read and listen until Redis fails. Raises the failure."""
         async with asyncio.TaskGroup() as group:
             if hasattr(client, "pubsub"):
                 group.create_task(self._listen(client, tell), name="listen to agents")
@@ -216,7 +215,7 @@ class Registry:
         self._say(self._levels[1], "Redis is back: reading registered pods", redis=str(self._place))
 
     async def _read_all(self, client: Client) -> None:
-        """Every agent's record. Raises where Redis does not answer in time."""
+        """Read the record of every agent. Raises if Redis does not answer in time."""
         async with asyncio.timeout(self._pace.answer_s):
             found = client.scan_iter(match=keys_pattern(self._place.prefix), count=1000)
             keys: list[Any] = []
@@ -227,7 +226,7 @@ class Registry:
         heed_cancel()
         if len(keys) > MOST_AGENTS:
             self._say("error", "more agents in Redis than we follow", agents=len(keys), followed=MOST_AGENTS)
-        # A flood of new names must not displace who is known.
+        # Known agents come first, so that a flood of new names cannot displace them.
         keys = sorted(keys, key=lambda key: (not self._roll.knows(_agent_of(key)), key))[:MOST_AGENTS]
         for at in range(0, len(keys), AT_ONCE):
             await self._read(client, keys[at : at + AT_ONCE])
@@ -241,14 +240,14 @@ class Registry:
             said = await asking.execute()
         heed_cancel()
         for agent, written, left_ms in zip(map(_agent_of, keys), said[0::2], said[1::2], strict=True):
-            # A record that we see for the first time may be almost as old as it may become.
+            # A record that is read for the first time may be about to expire.
             left_s = None if self._roll.knows(agent) or left_ms < 0 else left_ms / 1000
             record = self._legible(agent, written) if written is not None else None
             if record is not None:
                 self._roll.take(record, self._clock(), left_s=left_s)
 
     async def _listen(self, client: Client, tell: Tell) -> None:
-        """Take what agents say as they say it. Raises where Redis fails us."""
+        """Take records as they are published. Raises if Redis fails."""
         async with client.pubsub(ignore_subscribe_messages=True) as listening:
             await listening.subscribe(channel(self._place.prefix))
             while True:
@@ -267,7 +266,7 @@ class Registry:
         self._heard(record)
 
     def _legible(self, agent: str, written: bytes) -> Record | None:
-        """The record, where it can be read; else its fault goes into the log once."""
+        """Parse a record. Returns None if it is invalid, which is logged once."""
         try:
             record = read_record(written)
         except BadRecord as bad:

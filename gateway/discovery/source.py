@@ -8,29 +8,29 @@ from typing import Protocol
 from gateway.config.discovery import Found
 
 Tell = Callable[[tuple[Found, ...]], None]
-"""Takes all pods that a source knows now; each call replaces the last. Telling the same again says "still so"."""
+"""Receives all pods that a source knows now; each call replaces the last list, and may repeat it."""
 
 
 class Source(Protocol):
-    """One way to find pods. While it is in trouble it tells nothing, so that its last good list stands."""
+    """One way to find pods. While it fails it reports nothing, so that its last valid list stays in force."""
 
     @property
     def name(self) -> str:
-        """As people read it in metrics and in the view of the fleet: `static`, `dns:NAME:PORT`."""
+        """Name in metrics and in `/fleet`: `static`, `dns:NAME:PORT`."""
         ...
 
     @property
     def trouble(self) -> str:
-        """Why it cannot tell now, empty where it can. Holds no secret."""
+        """Why the source fails now; empty while it works. Holds no secret."""
         ...
 
     async def follow(self, tell: Tell) -> None:
-        """Tell the pods known now, and again whenever that changes, until cancelled."""
+        """Report the pods known now, and again whenever they change, until cancelled."""
         ...
 
 
 class Static:
-    """A list that changes only when the configuration is read again."""
+    """Pods named by flags or configuration; the list changes only by a reload."""
 
     name = "static"
     trouble = ""
@@ -39,5 +39,5 @@ class Static:
         self._found = tuple(found)
 
     async def follow(self, tell: Tell) -> None:
-        """Tell it once."""
+        """Report the list once."""
         tell(self._found)

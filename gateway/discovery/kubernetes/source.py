@@ -31,25 +31,25 @@ from gateway.discovery.source import Tell
 from routing.facts import PodFacts
 
 Nodes = Mapping[str, PodFacts]
-"""Where nodes stand, by their names."""
+"""Topology facts of nodes, by name."""
 
 
 class Scope(Protocol):
     """Some pods of a namespace."""
 
     def is_whole(self) -> bool:
-        """Whether everything has been listed at least once."""
+        """Return whether everything has been listed at least once."""
         ...
 
     def renew(self) -> None:
-        """Follow what follows from what is known now."""
+        """Start and stop the reflections that depend on objects read so far."""
         ...
 
     def found(self, nodes: Nodes) -> Iterator[Found]: ...
 
 
 class BySelector:
-    """Pods with some labels."""
+    """Pods that match a label selector."""
 
     def __init__(self, ground: Ground, place: KubernetesPlace, selector: str) -> None:
         self._place = place
@@ -59,7 +59,7 @@ class BySelector:
         return self._pods.is_whole
 
     def renew(self) -> None:
-        """Nothing follows from pods."""
+        """Do nothing: no reflection depends on pods."""
 
     def found(self, nodes: Nodes) -> Iterator[Found]:
         for sight in self._pods.held.values():
@@ -67,7 +67,7 @@ class BySelector:
 
 
 class ByService:
-    """The endpoints of a service, as its slices say."""
+    """The endpoints of a service, from its EndpointSlices."""
 
     def __init__(self, ground: Ground, place: KubernetesPlace, service: str) -> None:
         self._place = place
@@ -79,14 +79,14 @@ class ByService:
         return self._slices.is_whole
 
     def renew(self) -> None:
-        """Nothing follows from slices."""
+        """Do nothing: no reflection depends on slices."""
 
     def found(self, nodes: Nodes) -> Iterator[Found]:
         yield from found_in_slices(self._slices.held.values(), self._place, nodes)
 
 
 class ByPool:
-    """The pods that an InferencePool selects, each of its target ports an engine of its own."""
+    """The pods that an InferencePool selects; each target port is an engine."""
 
     def __init__(self, ground: Ground, place: KubernetesPlace, name: str) -> None:
         self._ground = ground
@@ -98,7 +98,7 @@ class ByPool:
         self._selector: str | None = None
         self._pods: Reflection[Sight] | None = None
         self._next: Reflection[Sight] | None = None
-        """Of another selector, until it knows its pods."""
+        """Pods of a changed selector, until they have been listed."""
 
     def is_whole(self) -> bool:
         if not self._pools.is_whole:
@@ -106,7 +106,7 @@ class ByPool:
         return self._pool is None or (self._pods is not None and self._pods.is_whole)
 
     def renew(self) -> None:
-        """Follow the pods of the pool as it now selects them; those of before stand until these are known."""
+        """Follow the pods of the current selector; those of the previous one stay until these are listed."""
         selector = selector_of(self._pool) if self._pool else None
         if selector is not None and selector != self._selector:
             if self._next is not None:
@@ -128,13 +128,13 @@ class ByPool:
 
 
 def pods_of(ground: Ground, place: KubernetesPlace, selector: str) -> Reflection[Sight]:
-    """The pods that a selector selects."""
+    """Start a reflection of the pods that match a selector."""
     path = f"/api/v1/namespaces/{ground.namespace}/pods"
     return ground.begin(Kind(path, {"labelSelector": selector}, partial(read_pod, place=place)))
 
 
 def scopes_of(ground: Ground, place: KubernetesPlace) -> list[Scope]:
-    """All that a place names, begun."""
+    """Start all scopes that the configuration names."""
     scopes: list[Scope] = [ByPool(ground, place, name) for name in place.inference_pools]
     if place.selector:
         scopes.append(BySelector(ground, place, place.selector))
@@ -144,7 +144,7 @@ def scopes_of(ground: Ground, place: KubernetesPlace) -> list[Scope]:
 
 
 class Kubernetes:
-    """One per place."""
+    """One per configured namespace."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Kubernetes:
         draw: Callable[[], float],
         pace: Pace | None = None,
     ) -> None:
-        """Raises `Refused` where we run in no cluster and no API server is named."""
+        """Raises `Refused` outside a cluster if no API server is configured."""
         self._account = Account.of(place)
         self.name = f"kubernetes:{self._account.namespace}"
         self._place = place
@@ -168,7 +168,7 @@ class Kubernetes:
         return next((each.trouble for each in self._reflections if each.trouble), "")
 
     async def follow(self, tell: Tell) -> None:
-        """Tell all pods whenever any object has changed, until cancelled."""
+        """Report all pods whenever any object has changed, until cancelled."""
         connector, news = aiohttp.TCPConnector(limit=0), asyncio.Event()
         self._reflections.clear()
         async with aiohttp.ClientSession(connector=connector, trust_env=False) as session, asyncio.TaskGroup() as group:
@@ -191,6 +191,6 @@ class Kubernetes:
 
 
 def _found(scopes: list[Scope], nodes: Reflection[PodFacts] | None) -> tuple[Found, ...]:
-    """Each pod once, in the order of their URLs."""
+    """Merge the pods of all scopes, sorted by URL."""
     pods = merged(scope.found(nodes.held if nodes else {}) for scope in scopes)
     return tuple(pods[url] for url in sorted(pods))
