@@ -22,16 +22,16 @@ from tenancy.schema import Schema, described, table
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A pod that ought to exist, as one source knows it."""
+    """A pod that should exist, as one source knows it."""
 
     url: str
     pool: str | None = None
-    """The configured pool it was discovered for, where there is one."""
+    """The configured pool it was discovered for, if any."""
     facts: PodFacts = NO_FACTS
     takes_priority: bool = False
-    """Its engine was started with `--scheduling-policy priority`, which no engine tells."""
+    """Its engine was started with `--scheduling-policy priority`, which engines do not report."""
     held: Standing | None = None
-    """`UNREADY` or `DRAINING` where its source says that it must get no new request, whatever its own /health says."""
+    """`UNREADY` or `DRAINING` if its source forbids new requests, whatever its own /health answers."""
 
     @property
     def region(self) -> str | None:
@@ -40,59 +40,59 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class DnsPlace:
-    """A name whose addresses, or whose SRV records, are pods."""
+    """A DNS name whose addresses or SRV records are pods."""
 
     name: str
     port: int | None = None
-    """Of the pods behind A and AAAA records; None where SRV records say it."""
+    """Port of the pods behind A and AAAA records; None for SRV records, which contain it."""
     scheme: str = "http"
     servers: tuple[str, ...] = ()
-    """Name servers as HOST:PORT, those of the system where there is none."""
+    """Name servers as HOST:PORT; empty for those of the system."""
     timeout_s: float = 2.0
     longest_s: float = 30.0
-    """Between two looks, however long the records say that they hold."""
+    """Maximum seconds between two queries, however long the TTL."""
     pool: str | None = None
     facts: PodFacts = NO_FACTS
-    """What is known of all of them: DNS tells nothing but where they are."""
+    """Facts of all pods behind the name: DNS knows addresses only."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryPlace:
-    """The Redis in which agents on GPU nodes register the pods beside them."""
+    """The Redis in which agents on GPU nodes register their pods."""
 
     url: str | None = field(default=None, repr=False)
-    """Another Redis than the one that gateways share; None for that one. It may hold a password."""
+    """URL of a separate Redis, which may hold a password; None for the one that gateways share."""
     keep_s: float = 3600.0
-    """How long the last list stands while Redis cannot be asked."""
+    """Seconds that the last list stays valid while Redis does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesPlace:
-    """Pods of one namespace, by labels, by a service's EndpointSlices, or by the pools they are in."""
+    """Pods of one namespace, selected by labels, a service's EndpointSlices, or InferencePools."""
 
     namespace: str | None = None
-    """None: our own, as the service account's folder says."""
+    """None: our own, from the service account's folder."""
     selector: str | None = None
-    """Of labels, as `kubectl get pods -l` takes it."""
+    """Label selector as for `kubectl get pods -l`."""
     service: str | None = None
     inference_pools: tuple[str, ...] = ()
     port: int | None = None
-    """Of pods found by selector; None: their container port `http`, else their only one, else 8000."""
+    """Port of pods found by selector; None: their container port `http`, else their only one, else 8000."""
     scheme: str = "http"
     api: str | None = None
-    """Of the API server; None: the cluster we run in."""
+    """URL of the API server; None: the cluster we run in."""
     token_file: Path | None = None
     ca_file: Path | None = None
     region_label: str = "topology.kubernetes.io/region"
     zone_label: str = "topology.kubernetes.io/zone"
     rack_label: str = "topology.kubernetes.io/rack"
     nodes: bool = False
-    """Whether nodes are asked for the labels of place that their pods lack; needs the right to read nodes."""
+    """Whether topology labels that pods lack are read from their nodes; needs permission to read nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """All of them beside the static list and the file."""
+    """All sources beside the static list and the file."""
 
     dns: tuple[DnsPlace, ...] = ()
     registry: RegistryPlace | None = None
@@ -100,14 +100,14 @@ class Places:
 
 
 ELSEWHERE = Places()
-"""Nowhere else."""
+"""No other sources."""
 
 
 SCHEMES = ("http", "https")
 
 
 WORDS_OF_POD = ("url", "pool", "scheduling_policy")
-"""Beside the facts that anybody may tell of a pod (`routing/facts.py`)."""
+"""Keys of a pod beside its facts (`routing/facts.py`)."""
 
 
 def read_discovery(section: Table, pools: tuple[str, ...]) -> tuple[tuple[Found, ...], Path | None, Places]:
@@ -149,7 +149,7 @@ def _registry(section: Table) -> RegistryPlace | None:
 
 
 def _several(section: Table, key: str) -> tuple[Table, ...]:
-    """One mapping, or a list of them."""
+    """Read one mapping, or a list of them."""
     if section.get(key, lambda value: isinstance(value, list), default=False):
         return section.tables(key)
     one = section.table(key)
@@ -157,7 +157,7 @@ def _several(section: Table, key: str) -> tuple[Table, ...]:
 
 
 def pod_place(value: object) -> Found:
-    """A pod by its URL, or by a mapping that also says what is known of it."""
+    """Parse a pod: its URL, or a mapping with its facts. Raises `Wrong`."""
     if not isinstance(value, dict):
         return Found(pod_url(value))
     own = {key: _said(key, value[key]) for key in WORDS_OF_POD if value.get(key) is not None}
@@ -177,7 +177,7 @@ def _said(key: str, held: object) -> str:
 
 
 def each_once(found: Iterable[Found]) -> tuple[Found, ...]:
-    """The same without repetitions. Raises `Wrong` where a pod is said to be two things: in which region is it?"""
+    """Remove duplicates. Raises `Wrong` if a pod is listed with different facts."""
     once: dict[str, Found] = {}
     for pod in found:
         if once.setdefault(pod.url, pod) != pod:
@@ -186,7 +186,7 @@ def each_once(found: Iterable[Found]) -> tuple[Found, ...]:
 
 
 def dns_place(section: Table) -> DnsPlace:
-    """`{name, port}` for A and AAAA records, `{name}` alone for SRV records; with the facts of all its pods."""
+    """Read one entry of `dns`: with `port` for A and AAAA records, without for SRV records."""
     usual = DnsPlace("")
     found = DnsPlace(
         name=section.need("name", _dns_name, ""),
@@ -205,7 +205,7 @@ def dns_place(section: Table) -> DnsPlace:
 
 
 def registry_place(section: Table) -> RegistryPlace:
-    """`{url, keep_s}`, both of which may be left out."""
+    """Read `redis`: `{url, keep_s}`, both optional."""
     found = RegistryPlace(
         url=section.get("url", lambda value: redis_url(value).value, None),
         keep_s=section.get("keep_s", positive(any_number), RegistryPlace().keep_s),
@@ -215,7 +215,7 @@ def registry_place(section: Table) -> RegistryPlace:
 
 
 def kubernetes_place(section: Table, pools: tuple[str, ...]) -> KubernetesPlace:
-    """One namespace. `pools`: those that models name, which are followed where nothing else is said."""
+    """Read one entry of `kubernetes`. `pools`: the InferencePools that models name, used without other selectors."""
     usual = KubernetesPlace()
     selector, service = section.get("selector", _selector, None), section.get("service", _object_name, None)
     named = section.each("inference_pools", _object_name)
@@ -243,7 +243,7 @@ def kubernetes_place(section: Table, pools: tuple[str, ...]) -> KubernetesPlace:
 
 
 def port(value: object) -> int:
-    """Where a pod listens."""
+    """Parse a port, 1 to 65535. Raises `Wrong`."""
     found = whole(value)
     if not 1 <= found <= 65_535:
         raise Wrong(f"`{found}` is no port (1 to 65535)")
@@ -262,11 +262,11 @@ def _facts(section: Table) -> PodFacts:
 
 
 _NAME = re.compile(r"(?=.{1,254}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\.?")
-"""Of hosts and services in DNS."""
+"""A DNS name, lower case."""
 
 
 _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-"""How Kubernetes names what it holds."""
+"""The name of a Kubernetes object."""
 
 
 def _dns_name(value: object) -> str:
@@ -277,7 +277,7 @@ def _dns_name(value: object) -> str:
 
 
 def _server(value: object) -> str:
-    """An address of a name server, with a port where it is not 53."""
+    """Parse the address of a name server; the port is 53 by default."""
     words = text(value)
     found = address(words if ":" in words else f"{words}:53")
     return str(found)
@@ -291,7 +291,7 @@ def _object_name(value: object) -> str:
 
 
 def _selector(value: object) -> str:
-    """Of labels; a mapping is equality of each."""
+    """Parse a label selector; a mapping means equality of each label."""
     if isinstance(value, dict):
         return ",".join(f"{text(key)}={text(held)}" for key, held in value.items())
     found = text(value)
@@ -307,7 +307,7 @@ FACT: Schema = {"anyOf": [TEXT.schema, {"type": "integer"}, {"type": "array", "i
 
 
 def discovery_schema() -> Schema:
-    """All sources."""
+    """Return the schema of `discovery`."""
     scheduling: Schema = {"enum": ["fcfs", "priority"]}
     own: dict[str, Schema] = {"url": TEXT.schema, "pool": TEXT.schema, "scheduling_policy": scheduling}
     pods: Schema = {
@@ -360,5 +360,5 @@ def _kubernetes() -> Schema:
 
 
 def facts_schema() -> dict[str, Schema]:
-    """What anybody may tell of a pod; which values a fact may have, only its reader knows."""
+    """Return the schemas of a pod's facts; their allowed values are checked by the reader only."""
     return dict.fromkeys(sorted(WORDS), FACT)

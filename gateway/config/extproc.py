@@ -13,33 +13,33 @@ from tenancy.schema import Schema, described, table
 
 @dataclass(frozen=True, slots=True)
 class ExtProc:
-    """Envoy may send us requests to place."""
+    """The listener for Envoy's external processing filter."""
 
     listen: Address
-    """Of the first worker; each further one listens one port higher, unless they share it."""
+    """Address of the first worker; each further one listens one port higher, unless they share it."""
     health: Address | None = None
-    """Health without TLS, for probes that speak none."""
+    """Address of gRPC health checks without TLS."""
     shares_port: bool = False
-    """All workers listen on one port, and the kernel deals connections out: what stands behind a Service has one."""
+    """All workers listen on one port and the kernel distributes connections, as a Kubernetes Service needs."""
     tls: MutualTlsFiles | None = None
     token: Secret | None = None
-    """What Envoy must send as `authorization: Bearer TOKEN` in the metadata of its calls; None: nothing."""
+    """Token that Envoy must send as `authorization: Bearer TOKEN` in its call metadata; None: no check."""
     endpoints: int = 1
-    """How many pods are named for one request: more than one where Envoy's cluster falls back along the list."""
+    """Pods named per request: more than one if Envoy's cluster retries along the list."""
     queue_s: float = 60.0
-    """How long a request may wait for an engine, whatever its tier: Envoy does not bound it in full duplex."""
+    """Maximum wait for an engine in seconds, whatever the tier: Envoy has no timeout in full duplex mode."""
     sample: float = 0.0
-    """Of the answers that pass us by, so many are looked at (wants `allow_mode_override` in Envoy)."""
+    """Share of responses that are inspected, 0 to 1 (needs `allow_mode_override` in Envoy)."""
     trust_headers: bool = False
-    """Who speaks for others is believed by Envoy's word alone: it strips such headers from clients."""
+    """Trust identity headers from every address, because Envoy strips them from clients' requests."""
 
     @property
     def knows_callers(self) -> bool:
-        """Whether callers must show a certificate or a token."""
+        """Return whether Envoys must present a certificate or a token."""
         return self.token is not None or (self.tls is not None and self.tls.client_ca is not None)
 
     def addresses(self, workers: int) -> dict[str, list[str]]:
-        """Where so many workers listen, by name; without those that only the system knows."""
+        """Return the addresses of `workers` workers by name, without those whose port the system chooses."""
         ports = {"extproc": self.listen, "extproc_health": self.health}
         return {name: _spread(where, 1 if self.shares_port else workers) for name, where in ports.items() if where}
 
@@ -49,7 +49,7 @@ def _spread(where: Address, count: int) -> list[str]:
 
 
 def extproc(root: Table) -> ExtProc | None:
-    """`extproc: HOST:PORT`, or a mapping that says more."""
+    """Read `extproc: HOST:PORT`, or a mapping."""
     if isinstance(root.get("extproc", _any, None), str):
         listen = root.get("extproc", address, None)
         return ExtProc(listen) if listen is not None else None

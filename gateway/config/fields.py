@@ -20,7 +20,7 @@ from tenancy.schema import Schema, table
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Something that must not be printed, and therefore cannot be by accident."""
+    """A text that must not appear in output: its str and repr hide it."""
 
     value: str = field(repr=False)
 
@@ -38,7 +38,7 @@ MOST_PROCESSES = 256
 
 
 def address(value: object) -> Address:
-    """`HOST:PORT`, with brackets around an IPv6 host."""
+    """Parse `HOST:PORT`, with brackets around an IPv6 host."""
     words = text(value)
     host, colon, port = words.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
@@ -52,12 +52,12 @@ def address(value: object) -> Address:
 
 
 def address_or_off(value: object) -> Address | None:
-    """The same, or `off`, which YAML 1.1 reads as false."""
+    """Parse `HOST:PORT`, or `off` (which YAML 1.1 reads as false) into None."""
     return None if value is False or value == "off" else address(value)
 
 
 def processes(value: object) -> int:
-    """How many of us there shall be."""
+    """Parse the number of worker processes."""
     found = whole(value)
     if not 1 <= found <= MOST_PROCESSES:
         raise Wrong(f"must be from 1 to {MOST_PROCESSES}, not {found}")
@@ -65,7 +65,7 @@ def processes(value: object) -> int:
 
 
 def pod_url(value: object) -> str:
-    """`http://HOST:PORT`, in the one form that identifies a pod."""
+    """Parse the URL of a pod into the one form that identifies it."""
     words = text(value)
     try:
         return parse_pod_url(words)
@@ -74,12 +74,12 @@ def pod_url(value: object) -> str:
 
 
 def goes_by_priority(value: object) -> bool:
-    """VLLM's `--scheduling-policy`."""
+    """Parse the value of vLLM's `--scheduling-policy`. Returns whether it is `priority`."""
     return one_of(("fcfs", "priority"))(value) == "priority"
 
 
 def redis_url(value: object) -> Secret:
-    """One server, sentinels or a cluster, as `redis_place.py` says; secret, as it may hold a password."""
+    """Check a Redis URL (forms: `gateway/runtime/redis_location.py`). A secret, as it may hold a password."""
     words = text(value)
     try:
         parse_redis_url(words)
@@ -89,7 +89,7 @@ def redis_url(value: object) -> Secret:
 
 
 def network(value: object) -> IPv4Network | IPv6Network:
-    """`10.0.0.0/8`, or one address."""
+    """Parse `10.0.0.0/8`, or one address."""
     try:
         return ip_network(text(value))
     except ValueError as error:
@@ -99,7 +99,7 @@ def network(value: object) -> IPv4Network | IPv6Network:
 
 
 def secret(value: object) -> Secret:
-    """A secret given in place. One line of printable characters: it travels in a header."""
+    """Parse a secret: one line of printable ASCII, as it is sent in a header."""
     words = text(value).strip()
     if not words or not words.isascii() or not words.isprintable():
         raise Wrong("must be one line of printable ASCII")
@@ -107,7 +107,7 @@ def secret(value: object) -> Secret:
 
 
 def secret_file(value: object) -> Secret:
-    """A secret given as the file that holds it."""
+    """Read a secret from the file that the value names."""
     path = file(value)
     try:
         return secret(path.read_text(encoding="utf-8").strip())
@@ -116,7 +116,7 @@ def secret_file(value: object) -> Secret:
 
 
 def file(value: object) -> Path:
-    """A file that is there."""
+    """Parse the path of an existing file."""
     path = Path(text(value))
     if not path.is_file():
         raise Wrong(f"there is no file `{path}`")
@@ -124,7 +124,7 @@ def file(value: object) -> Path:
 
 
 def place(value: object) -> Path:
-    """A file that may come into being; its folder is there."""
+    """Parse the path of a file that may be created; its folder exists."""
     path = Path(text(value))
     if path.is_dir() or not path.parent.is_dir():
         raise Wrong(f"`{path}` is no place for a file")

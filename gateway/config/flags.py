@@ -14,18 +14,18 @@ Given = str | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One setting as flags and environment know it."""
+    """One setting as a flag and an environment variable."""
 
     name: str
-    """The flag without its dashes."""
+    """The flag without its leading dashes."""
     parse: Callable[[object], Any]
     help: str
     metavar: str = "HOST:PORT"
     many: bool = False
     by_file: bool = False
-    """Another variable may name the file that holds it."""
+    """Whether a variable with the suffix _FILE may name the file that holds the value."""
     flag: bool = True
-    """False: what is secret may stand in no flag, as command lines are seen by everybody."""
+    """False for secrets: command lines are visible to all users of a machine."""
     prefix: str = "HEARTH_"
 
     @property
@@ -40,7 +40,7 @@ class Word:
 def read_said(
     words: Iterable[Word], flags: Mapping[str, Given | None], variables: Mapping[str, str], faults: list[Fault]
 ) -> dict[str, Any]:
-    """The values of those words that were said, by field; a flag stands before a variable. Faults are added."""
+    """Return the values of the settings that were given, by field; flags override variables. Appends faults."""
     said: dict[str, Any] = {}
     for word in words:
         label, given = _given(word, flags, variables, faults)
@@ -56,7 +56,7 @@ def read_said(
 def _given(
     word: Word, flags: Mapping[str, Given | None], variables: Mapping[str, str], faults: list[Fault]
 ) -> tuple[str, Given | None]:
-    """Where a word was said, and what, by flag or else by environment."""
+    """Return where a setting was given, and its raw value; None if it was not."""
     if (value := flags.get(word.field)) is not None:
         return f"--{word.name}", value
     if held := variables.get(word.variable):

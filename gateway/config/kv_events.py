@@ -13,7 +13,7 @@ from tenancy.schema import Schema, described, table
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Where one pod publishes, for pods that do not tell or tell an address that only they can reach.
+    """Where one pod publishes KV events, for pods that do not report it or report an unreachable address.
 
     As in vLLM, a data-parallel rank adds itself to the ports.
     """
@@ -26,7 +26,7 @@ class EventSource:
 
 @dataclass(frozen=True, slots=True)
 class LoadTimes:
-    """Microseconds per token until what stands on a slower medium can be used. Work of a prefill that it saves."""
+    """Microseconds per token to load KV from a slower medium, compared with the prefill that this saves."""
 
     cpu: float = 10.0
     """About 250 KB of KV per token over PCIe."""
@@ -36,20 +36,20 @@ class LoadTimes:
 
 @dataclass(frozen=True, slots=True)
 class KvEvents:
-    """Exact warmth is wanted."""
+    """Settings of the precise prefix-cache index."""
 
     wait_ms: float = 20.0
-    """How long a request waits for it before the shadow cache decides."""
+    """How long a request waits for a lookup before the approximate index decides."""
     most_blocks: int = 1 << 22
-    """Per engine; about 200 bytes each."""
+    """Maximum blocks per engine; about 200 bytes each."""
     tokenizer_cache_mb: int = 256
-    """Texts whose tokens are remembered, per model."""
+    """Cache of texts and their tokens, per model."""
     load_us_per_token: LoadTimes = field(default_factory=LoadTimes)
     sources: tuple[EventSource, ...] = ()
 
 
 def kv_events(root: Table) -> KvEvents | None:
-    """`kv_events: true`, or a mapping of what is to be otherwise; absent or false: the shadow caches decide."""
+    """Read `kv_events: true` or a mapping. Returns None if absent or false: the approximate index decides."""
     section = read_switch(root, "kv_events")
     if isinstance(section, bool):
         return KvEvents() if section else None
@@ -78,7 +78,7 @@ def _source(section: Table) -> EventSource:
 
 
 def endpoint(value: object) -> str:
-    """A ZeroMQ address: `tcp://HOST:PORT` or `ipc://PATH`."""
+    """Parse a ZeroMQ address: `tcp://HOST:PORT` or `ipc://PATH`."""
     words = text(value)
     if words.startswith("ipc://") and len(words) > len("ipc://"):
         return words

@@ -18,12 +18,12 @@ from tenancy.schema import Schema, described, table
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what the traffic port takes in. Bytes and counts."""
+    """Bounds on what the traffic port accepts, in bytes and counts."""
 
     max_body_bytes: int = 32 << 20
     """A million tokens of text is 4 MB; images as data URLs make more."""
     max_bodies_bytes: int = 1 << 30
-    """All request bodies held at one time; beyond it new ones are told to slow down."""
+    """All request bodies held at one time; beyond it new requests are rejected."""
     max_header_bytes: int = 64 << 10
     max_headers: int = 128
     max_url_bytes: int = 8 << 10
@@ -41,9 +41,9 @@ class Limits:
     """All of these together; a stream that finds no room goes without."""
 
     def share(self, processes: int) -> Limits:
-        """What each of several processes may take, so that all together keep to it: memory is the machine's.
+        """Return the limits of one of `processes` processes, so that all together keep to these.
 
-        The kernel deals connections out evenly enough. One body must fit whatever the share.
+        The kernel distributes connections evenly enough. One body must fit into every share.
         """
         return replace(
             self,
@@ -99,7 +99,7 @@ RETRIES: Mapping[str, Word] = {
     "share": Word("share", FRACTION, "Second attempts for each request, in the long run."),
     "saved": Word("saved", NONE_OR_MORE, "Second attempts that may come at once after a time without."),
 }
-"""Fields of `RetryTerms`."""
+"""Keys of `retries`; the fields are those of `RetryTerms`."""
 
 
 STALLS: Mapping[str, str] = {
@@ -110,11 +110,11 @@ STALLS: Mapping[str, str] = {
     "first_s": "The longest silence of an engine of which nothing is known yet.",
     "half_s": "Of listening, after which a silence counts for half as long.",
 }
-"""Fields of `Bounds`."""
+"""Descriptions of the keys of `stalls`, which are the fields of `Bounds`."""
 
 
 def retries(root: Table) -> RetryTerms:
-    """`retries: {WORD: VALUE}`; absent: the usual."""
+    """Read `retries`; absent keys keep their defaults."""
     usual, given = RetryTerms(), root.table("retries")
     if given is None:
         return usual
@@ -124,16 +124,16 @@ def retries(root: Table) -> RetryTerms:
 
 
 def stalls(root: Table) -> Bounds:
-    """`stalls: {WORD: SECONDS}`; absent: the usual."""
+    """Read `stalls`; absent keys keep their defaults."""
     given = root.table("stalls")
     return Bounds() if given is None else read_fields(given, Bounds(), above_zero=True)
 
 
 def retries_schema() -> Schema:
-    """Of `retries`."""
+    """Return the schema of `retries`."""
     return table({name: described(word.kind.schema, word.help) for name, word in RETRIES.items()})
 
 
 def stalls_schema() -> Schema:
-    """Of `stalls`."""
+    """Return the schema of `stalls`."""
     return table({name: described(ABOVE_ZERO.schema, words) for name, words in STALLS.items()})

@@ -59,7 +59,7 @@ WORDS: tuple[Word, ...] = (
 
 
 def gather(flags: Mapping[str, Given], variables: Mapping[str, str], config: Path | None) -> Settings:
-    """The settings of a start. `flags`: what the command line says, by word. Raises `Invalid` with all faults."""
+    """Return the settings of a start. `flags`: the values of the command line. Raises `Invalid` with all faults."""
     settings, faults = Settings(), list[Fault]()
     if config is not None:
         settings, faults = read_file(config, variables)
@@ -72,7 +72,7 @@ def gather(flags: Mapping[str, Given], variables: Mapping[str, str], config: Pat
 
 
 def read_file(config: Path, variables: Mapping[str, str]) -> tuple[Settings, list[Fault]]:
-    """The settings of a file, and what is wrong with it, with the file's name before each path."""
+    """Return the settings of a file and its faults, with the file's name before each path."""
     try:
         source = config.read_text(encoding="utf-8")
     except OSError as error:
@@ -89,7 +89,7 @@ def read_file(config: Path, variables: Mapping[str, str]) -> tuple[Settings, lis
 
 
 def check_file(config: Path, variables: Mapping[str, str]) -> Settings:
-    """The settings of a file that is right by itself. Raises `Invalid`."""
+    """Return the settings of a file without flags and environment overrides. Raises `Invalid`."""
     settings, faults = read_file(config, variables)
     faults.extend(_contradictions(settings))
     if faults:
@@ -118,13 +118,13 @@ def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[Fault]) 
 
 
 def _contradictions(settings: Settings) -> list[Fault]:
-    """What each word allows by itself, but not together."""
+    """Return contradictions between settings that are valid by themselves."""
     faults = []
     registry = settings.places.registry
     if registry is not None and registry.url is None and settings.redis is None:
         faults.append(Fault("discovery.redis", "names no Redis: give it a url, or set `redis` for the whole gateway"))
-    faults.extend(judged_by_nobody(settings))
-    faults.extend(split_canaries(settings))
+    faults.extend(_unchecked_cascades(settings))
+    faults.extend(_canaries_with_roles(settings))
     admin = settings.admin
     if admin is not None and not admin.is_loopback and settings.admin_token is None:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
@@ -143,8 +143,8 @@ def _contradictions(settings: Settings) -> list[Fault]:
     return faults
 
 
-def judged_by_nobody(settings: Settings) -> list[Fault]:
-    """What ladders may not ask for where answers pass by Envoy: nobody could hold them back."""
+def _unchecked_cascades(settings: Settings) -> list[Fault]:
+    """Return cascades that check answers although Envoy carries these past us, where nothing can hold them back."""
     if settings.extproc is None:
         return []
     words = (
@@ -158,8 +158,8 @@ def judged_by_nobody(settings: Settings) -> list[Fault]:
     ]
 
 
-def split_canaries(settings: Settings) -> list[Fault]:
-    """Name every pod that has a role and would be on trial."""
+def _canaries_with_roles(settings: Settings) -> list[Fault]:
+    """Return canaries whose pods prefill or decode for others, as far as configured: such trials have no verdict."""
     known = [(found.url, found.pool, found.facts) for found in settings.static_pods]
     known += [(place.name, place.pool, place.facts) for place in settings.places.dns]
     faults = []
@@ -181,25 +181,28 @@ IN_CONFIG = re.compile(
     """,
     re.VERBOSE,
 )
-"""Words of hearth.yaml that are names of files."""
+"""Paths of the keys of hearth.yaml that are file names."""
 
 
 IN_POLICY = re.compile(r"auth\.(keys_dir|hmac_secret_file|jwt\.jwks_file)")
 
 
 URLS = re.compile(r"redis|discovery\.redis\.url")
-"""Words whose URL may name files in its options."""
+"""Paths of the keys whose URL may contain file names in its options."""
 
 
 _FILE_OPTION = re.compile(r"(?<=[?&])(ssl_ca_certs|ssl_certfile|ssl_keyfile)=([^&]+)")
 
 
 NOT_A_FILE = {"tokenizer": "pod"}
-"""By the last part of a path: the text that is another way to say it."""
+"""By the last part of a path: the value that is not a file name."""
 
 
 def beside(document: Path, words: re.Pattern[str]) -> Locate:
-    """Return what makes relative file names of a document names beside it. `words`: the paths at which files stand."""
+    """Return a function that resolves relative file names by the document's folder.
+
+    `words`: the paths of the keys that hold file names.
+    """
     folder = document.parent
 
     def located(name: str) -> str:

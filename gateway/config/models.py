@@ -26,7 +26,7 @@ class TokenizerEntry:
 
     place: Path | str
     template: Path | None = None
-    """The chat template where it is not the tokenizer's own, as given to vLLM's `--chat-template`."""
+    """The chat template given to vLLM's `--chat-template`; None for the tokenizer's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +37,26 @@ class ModelEntry:
     input_cost_per_token: float | None = None
     output_cost_per_token: float | None = None
     cache_read_input_token_cost: float | None = None
-    """Of input that an engine held already; None: as all input."""
+    """Price of cached input tokens; None: that of all input."""
     pods: tuple[str, ...] | None = None
-    """The pods that may serve it, None for all that say they do."""
+    """The pods that may serve it, None for all that list it."""
     tokenizer: TokenizerEntry | None = None
-    """How its prompts become tokens, None where the pods' own `/tokenize` does."""
+    """How its prompts become tokens, None for the pods' own `/tokenize`."""
     takes_priority: bool = False
     """Its pods schedule by priority."""
     kv_connector: str | None = None
-    """How its pods hand KV over, where they do not tell it themselves."""
+    """The KV connector of its pods, if they do not report it."""
     kv_bytes_per_token: float | None = None
-    """What a token leaves in a KV cache, over all ranks together."""
+    """Bytes of KV cache per token, over all ranks together."""
     rung: RungEntry = field(default_factory=RungEntry)
     """What it is as a rung of ladders."""
     ladder: LadderEntry | None = None
     """The models behind it, where it is a ladder."""
     inference_pool: str | None = None
-    """The InferencePool whose pods may serve it, None for all that say they do."""
+    """The InferencePool whose pods may serve it, None for all pods that list it."""
 
     def input_cost(self, tokens: int | None, cached_tokens: int | None) -> float | None:
-        """Of a prompt, None where price or tokens are unknown."""
+        """Return the cost of a prompt in the operator's currency, None if its price or tokens are unknown."""
         price, cached_price = self.input_cost_per_token, self.cache_read_input_token_cost
         if tokens is None or price is None:
             return None
@@ -64,12 +64,12 @@ class ModelEntry:
         return (tokens - cached) * price + cached * (price if cached_price is None else cached_price)
 
     def output_cost(self, tokens: int | None) -> float | None:
-        """Of an answer, None where price or tokens are unknown."""
+        """Return the cost of an answer in the operator's currency, None if its price or tokens are unknown."""
         return None if tokens is None or self.output_cost_per_token is None else tokens * self.output_cost_per_token
 
 
 def models(root: Table) -> tuple[ModelEntry, ...]:
-    """The list `model_list`."""
+    """Read the list `model_list`."""
     entries: dict[str, ModelEntry] = {}
     for section in root.tables("model_list"):
         for word in LATER_OF_MODEL:
@@ -100,7 +100,7 @@ def models(root: Table) -> tuple[ModelEntry, ...]:
 
 
 def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[Fault]:
-    """What ladders and the models that they name say against each other."""
+    """Return contradictions between cascades and the models that they name."""
     faults = []
     for at, entry in enumerate(entries.values()):
         ladder = entry.ladder
@@ -119,7 +119,7 @@ def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[Fault]:
 
 
 def tokenizer_entry(section: Table) -> TokenizerEntry | None:
-    """`tokenizer` and `chat_template` of a model."""
+    """Read `tokenizer` and `chat_template` of a model."""
     place, template = section.get("tokenizer", tokenizer, None), section.get("chat_template", file, None)
     if template is not None and not isinstance(place, Path):
         section.fault("chat_template", "is of use only with a tokenizer's folder: a pod has its own")
@@ -127,7 +127,7 @@ def tokenizer_entry(section: Table) -> TokenizerEntry | None:
 
 
 def tokenizer(value: object) -> Path | str:
-    """`pod`, or a folder with a model's `tokenizer.json`."""
+    """Parse `pod`, or a folder that holds `tokenizer.json`. Raises `Wrong`."""
     words = text(value)
     if words == POD:
         return POD

@@ -17,7 +17,7 @@ from tenancy.schema import Schema, described, table
 
 
 def roles(root: Table) -> RoleTerms | None:
-    """`roles: true`, or a mapping of what is to be otherwise; absent or false: engines keep their roles."""
+    """Read `roles: true` or a mapping. Returns None if absent or false: engines keep their roles."""
     section = read_switch(root, "roles")
     if isinstance(section, bool):
         return RoleTerms() if section else None
@@ -37,7 +37,7 @@ def roles(root: Table) -> RoleTerms | None:
 
 
 def canaries(root: Table) -> tuple[CanaryTerms, ...]:
-    """The list `canaries`."""
+    """Read the list `canaries`."""
     found = []
     for section in root.tables("canaries"):
         given: dict[str, Any] = {

@@ -14,16 +14,16 @@ from tenancy.schema import Schema, table
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The scorers whose seconds are added up, and what the composition is called."""
+    """The scorers whose seconds are added up, under the name of their composition."""
 
     name: str = "warm"
     scorers: tuple[Scorer, ...] = field(default_factory=lambda: routings()["warm"])
     most_blocks: int = 1 << 16
-    """Per engine, in the index of what was routed where: 64 MB and more of distinct prompt text."""
+    """Maximum blocks per engine in the approximate index: 64 MB or more of distinct prompt text."""
 
 
 def read_routing(root: Table) -> Routing:
-    """`routing: NAME`, or `routing: {name: NAME, scorers: {SCORER: {PARAMETER: VALUE}}}`.
+    """Read `routing: NAME`, or `routing: {name: NAME, scorers: {SCORER: {PARAMETER: VALUE}}}`.
 
     `scorers` changes those of the named routing, or adds to them; `SCORER: off` takes one out.
     """
@@ -46,7 +46,7 @@ def read_routing(root: Table) -> Routing:
 
 
 def _scorers(section: Table, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
-    """A scorer's dataclass fields are its parameters."""
+    """Read the scorers; the dataclass fields of each are its parameters."""
     given = {scorer.name: scorer for scorer in usual}
     found: list[Scorer] = []
     for scorer in SCORERS:
@@ -70,7 +70,7 @@ def _scorers(section: Table, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
 
 
 def _is_off(value: object) -> bool:
-    """YAML 1.1 reads `off` as false."""
+    """Return whether the value is `off`, which YAML 1.1 reads as false."""
     return value is False or value == "off"
 
 

@@ -50,7 +50,7 @@ from tenancy.schema import DRAFT, Schema, described, table
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it, defaults included."""
+    """The settings of a start, with their defaults."""
 
     listen: Address = Address("127.0.0.1", 8000)
     processes: int = 1
@@ -64,7 +64,7 @@ class Settings:
     pods: tuple[Found, ...] = ()
     pod_file: Path | None = None
     places: Places = ELSEWHERE
-    """Where else pods are looked for."""
+    """Sources of pods beside the static list and the file."""
     pod_api_key: Secret | None = None
     models: tuple[ModelEntry, ...] = ()
     routing: Routing = field(default_factory=Routing)
@@ -72,21 +72,21 @@ class Settings:
     timeouts: Timeouts = field(default_factory=Timeouts)
     retries: RetryTerms = field(default_factory=RetryTerms)
     stalls: Bounds = field(default_factory=Bounds)
-    """When an engine has been silent for too long."""
+    """When a silent engine or stream counts as stalled."""
     roles: RoleTerms | None = None
-    """Where roles follow the traffic."""
+    """None: engines keep their roles."""
     canaries: tuple[CanaryTerms, ...] = ()
     kv_events: KvEvents | None = None
-    """Exact warmth, where it is wanted."""
+    """None: only the approximate prefix-cache index."""
     extproc: ExtProc | None = None
-    """Envoy may send us requests to place."""
+    """None: no listener for Envoy."""
     tls: TlsFiles | None = None
     cors: Cors | None = None
-    """Web pages of other origins may ask."""
+    """None: browsers reject responses for pages of other origins."""
     log_level: str = "info"
     usage_log: Path | None = None
     route_log: Path | None = None
-    """From which `hearth simulate` plays recorded traffic again."""
+    """Input of `hearth simulate`, to replay recorded traffic."""
 
     @property
     def model_table(self) -> Mapping[str, ModelEntry]:
@@ -94,15 +94,15 @@ class Settings:
 
     @property
     def static_pods(self) -> tuple[Found, ...]:
-        """Pods named by flag or list, and those named for a model, each once, in order."""
+        """Return the pods named by flags, the static list or a model, each once, in order."""
         named = [Found(url) for entry in self.models for url in entry.pods or ()]
         return tuple({pod.url: pod for pod in (*reversed(named), *reversed(self.pods))}.values())[::-1]
 
 
 def read_settings(source: str, variables: Mapping[str, str], locate: Locate = as_it_stands) -> tuple[Settings, Table]:
-    """What the file says, and its table with the faults found; who has none may use the settings.
+    """Parse a file. Returns the settings and its table, whose `faults` must be empty for them to be used.
 
-    `locate` makes of a relative file name one beside the file.
+    `locate` resolves the relative file names in the document.
     """
     root = read_document(source, variables, locate)
     usual = Settings()
@@ -161,7 +161,7 @@ def _log_level(section: Table | None) -> str:
 
 
 def config_schema() -> Schema:
-    """The whole."""
+    """Return the JSON Schema of hearth.yaml. Whether files exist and addresses are free, only the reader checks."""
     return {
         "$schema": DRAFT,
         "title": "Hearth configuration",
@@ -217,7 +217,7 @@ def _ports() -> dict[str, Schema]:
 
 
 def show_settings(settings: Settings) -> dict[str, object]:
-    """Every field by name."""
+    """Return every field by name as JSON values; secrets and fields hidden from repr are left out."""
     return {field.name: _shown(getattr(settings, field.name)) for field in fields(settings)}
 
 

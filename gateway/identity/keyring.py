@@ -21,11 +21,11 @@ from tenancy.tenants import NOBODY, Caller, Tenant
 from tenancy.tier import Tier
 
 LONGEST_USER = 256
-"""Characters; more is cut off: a user is a name in an account, not a message."""
+"""Characters of a user name; the rest is cut off."""
 
 
 def claimant(claims: Claims, policy: Policy, rules: TokenRules) -> Caller:
-    """Whoever a verified token names. Raises `Refused` where it is no tenant of the policy."""
+    """Return the caller that a verified token names. Raises `Refused` if it names no tenant of the policy."""
     named = claimed(claims, rules.tenant_claim) if rules.tenant_claim else ()
     known = dict.fromkeys(name for name in named if name in policy.tenants)
     if len(known) > 1:
@@ -40,21 +40,21 @@ def claimant(claims: Claims, policy: Policy, rules: TokenRules) -> Caller:
 
 
 class Callers:
-    """The tenants of one policy as trusted proxies name them, each tenant in each tier made once."""
+    """The tenants of one policy as trusted proxies name them; each tenant in each tier is built once."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._tiered: dict[tuple[str | None, str], Tenant] = {}
 
     def named(self, tenant: str) -> Caller:
-        """Whoever a proxy vouches for. Raises `Refused` where there is no such tenant."""
+        """Return the caller of a tenant that a proxy names. Raises `Refused` if there is no such tenant."""
         found = self._policy.tenants.get(tenant)
         if found is None:
             raise Refused(Reason.INVALID_KEY, "The tenant that the proxy names is not known here.")
         return found.caller()
 
     def served_as(self, caller: Caller, *, group: str, user: str, objective: str, priority: str) -> Caller:
-        """The same with what else the proxy says; a word that means nothing here changes nothing."""
+        """Apply the proxy's group, user and tier to a caller; unknown values are ignored."""
         tier = self._policy.tiers.get(objective) or self._at_most(priority)
         if tier is None and not group and not user:
             return caller
@@ -82,15 +82,15 @@ class Callers:
 
 
 MOST_TOKENS = 10_000
-"""Verified tokens that are remembered: about 1 KB each, against 50 us for a signature."""
+"""Verified tokens that are cached: about 1 KB each, which saves 50 us for a signature."""
 
 
 WORD = "latin-1"
-"""How header values are read."""
+"""Encoding of header values."""
 
 
 class Keyring:
-    """Without a policy everybody is nobody in particular; with one, nobody is by default."""
+    """Identifies callers by the current policy. Without a policy every caller is anonymous."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Keyring:
 
     @property
     def policy(self) -> Policy | None:
-        """In force; who is being served keeps what it came under."""
+        """The policy in force; requests in flight keep the one they started under."""
         return self._policy
 
     @policy.setter
@@ -117,7 +117,7 @@ class Keyring:
             self._issuer.follow(policy.jwt if policy is not None else None, self._verified.clear)
 
     def identify(self, key: str | None, spoken: Mapping[bytes, bytes] | None = None) -> Caller:
-        """Whoever shows this key or token. `spoken`: the headers of a request that a trusted proxy has sent.
+        """Return the caller of a key or token. `spoken`: the headers of a request that a trusted proxy has sent.
 
         Raises `Refused` where it is nobody's.
         """
@@ -155,7 +155,7 @@ class Keyring:
         return found.caller
 
     def _borne(self, policy: Policy, token: str, digest: str) -> Caller:
-        """Whoever bears a token. One that was verified is believed until it expires, or keys or policy change."""
+        """Return the caller of a token. A verified one is cached until it expires, or keys or policy change."""
         now_s = self._wall_clock()
         caller, until_s = self._verified.get(digest, (NOBODY, 0.0))
         if now_s < until_s:

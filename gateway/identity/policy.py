@@ -26,13 +26,14 @@ from tenancy.tenants import Tenant
 
 
 def load_policy(settings: Settings, variables: Mapping[str, str]) -> Policy | None:
-    """None where the settings name none. Raises `Invalid`."""
+    """Load the policy of the settings. Returns None if they name none. Raises `Invalid`."""
     return None if settings.policy is None else read_file(settings.policy, variables, settings.model_table)
 
 
 def read_file(path: Path, variables: Mapping[str, str], prices: Mapping[str, ModelEntry] | None) -> Policy:
-    """The policy of one file. Raises `Invalid`, with the file's name before each path. Without `prices` budgets go
-    unchecked.
+    """Load the policy of one file. Raises `Invalid`, with the file's name before each path.
+
+    `prices`: the models' prices, which budgets need; None leaves budgets unchecked.
     """
     try:
         policy = read_policy(path.read_text(encoding="utf-8"), variables, Files(), beside(path, IN_POLICY))
@@ -58,7 +59,7 @@ def _bad_keys(policy: Policy) -> Iterator[Fault]:
 
 
 def _unpriced(policy: Policy, prices: Mapping[str, ModelEntry] | None) -> Iterator[Fault]:
-    """A budget binds only where everything that is used has a price."""
+    """Yield the models that a budget covers and that have no price."""
     if prices is None:
         return
     for name, tenant in policy.tenants.items():
@@ -93,14 +94,14 @@ async def watch_policy(
     say: EventLog,
     poll_s: float = POLL_S,
 ) -> None:
-    """Until it is cancelled. `renew` puts a policy in force and says what was wrong with that."""
+    """Poll the files until cancelled. `renew` puts a policy in force and returns its faults."""
     known = seen = await asyncio.to_thread(_stamps, settings(), in_force())
     while True:
         await asyncio.sleep(poll_s)
         before, seen = seen, await asyncio.to_thread(_stamps, settings(), in_force())
         if seen == known or seen != before:
-            continue  # nothing new, or somebody is still writing
-        before, known = known, seen  # of before it is read: what changes meanwhile is seen next time
+            continue  # unchanged, or still being written
+        before, known = known, seen  # noted before the files are read, so that later changes are seen next time
         try:
             policy = await asyncio.to_thread(load_policy, settings(), variables)
             if policy == in_force():
@@ -119,7 +120,7 @@ async def watch_policy(
 
 
 def _stamps(settings: Settings, policy: Policy | None) -> Stamps:
-    """Which files there are, and which versions of them."""
+    """Return all files of the policy with their versions."""
     if settings.policy is None:
         return frozenset()
     named = policy.files if policy is not None else ()
@@ -131,7 +132,7 @@ def _found(paths: Iterable[Path]) -> Iterator[tuple[str, int, int, int]]:
         try:
             yield from _stamped((path, *path.glob("*"), *path.glob("*/*")))
         except OSError:
-            continue  # going, as we look: it has changed, and the next look sees how
+            continue  # deleted meanwhile: the next poll sees the change
 
 
 def _stamped(paths: Iterable[Path]) -> Iterator[tuple[str, int, int, int]]:

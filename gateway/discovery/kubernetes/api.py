@@ -1,7 +1,7 @@
-"""Asks the API server: pages of lists, lines of watches, who we are each time anew, since tokens run out.
+"""A client of the Kubernetes API server: pages of lists and lines of watches. Knows no object types.
 
-Knows no object. Every failure is one of three: `Gone` (what we asked to go on from is forgotten), `Refused` (it
-answered, but not with what we asked for), or `Lost` (no answer, or one that broke off).
+Every failure is one of three: `Gone` (the version to continue from has expired), `Refused` (an error or an invalid
+response), or `Lost` (no response, or one that broke off).
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from gateway.discovery.kubernetes.objects import Page, Status
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 LARGEST_PAGE = 128 << 20
-"""Bytes. A page of 500 pods is some ten megabytes; a server must not be able to fill our memory."""
+"""A page of 500 pods is about ten megabytes; the bound keeps a server from filling our memory."""
 
 LARGEST_LINE = 4 << 20
-"""etcd keeps no object that is larger than 1.5 MB."""
+"""etcd stores no object larger than 1.5 MB."""
 
 ANSWER_S = 30.0
-"""For a page, and for a watch to begin."""
+"""Timeout of a page, and of the start of a watch."""
 
 
-class Gone(Exception):  # noqa: N818 - what happened
-    """The version or page we wanted to go on from is no longer known there."""
+class Gone(Exception):  # noqa: N818 - an event
+    """The resource version or page token to continue from has expired (HTTP 410)."""
 
 
-class Refused(Exception):  # noqa: N818 - what happened
-    """The server says no, or something that makes no sense."""
+class Refused(Exception):  # noqa: N818 - an event
+    """The server rejected the request or sent an invalid response."""
 
 
-class Lost(Exception):  # noqa: N818 - what happened
-    """No answer, or one that broke off."""
+class Lost(Exception):  # noqa: N818 - an event
+    """No response, or one that broke off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where the server is and who we are there. Files are read whenever they are needed."""
+    """Address of the API server and our credentials there. Files are read at each use, as tokens expire."""
 
     url: str
     namespace: str
@@ -55,7 +55,7 @@ class Account:
 
     @classmethod
     def of(cls, place: KubernetesPlace, variables: Mapping[str, str] = os.environ, folder: Path = ACCOUNT) -> Self:
-        """As the place says, else as every pod of a cluster is told. Raises `Refused` where nobody says."""
+        """Return the configured account, else that of the pod we run in. Raises `Refused` outside a cluster."""
         host, port = variables.get("KUBERNETES_SERVICE_HOST"), variables.get("KUBERNETES_SERVICE_PORT", "443")
         if place.api is None and not host:
             raise Refused("we run in no cluster (KUBERNETES_SERVICE_HOST is not set): say `api`")
@@ -68,13 +68,13 @@ class Account:
         )
 
     def headers(self) -> dict[str, str]:
-        """With the token as it now stands in its file."""
+        """Return the request headers with the current token."""
         token = _read(self.token_file) if self.token_file else ""
         return {"accept": "application/json", **({"authorization": f"Bearer {token}"} if token else {})}
 
 
 class Api:
-    """One per place. Holds one session; each watch is a connection of its own."""
+    """One per configured namespace. Holds one session; each watch is a separate connection."""
 
     def __init__(self, account: Account, session: aiohttp.ClientSession) -> None:
         self.account = account
@@ -82,7 +82,7 @@ class Api:
         self._trust: tuple[float, ssl.SSLContext] | None = None
 
     async def page(self, path: str, query: Mapping[str, str]) -> Page:
-        """One page of a list. Raises `Gone`, `Refused`, `Lost`."""
+        """Return one page of a list. Raises `Gone`, `Refused`, `Lost`."""
         async with self._asking(path, query, aiohttp.ClientTimeout(total=ANSWER_S)) as answer:
             body = await _whole(answer)
         try:
@@ -91,7 +91,7 @@ class Api:
             raise Refused(f"{path}: {error}") from None
 
     async def watch(self, path: str, query: Mapping[str, str], lasts_s: float) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch that the server ends after `lasts_s`. Raises `Gone`, `Refused`, `Lost`."""
+        """Yield the lines of a watch that the server ends after `lasts_s`. Raises `Gone`, `Refused`, `Lost`."""
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
         bounds = aiohttp.ClientTimeout(total=lasts_s + ANSWER_S, sock_connect=ANSWER_S)
         async with self._asking(path, asked, bounds) as answer:
@@ -127,7 +127,7 @@ class Api:
             raise Lost(f"{path}: {type(error).__name__}") from None
 
     def _trusted(self) -> ssl.SSLContext | bool:
-        """Whom we believe to be the server: a CA's renewed file is taken up."""
+        """Return the TLS context of the current CA file, or True for the authorities of the system."""
         path = self.account.ca_file
         if path is None:
             return True

@@ -1,7 +1,4 @@
-"""The objects of Kubernetes that we read, each with the fields that we read of it and no others.
-
-Field names are those of the wire. Nothing here draws a conclusion.
-"""
+"""Types of the Kubernetes objects that discovery reads, with the fields it uses; field names are those of the API."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from msgspec import Raw, Struct, field
 
 
 class Metadata(Struct, frozen=True, rename="camel"):
-    """Of every object; only what lists and pages need stands on a list's own."""
+    """Metadata of an object."""
 
     name: str = ""
     resource_version: str = ""
@@ -19,7 +16,7 @@ class Metadata(Struct, frozen=True, rename="camel"):
 
 
 class Meta(Struct, frozen=True):
-    """Any object, as far as all are alike."""
+    """Any object: only its metadata."""
 
     metadata: Metadata = Metadata()
 
@@ -30,21 +27,21 @@ class PageMetadata(Struct, frozen=True, rename="camel"):
 
 
 class Page(Struct, frozen=True):
-    """One page of a list; the objects are read one by one."""
+    """One page of a list; its objects are parsed one by one."""
 
     metadata: PageMetadata = PageMetadata()
     items: list[Raw] | None = None
 
 
 class Event(Struct, frozen=True):
-    """One line of a watch."""
+    """One event of a watch."""
 
     type: str
     object: Raw
 
 
 class Status(Struct, frozen=True):
-    """What the server says instead of what it was asked for."""
+    """The API server's error response."""
 
     code: int = 0
     reason: str = ""
@@ -100,14 +97,14 @@ class PoolSpec(Struct, frozen=True, rename="camel"):
 
 
 class InferencePool(Struct, frozen=True):
-    """Of `inference.networking.k8s.io/v1`."""
+    """A pool of `inference.networking.k8s.io/v1`."""
 
     metadata: Metadata
     spec: PoolSpec
 
 
 class Conditions(Struct, frozen=True):
-    """Of an endpoint; what is not said counts as ready."""
+    """Conditions of an endpoint; a missing one counts as ready."""
 
     ready: bool | None = None
     terminating: bool | None = None

@@ -1,4 +1,4 @@
-"""What objects of Kubernetes say of pods. Values in, values out: asks nobody and knows no watch."""
+"""Turns Kubernetes objects into discovered pods. Pure: knows no API and no watch."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from routing.pods import Standing
 ROLE_LABEL = "llm-d.ai/role"
 
 FACT_PREFIX = "hearth/"
-"""Before a fact's word, as label or annotation: `hearth/kv_connector: NixlConnector`."""
+"""Prefix of a fact as label or annotation: `hearth/kv_connector: NixlConnector`."""
 
 PRIORITY = f"{FACT_PREFIX}scheduling_policy"
 
 REVISION_LABELS = ("controller-revision-hash", "pod-template-hash")
-"""By which StatefulSets and Deployments tell one rollout's pods from another's."""
+"""Labels by which StatefulSets and Deployments distinguish the pods of rollouts."""
 
 USUAL_PORT = 8000
-"""vLLM's."""
+"""Default port of vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One pod as its object shows it, before it is known which of its ports are asked for."""
+    """The fields of a Pod object that matter, before one of its ports is chosen."""
 
     address: str
     ports: tuple[tuple[str, int], ...]
@@ -46,19 +46,19 @@ class Sight:
     held: Standing | None
 
     def port(self, wanted: int | None) -> int:
-        """The wanted one, else the one called `http`, else the only one, else vLLM's."""
+        """Return `wanted`, else the port called `http`, else the only one, else vLLM's default."""
         named = dict(self.ports)
         only = self.ports[0][1] if len(self.ports) == 1 else USUAL_PORT
         return wanted or named.get("http", only)
 
     def found(self, scheme: str, port: int, pool: str | None, nodes: Mapping[str, PodFacts]) -> Found:
-        """The engine behind one of its ports; its node says where it stands if it does not itself."""
+        """Return the engine behind a port; topology facts that the pod lacks come from its node."""
         facts = facts_over(self.facts, nodes[self.node]) if self.node in nodes else self.facts
         return Found(url(scheme, self.address, port), pool, facts, takes_priority=self.takes_priority, held=self.held)
 
 
 def read_pod(written: Raw, place: KubernetesPlace) -> Sight | None:
-    """A pod, None where it has no address or has ended. Raises ValueError where it is none."""
+    """Parse a Pod. Returns None if it has no address or has ended. Raises ValueError."""
     pod = msgspec.json.decode(written, type=Pod)
     if not pod.status.pod_ip or pod.status.phase in ("Succeeded", "Failed"):
         return None
@@ -75,30 +75,30 @@ def read_pod(written: Raw, place: KubernetesPlace) -> Sight | None:
 
 
 def read_node(written: Raw, place: KubernetesPlace) -> PodFacts | None:
-    """Where a node stands."""
+    """Parse the topology labels of a Node. Raises ValueError."""
     node = msgspec.json.decode(written, type=Node)
     return _readable(_placed(node.metadata.labels or {}, place))
 
 
 def read_pool(written: Raw) -> InferencePool:
-    """An InferencePool. Raises ValueError where it is none."""
+    """Parse an InferencePool. Raises ValueError."""
     return msgspec.json.decode(written, type=InferencePool)
 
 
 def read_slice(written: Raw) -> EndpointSlice:
-    """An EndpointSlice. Raises ValueError where it is none."""
+    """Parse an EndpointSlice. Raises ValueError."""
     return msgspec.json.decode(written, type=EndpointSlice)
 
 
 def selector_of(pool: InferencePool) -> str:
-    """Of the pool's labels, as a list's query takes it."""
+    """Return the label selector of a pool in the form of a list query."""
     return ",".join(f"{key}={value}" for key, value in sorted(pool.spec.selector.match_labels.items()))
 
 
 def found_in_slices(
     slices: Iterable[EndpointSlice], place: KubernetesPlace, nodes: Mapping[str, PodFacts]
 ) -> tuple[Found, ...]:
-    """The endpoints of a service. One that stands in two slices is one, also where it has two kinds of addresses."""
+    """Return the endpoints of a service; one in several slices, or with IPv4 and IPv6 addresses, counts once."""
     pods: dict[str, list[Found]] = {}
     for each in sorted(slices, key=lambda each: (each.address_type, each.metadata.name)):
         port = _slice_port(each, place)
@@ -112,12 +112,12 @@ def found_in_slices(
 
 
 def url(scheme: str, address: str, port: int) -> str:
-    """As one pod is told from another."""
+    """Return the URL that identifies a pod."""
     return f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}"
 
 
 def _slice_port(each: EndpointSlice, place: KubernetesPlace) -> int:
-    """0 where the slice has no port of use."""
+    """Return the port of a slice's endpoints, 0 if it has none that fits."""
     ports = {port.name or "": port.port for port in each.ports or () if port.port}
     if place.port:
         return place.port if place.port in ports.values() else 0
@@ -132,7 +132,7 @@ def _endpoint(endpoint: Endpoint, at: str, nodes: Mapping[str, PodFacts]) -> Fou
 
 
 def _held(pod: Pod) -> Standing | None:
-    """One that is being deleted finishes what it has; one that is not ready gets nothing either."""
+    """Return DRAINING for a pod that is being deleted, UNREADY for one that is not ready, else None."""
     if pod.metadata.deletion_timestamp is not None:
         return Standing.DRAINING
     ready = next((each.status for each in pod.status.conditions or () if each.type == "Ready"), "False")
@@ -140,7 +140,7 @@ def _held(pod: Pod) -> Standing | None:
 
 
 def _facts(said: Mapping[str, str], node: str, place: KubernetesPlace) -> PodFacts:
-    """What labels and annotations say; a word that makes no sense is as good as not said."""
+    """Return the facts in labels and annotations; invalid values are ignored."""
     known: dict[str, str | None] = {"host": node or None, **_placed(said, place)}
     known["revision"] = next((said[label] for label in REVISION_LABELS if label in said), None)
     known["role"] = said.get(ROLE_LABEL)
@@ -154,7 +154,7 @@ def _placed(labels: Mapping[str, str], place: KubernetesPlace) -> dict[str, str 
 
 
 def _readable(said: Mapping[str, str | None]) -> PodFacts:
-    """The facts that can be read: one bad label must not hide a pod."""
+    """Return the valid facts: one bad label must not hide a pod."""
     try:
         return read_facts(said)
     except BadFacts as bad:

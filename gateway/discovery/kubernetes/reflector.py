@@ -1,8 +1,8 @@
-"""One kind of object as the API server holds it, kept equal by list and watch.
+"""A local copy of one kind of object of the API server, kept current by list and watch.
 
-List in pages, watch from the list's version, go on from the last version seen when a watch ends or breaks off, list
-anew when that version is forgotten. Until a first list is whole nothing is known; afterwards what is known stands,
-whatever happens, until the server says otherwise. Knows no pod.
+Lists in pages, watches from the version of the list, resumes from the last version when a watch ends, and lists again
+when that version has expired. Nothing is known until a first list is complete; afterwards the last known state stays
+valid until the server reports a change.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ MOST_OBJECTS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """In seconds, and objects a page."""
+    """Timing in seconds, and objects per page."""
 
     page: int = 500
     watch_s: float = 240.0
-    """The server ends a watch after that, half as long for some: not all gateways' at once."""
+    """Maximum duration of a watch, drawn between half of it and all, to spread the gateways."""
     first_wait_s: float = 0.5
     longest_wait_s: float = 30.0
     brief_s: float = 1.0
-    """A watch that ended sooner, and told nothing, has failed."""
+    """A watch that ended sooner without an event has failed."""
     gather_s: float = 0.1
-    """So long changes are gathered before they are told."""
+    """Changes are collected for this long before they are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """Which objects, and what is kept of each."""
+    """Which objects are listed, and how each is parsed."""
 
     path: str
     query: Mapping[str, str]
     read: Callable[[Raw], T | None]
-    """None for one that does not count. Raises ValueError where it cannot be read."""
+    """Returns None for an object that is to be ignored. Raises ValueError if it is invalid."""
 
 
 class Reflection(Generic[T]):
-    """`changed` is called whenever the server has said something."""
+    """Calls `changed` after each list and each event."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class Reflection(Generic[T]):
         self._draw = draw
         self._pace = pace
         self._version: str | None = None
-        """To go on from; None where the next thing to do is to list."""
+        """Resource version to continue from; None if a list is needed."""
         self._task: asyncio.Task[None] | None = None
         self.held: dict[str, T] = {}
         self.is_whole = False
         self.trouble = ""
 
     def start(self, group: asyncio.TaskGroup) -> None:
-        """Follow as a task of the group."""
+        """Run `follow` as a task of the group."""
         self._task = group.create_task(self.follow(), name=f"follow {self._kind.path}")
 
     def stop(self) -> None:
@@ -91,7 +91,7 @@ class Reflection(Generic[T]):
 
     @restarted("discovery")
     async def follow(self) -> None:
-        """Keep it equal until cancelled."""
+        """Keep the copy current until cancelled."""
         wait_s = self._pace.first_wait_s
         while True:
             try:
@@ -104,7 +104,7 @@ class Reflection(Generic[T]):
             except Gone:
                 self._version = None
             except Refused as refused:
-                # Whatever it has against our version, it cannot have it against a list.
+                # Whatever is wrong with the version, a list needs none.
                 self._version = None
                 self._note_trouble(str(refused))
             except Lost as lost:
@@ -113,7 +113,7 @@ class Reflection(Generic[T]):
             wait_s = min(self._pace.longest_wait_s, 2 * wait_s)
 
     async def _list(self) -> None:
-        """Everything, page by page; what is known is replaced at once when the last page has come."""
+        """List all objects in pages; the copy is replaced when the last page has arrived."""
         fresh: dict[str, T] = {}
         query = {**self._kind.query, "limit": str(self._pace.page)}
         while True:
@@ -128,7 +128,7 @@ class Reflection(Generic[T]):
         self._note_word()
 
     async def _watch(self, version: str) -> bool:
-        """Take events until the server ends the watch. False where that was at once and without a word."""
+        """Apply events until the watch ends. Returns False if it ended at once without an event."""
         began_s, has_told = self._clock(), False
         lasts_s = self._pace.watch_s * (0.5 + 0.5 * self._draw())
         query = {**self._kind.query, "resourceVersion": version}
@@ -140,7 +140,7 @@ class Reflection(Generic[T]):
         return has_told or self._clock() - began_s >= self._pace.brief_s
 
     def _take(self, line: bytes) -> None:
-        """One event. Raises `Gone` and `Refused`."""
+        """Apply one event. Raises `Gone` and `Refused`."""
         try:
             event = msgspec.json.decode(line, type=Event)
             if event.type == "ERROR":
@@ -155,7 +155,7 @@ class Reflection(Generic[T]):
         self._version = meta.resource_version or self._version
 
     def _put(self, held: dict[str, T], written: Raw) -> None:
-        """One object, in the place of what is known of it."""
+        """Store one object, replacing its previous state."""
         name = ""
         try:
             name = msgspec.json.decode(written, type=Meta).metadata.name
@@ -186,7 +186,7 @@ class Reflection(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where reflections are begun: whom they ask, who runs them, who is told of changes."""
+    """Everything that the reflections of one namespace share."""
 
     api: Api
     group: asyncio.TaskGroup
@@ -202,7 +202,7 @@ class Ground:
         return self.api.account.namespace
 
     def begin(self, kind: Kind[T]) -> Reflection[T]:
-        """A reflection that is followed from now on."""
+        """Start and return a reflection."""
         reflection = Reflection(
             self.api, kind, self.changed, say=self.say, clock=self.clock, draw=self.draw, pace=self.pace
         )
@@ -211,7 +211,7 @@ class Ground:
         return reflection
 
     def end(self, reflection: Reflection[T]) -> None:
-        """One that is needed no more."""
+        """Stop a reflection."""
         reflection.stop()
         self.running.remove(reflection)
 
