@@ -34,12 +34,7 @@ from tenancy.document import Invalid
 
 def main(argv: Sequence[str]) -> int:
     """Run the agent. Returns the exit status: 0 after a stop by signal, 2 if flags or variables are invalid."""
-    parser = ArgumentParser(prog="hearth agent", allow_abbrev=False)
-    for word in WORDS:
-        says = f"{word.help} [{word.variable}]".replace("%", "%%")
-        action = "append" if word.many else "store"
-        parser.add_argument(f"--{word.name}", dest=word.field, metavar=word.metavar, help=says, action=action)
-    flags: dict[str, Given | None] = vars(parser.parse_args(argv))
+    flags: dict[str, Given | None] = vars(make_parser().parse_args(argv))
     try:
         settings = gather(flags, os.environ.copy(), socket.gethostname())
     except Invalid as invalid:
@@ -52,6 +47,16 @@ def main(argv: Sequence[str]) -> int:
     finally:
         writer.close()
     return 0
+
+
+def make_parser() -> ArgumentParser:
+    """Return the parser of the flags, one per setting; each can also be given by its variable."""
+    parser = ArgumentParser(prog="hearth agent", allow_abbrev=False)
+    for word in WORDS:
+        says = f"{word.help} [{word.variable}]".replace("%", "%%")
+        action = "append" if word.many else "store"
+        parser.add_argument(f"--{word.name}", dest=word.field, metavar=word.metavar, help=says, action=action)
+    return parser
 
 
 Say = Callable[..., None]

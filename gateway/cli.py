@@ -1,4 +1,4 @@
-"""The command `hearth`: reads the command line and calls one of the commands. Loads nothing that is not called."""
+"""The command `hearth`: parses the command line and runs one command. Imports only what that command needs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
-"""From what the command line and the environment say to an exit status."""
+"""Takes parsed arguments and environment variables, returns an exit status."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 well, 1 it could not be done, 2 the command line or the configuration is wrong."""
+    """Return the exit status: 0 on success, 1 on failure, 2 for an invalid command line or configuration."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in (["agent"], ["simulate"]):
         # These stand outside the gateway, and their flags are their own.
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return entry_point.run(words[0], words[1:])
     if words[:1] == ["child"]:
-        # Not for people: what a supervisor runs.
+        # Internal: a child process of the supervisor.
         from gateway.commands import child
 
         return child.run(int(words[-1]))
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str | None) -> Command | None:
-    """What runs a command, loaded now."""
+    """Import and return the function that runs a command, None without a command."""
     match name:
         case "serve":
             from gateway.commands.serve import run
@@ -53,7 +53,7 @@ def _command(name: str | None) -> Command | None:
 
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of the command line. The flags of `serve` are only made when they are asked for."""
+    """Return the parser of the command line. Flags of a command are added only if its name is among the words."""
     parser = argparse.ArgumentParser(
         prog="hearth", description="Sends each request to the vLLM pod where its prompt is already warm."
     )

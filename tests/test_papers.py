@@ -12,6 +12,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from agent.command import make_parser as make_agent_parser
 from cascade.calibration.reading import read_labelled
 from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
 from cascade.ladder_json import read_ladder_file, write_ladder_file
@@ -208,14 +209,20 @@ def commands() -> Iterator[tuple[Path, list[str]]]:
                     yield paper, shlex.split(typed[1], comments=True)
 
 
+OUTSIDE_PARSERS = {"agent": make_agent_parser, "simulate": make_simulate_parser}
+"""Commands that stand outside the gateway."""
+
+
 def test_every_command_can_be_typed() -> None:
     """With its flags."""
     found = list(commands())
     assert len(found) > 12
     for paper, words in found:
-        is_replay = words[0] == "simulate"
         try:
-            make_simulate_parser().parse_args(words[1:]) if is_replay else make_parser(words).parse_args(words)
+            if words[0] in OUTSIDE_PARSERS:
+                OUTSIDE_PARSERS[words[0]]().parse_args(words[1:])
+            else:
+                make_parser(words).parse_args(words)
         except SystemExit:
             pytest.fail(f"{paper.name}: hearth {shlex.join(words)}")
 

@@ -1,4 +1,4 @@
-"""Where a port listens, and what it shows whoever comes in by TLS."""
+"""Addresses that ports listen on, and the files of their TLS certificates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a port listens. Port 0 lets the system choose."""
+    """Host and port to listen on. Port 0 lets the system choose."""
 
     host: str
     port: int
@@ -19,7 +19,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Return whether only this machine can reach the address."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -36,7 +36,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class MutualTlsFiles(TlsFiles):
-    """The same for a port that may ask its clients for certificates."""
+    """PEM files of a listener that may require client certificates."""
 
     client_ca: Path | None = None
     """Certificates of the authorities whose clients are accepted; None: a client needs no certificate."""

@@ -1,4 +1,4 @@
-"""Where Redis stands, as one URL says it.
+"""The location of a Redis, parsed from one URL.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DB]            one server; rediss:// with TLS, unix:///PATH?db=N by socket
     redis+sentinel://[...@]HOST[:PORT],HOST.../SERVICE[/DB]   the master that these sentinels name
@@ -25,18 +25,18 @@ TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 @dataclass(frozen=True, slots=True)
 class RedisPlace:
-    """A Redis, by whichever way it is found."""
+    """A single server, the master behind sentinels, or a cluster."""
 
     kind: str
     """`single`, `sentinel` or `cluster`."""
     hosts: tuple[tuple[str, int], ...] = ()
     path: str | None = None
-    """Of a unix socket."""
+    """Path of a unix socket."""
     is_tls: bool = False
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     service: str = ""
-    """The master's name among sentinels."""
+    """Name of the master at the sentinels."""
     db: int = 0
     sentinel_username: str | None = None
     sentinel_password: str | None = field(default=None, repr=False)
@@ -49,7 +49,7 @@ class RedisPlace:
 
 
 def parse_redis_url(words: str) -> RedisPlace:
-    """What a URL says. Raises ValueError with words that hold no part of the URL that may be secret."""
+    """Parse a URL. Raises ValueError, whose message contains no part of the URL that may be secret."""
     scheme, colon, rest = words.partition("://")
     if not colon or scheme not in SCHEMES or any(char <= " " for char in words):
         shown = [f"{known}://" for known in SCHEMES]
