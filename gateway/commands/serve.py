@@ -84,7 +84,7 @@ def _keep_standard_streams() -> None:
 
 
 def _tune_garbage_collector() -> None:
-    """Make full collections small and rare: traversing all loaded modules blocked the loop for 100 ms, which set the p99
+    """Make full collections small and rare: traversing all loaded modules blocked the loop for 100 ms, and set the p99
     of TTFT. Requests create almost no reference cycles.
     """
     gc.collect()
