@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from gateway.config.settings import Settings
-from gateway.discovery.kubernetes.api import Refused
-from gateway.discovery.kubernetes.source import Kubernetes
+from gateway.discovery.kubernetes import Kubernetes
+from gateway.discovery.kubernetes_api import Refused
 from gateway.discovery.source import Source
 from gateway.runtime.redis_location import parse_redis_url
 from routing.pod_record import Record

@@ -14,7 +14,7 @@ from agent import server
 from agent.loads import Loads
 from cascade.ladder_json import BadLadderFile, read_ladder_file, write_ladder_file
 from gateway.config.discovery import KubernetesPlace
-from gateway.discovery.kubernetes.pods import (
+from gateway.discovery.kubernetes_objects import (
     found_in_slices,
     read_node,
     read_pod,

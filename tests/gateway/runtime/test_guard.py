@@ -267,8 +267,8 @@ MAY_RAISE = {
     "agent/heartbeat.py": {"_beat_on": "raises to `run`, which connects again"},
     "gateway/discovery/dns.py": {"follow": "raises to `Watcher._follow`"},
     "gateway/discovery/file.py": {"follow": "raises to `Watcher._follow`"},
-    "gateway/discovery/kubernetes/reflector.py": {"_list": "raises to `follow`"},
-    "gateway/discovery/kubernetes/source.py": {"follow": "raises to `Watcher._follow`"},
+    "gateway/discovery/kubernetes_api.py": {"_list": "raises to `follow`"},
+    "gateway/discovery/kubernetes.py": {"follow": "raises to `Watcher._follow`"},
     "gateway/discovery/registry.py": {
         "follow": "raises to `Watcher._follow`",
         "_stay": "raises to `follow`, which connects again",

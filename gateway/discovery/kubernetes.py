@@ -15,9 +15,10 @@ import aiohttp
 
 from gateway.config.discovery import Found, KubernetesPlace
 from gateway.discovery.aggregator import merged
-from gateway.discovery.kubernetes.api import Account, Api
-from gateway.discovery.kubernetes.objects import EndpointSlice, InferencePool
-from gateway.discovery.kubernetes.pods import (
+from gateway.discovery.kubernetes_api import Account, Api, Ground, Kind, Pace, Reflection, Say
+from gateway.discovery.kubernetes_objects import (
+    EndpointSlice,
+    InferencePool,
     Sight,
     found_in_slices,
     read_node,
@@ -26,7 +27,6 @@ from gateway.discovery.kubernetes.pods import (
     read_slice,
     selector_of,
 )
-from gateway.discovery.kubernetes.reflector import Ground, Kind, Pace, Reflection, Say
 from gateway.discovery.source import Tell
 from routing.facts import PodFacts
 
