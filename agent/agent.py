@@ -60,23 +60,23 @@ class Agent:
         self.heart = Heart(redis, plan.name, self.record, plan.rhythm, say, draw)
         self.loads = Loads(clock, self.heart.tell_load)
         self._plan = plan
-        self._asker = asker
+        self._prober = asker
         self._say = say
         self._life = life
         self._beat = 0
         self._servers = {spot.url: Server(spot) for spot in plan.given}
-        self._shown: tuple[Registered, ...] = ()
-        self._faulted: set[str] = set()
+        self._published: tuple[Registered, ...] = ()
+        self._logged_faults: set[str] = set()
         """Invalid facts that were logged."""
 
     def __repr__(self) -> str:
-        return f"<Agent {self._plan.name} {len(self._shown)} of {len(self._servers)} servers registered>"
+        return f"<Agent {self._plan.name} {len(self._published)} of {len(self._servers)} servers registered>"
 
     def record(self) -> Record:
         """Return the record to publish now; each call counts its beat up."""
         self._beat += 1
         state = State.DRAINING if self.is_draining else State.SERVING
-        pods = tuple(replace(pod, state=state, loads=self._loads_of(pod)) for pod in self._shown)
+        pods = tuple(replace(pod, state=state, loads=self._loads_of(pod)) for pod in self._published)
         return Record(self._plan.name, self._beat, self._plan.rhythm.ttl_s, pods, self._life)
 
     def drain(self) -> None:
@@ -93,23 +93,23 @@ class Agent:
 
     async def look(self) -> None:
         """Probe for new servers and all known ones, once."""
-        await self._look_for_new()
+        await self._probe_new()
         async with asyncio.TaskGroup() as group:
             for server in self._servers.values():
-                group.create_task(self._asker.look(server), name=f"look at {server.spot.url}")
+                group.create_task(self._prober.look(server), name=f"look at {server.spot.url}")
         for url, server in list(self._servers.items()):
             if not server.is_well:
-                self._let_go(url, server)
-        self._show()
+                self._forget(url, server)
+        self._publish()
 
-    async def _look_for_new(self) -> None:
+    async def _probe_new(self) -> None:
         unknown = [spot for spot in self._plan.probed if spot.url not in self._servers]
-        answers = await asyncio.gather(*(self._asker.is_vllm(spot) for spot in unknown))
+        answers = await asyncio.gather(*(self._prober.is_vllm(spot) for spot in unknown))
         for spot, is_vllm in zip(unknown, answers, strict=True):
             if is_vllm:
                 self._servers[spot.url] = Server(spot)
 
-    def _let_go(self, url: str, server: Server) -> None:
+    def _forget(self, url: str, server: Server) -> None:
         """Forget the loads of a server that is gone, and the server itself unless it was configured."""
         self.loads.forget(server.spot.port)
         if server.spot not in self._plan.given:
@@ -119,18 +119,18 @@ class Agent:
         server = self._servers.get(pod.url)
         return self.loads.of(server.spot.port) if server else ()
 
-    def _show(self) -> None:
-        well = [server for server in self._servers.values() if server.is_well][:MOST_PODS]
-        shown = tuple(self._registered(server) for server in well)
-        if shown == self._shown:
+    def _publish(self) -> None:
+        healthy = [server for server in self._servers.values() if server.is_well][:MOST_PODS]
+        current = tuple(self._registered(server) for server in healthy)
+        if current == self._published:
             return
-        before, now = {pod.url for pod in self._shown}, {pod.url for pod in shown}
-        for pod in shown:
+        before, now = {pod.url for pod in self._published}, {pod.url for pod in current}
+        for pod in current:
             if pod.url not in before:
                 self._say("info", "server found", pod=pod.url, **pod.facts.told())
         for url in sorted(before - now):
             self._say("info", "server gone", pod=url)
-        self._shown = shown
+        self._published = current
         self.heart.beat_now()
 
     def _registered(self, server: Server) -> Registered:
@@ -138,13 +138,13 @@ class Agent:
 
     def _facts(self, server: Server) -> PodFacts:
         """Merge all facts of a server; one that is invalid is left out and logged once."""
-        told = dict(self._plan.machine) | server.told | dict(self._plan.said)
+        merged = dict(self._plan.machine) | server.told | dict(self._plan.said)
         try:
-            return read_facts(told)
+            return read_facts(merged)
         except BadFacts as bad:
-            fresh = [fault for fault in bad.faults if fault not in self._faulted]
-            if fresh and len(self._faulted) < MOST_FAULTS:
-                self._faulted.update(fresh)
-                self._say("warning", "facts left out", pod=server.spot.url, faults=fresh)
+            unlogged = [fault for fault in bad.faults if fault not in self._logged_faults]
+            if unlogged and len(self._logged_faults) < MOST_FAULTS:
+                self._logged_faults.update(unlogged)
+                self._say("warning", "facts left out", pod=server.spot.url, faults=unlogged)
             wrong = {fault.partition(":")[0] for fault in bad.faults}
-            return read_facts({word: value for word, value in told.items() if word not in wrong})
+            return read_facts({word: value for word, value in merged.items() if word not in wrong})

@@ -82,7 +82,7 @@ async def run_agent(settings: AgentSettings, say: Say) -> None:
                     task.cancel()
             if settings.leaves:
                 await agent.heart.leave()
-        say("info", "agent stopped", beats=agent.heart.beats, strange_datagrams=agent.loads.strange)
+        say("info", "agent stopped", beats=agent.heart.beats, strange_datagrams=agent.loads.invalid)
 
 
 def make_plan(settings: AgentSettings, say: Say) -> Plan:

@@ -62,19 +62,19 @@ class Heart:
         self._rhythm = rhythm
         self._say = say
         self._draw = draw
-        self._changed, self._loaded = asyncio.Event(), asyncio.Event()
-        self._something = asyncio.Event()
+        self._changed, self._load_changed = asyncio.Event(), asyncio.Event()
+        self._wake = asyncio.Event()
         self._is_away = False
 
     def beat_now(self) -> None:
         """Publish as soon as possible: the record has changed."""
         self._changed.set()
-        self._something.set()
+        self._wake.set()
 
     def tell_load(self) -> None:
         """Publish fresh load figures soon, together with all that arrive meanwhile."""
-        self._loaded.set()
-        self._something.set()
+        self._load_changed.set()
+        self._wake.set()
 
     @restarted("heartbeat")
     async def run(self) -> None:
@@ -84,48 +84,48 @@ class Heart:
             try:
                 async with connected(self._place, answer_s=ANSWER_S) as client:
                     await self._beat(client)
-                    self._note_back()
+                    self._note_recovery()
                     wait_s = FIRST_WAIT_S
-                    await self._beat_on(client)
+                    await self._publish_periodically(client)
             except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
                 heed_cancel()
-                self._note_away(error)
+                self._note_outage(error)
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
 
     async def leave(self) -> None:
         """Delete the record. If Redis does not answer, the record expires by itself."""
-        gone = self._record()
+        last = self._record()
         with suppress(Exception):
             async with asyncio.timeout(2 * ANSWER_S), connected(self._place, answer_s=ANSWER_S) as client:
                 await client.delete(self._key)
-                await self._publish(client, write_record(Record(gone.agent, gone.beat, gone.ttl_s, (), gone.life)))
+                await self._publish(client, write_record(Record(last.agent, last.beat, last.ttl_s, (), last.life)))
 
-    async def _beat_on(self, client: Client) -> None:
+    async def _publish_periodically(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._rhythm.beat_s
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
-                    await self._something.wait()
+                    await self._wake.wait()
             heed_cancel()
             if self._changed.is_set() or loop.time() >= due_s:
                 await self._beat(client)
                 due_s = loop.time() + self._rhythm.beat_s
             else:
-                await self._tell_loads(client)
+                await self._publish_loads(client)
 
-    async def _tell_loads(self, client: Client) -> None:
+    async def _publish_loads(self, client: Client) -> None:
         """Publish once, then wait: figures that arrive meanwhile are published together."""
-        self._loaded.clear()
-        self._something.clear()
-        await self._publish(client, self._written())
+        self._load_changed.clear()
+        self._wake.clear()
+        await self._publish(client, self._encoded())
         await asyncio.sleep(self._rhythm.load_s)
 
     async def _beat(self, client: Client) -> None:
-        for event in (self._changed, self._loaded, self._something):
+        for event in (self._changed, self._load_changed, self._wake):
             event.clear()
-        written = self._written()
+        written = self._encoded()
         try:
             async with asyncio.timeout(ANSWER_S):
                 await client.set(self._key, written, px=int(self._rhythm.ttl_s * 1000))
@@ -135,7 +135,7 @@ class Heart:
             raise
         self.beats += 1
 
-    def _written(self) -> bytes:
+    def _encoded(self) -> bytes:
         try:
             return write_record(self._record())
         except BadRecord as bad:
@@ -147,12 +147,12 @@ class Heart:
         if isinstance(client, Redis):
             await client.publish(self._channel, written)
 
-    def _note_away(self, error: Exception) -> None:
+    def _note_outage(self, error: Exception) -> None:
         if not self._is_away:
             self._say("warning", "Redis is away", redis=str(self._place), error=type(error).__name__)
         self._is_away = True
 
-    def _note_back(self) -> None:
+    def _note_recovery(self) -> None:
         if self._is_away:
             self._say("info", "Redis is back", redis=str(self._place))
         self._is_away = False

@@ -41,27 +41,27 @@ _DECODER = msgspec.json.Decoder(Word)
 class Loads(asyncio.DatagramProtocol):
     """One per agent. Calls `came` whenever a load differs from the last one of its engine."""
 
-    def __init__(self, clock: Callable[[], float], came: Callable[[], None]) -> None:
-        self.strange = 0
+    def __init__(self, clock: Callable[[], float], on_change: Callable[[], None]) -> None:
+        self.invalid = 0
         """Number of invalid datagrams."""
         self._clock = clock
-        self._came = came
+        self._on_change = on_change
         self._last: dict[tuple[int, int], tuple[Word, float]] = {}
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         try:
             word = _DECODER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self.strange += 1
+            self.invalid += 1
             return
         engine = word.port, word.rank
         if engine not in self._last and len(self._last) >= MOST_ENGINES:
-            self.strange += 1
+            self.invalid += 1
             return
         before = self._last.get(engine)
         self._last[engine] = word, self._clock()
         if before is None or before[0] != word:
-            self._came()
+            self._on_change()
 
     def of(self, port: int) -> tuple[EngineLoad, ...]:
         """Return the last loads of the engines behind a port, by rank, without stale ones."""

@@ -30,41 +30,41 @@ class Census:
         self.sources = list(sources)
         self.wanted: Mapping[str, Found] = {}
         """All pods there should be, by URL."""
-        self._told: dict[Source, Told] = {}
+        self._snapshots: dict[Source, Told] = {}
 
     def is_whole(self) -> bool:
         """Return whether every source has reported its pods at least once."""
-        return all(source in self._told for source in self.sources)
+        return all(source in self._snapshots for source in self.sources)
 
     def last_word(self, source: Source) -> Told | None:
         """Return the last list of a source, None if it has never reported."""
-        return self._told.get(source)
+        return self._snapshots.get(source)
 
     def named_by(self) -> dict[str, list[str]]:
         """Return the names of the sources that list each pod now, by URL, highest precedence first."""
         names: dict[str, list[str]] = {}
         for source in self.sources:
-            for pod in self._found_by(source):
+            for pod in self._pods_of(source):
                 names.setdefault(pod.url, []).append(source.name)
         return names
 
     def take(self, source: Source, found: tuple[Found, ...], now_s: float) -> bool:
         """Replace the last list of a source. Returns whether it differs."""
-        before, self._told[source] = self._told.get(source), Told(found, now_s)
+        before, self._snapshots[source] = self._snapshots.get(source), Told(found, now_s)
         if before is not None and before.found == found:
             return False
-        self.wanted = merged(self._found_by(each) for each in self.sources)
+        self.wanted = merged(self._pods_of(each) for each in self.sources)
         return True
 
     def replace(self, old: Source, new: Source) -> None:
         """Replace a source; the list of the old one is kept until the new one reports."""
         self.sources[self.sources.index(old)] = new
-        if (told := self._told.pop(old, None)) is not None:
-            self._told[new] = told
+        if (snapshot := self._snapshots.pop(old, None)) is not None:
+            self._snapshots[new] = snapshot
 
-    def _found_by(self, source: Source) -> tuple[Found, ...]:
-        told = self._told.get(source)
-        return told.found if told else ()
+    def _pods_of(self, source: Source) -> tuple[Found, ...]:
+        snapshot = self._snapshots.get(source)
+        return snapshot.found if snapshot else ()
 
 
 def merged(lists: Iterable[Iterable[Found]]) -> dict[str, Found]:
@@ -73,11 +73,11 @@ def merged(lists: Iterable[Iterable[Found]]) -> dict[str, Found]:
     for found in lists:
         for pod in found:
             known = pods.get(pod.url)
-            pods[pod.url] = pod if known is None else _joined(known, pod)
+            pods[pod.url] = pod if known is None else _merge_pod(known, pod)
     return pods
 
 
-def _joined(believed: Found, other: Found) -> Found:
+def _merge_pod(believed: Found, other: Found) -> Found:
     if believed == other:
         return believed
     return Found(
@@ -91,8 +91,8 @@ def _joined(believed: Found, other: Found) -> Found:
 
 def facts_over(believed: PodFacts, other: PodFacts) -> PodFacts:
     """Return each fact of `believed` that is set, and all others of `other`."""
-    said = {each.name: getattr(believed, each.name) for each in fields(PodFacts)}
-    return replace(other, **{word: value for word, value in said.items() if value != getattr(NO_FACTS, word)})
+    known_facts = {each.name: getattr(believed, each.name) for each in fields(PodFacts)}
+    return replace(other, **{name: value for name, value in known_facts.items() if value != getattr(NO_FACTS, name)})
 
 
 FIXES: Mapping[str, str] = {

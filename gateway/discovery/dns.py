@@ -45,36 +45,36 @@ class Hosts:
 class Lookup:
     """One per place."""
 
-    def __init__(self, place: DnsPlace) -> None:
-        self._place = place
-        self._resolver = _resolver(place)
-        self._turns = asyncio.Semaphore(AT_ONCE)
+    def __init__(self, config: DnsPlace) -> None:
+        self._config = config
+        self._resolver = _resolver(config)
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def hosts(self) -> Hosts:
         """Resolve the hosts now. Raises `Outage`."""
-        place = self._place
-        if place.port is not None:
-            return _hosts([await self._addresses(place.name, place.port)])
-        answer = await self._ask(place.name, "SRV")
+        config = self._config
+        if config.port is not None:
+            return _hosts([await self._addresses(config.name, config.port)])
+        answer = await self._query(config.name, "SRV")
         targets = [(str(one.target).rstrip("."), int(one.port)) for one in answer or ()]
         targets = sorted({(host.lower(), port) for host, port in targets if host and port})[:MOST_HOSTS]
-        said = Hosts(tuple(targets), _ttl(answer))
-        if place.scheme == "https":  # Certificates contain host names, not addresses.
-            return said
+        answered = Hosts(tuple(targets), _ttl(answer))
+        if config.scheme == "https":  # Certificates contain host names, not addresses.
+            return answered
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(self._addresses(host, port)) for host, port in targets]
-        return _hosts([Hosts((), said.ttl_s), *(one.result() for one in asked)])
+            lookups = [group.create_task(self._addresses(host, port)) for host, port in targets]
+        return _hosts([Hosts((), answered.ttl_s), *(one.result() for one in lookups)])
 
     async def _addresses(self, name: str, port: int) -> Hosts:
         """Resolve A records, AAAA only without any: a pod that has both is one pod."""
-        answer = await self._ask(name, "A") or await self._ask(name, "AAAA")
+        answer = await self._query(name, "A") or await self._query(name, "AAAA")
         return Hosts(tuple((str(one.address), port) for one in answer or ()), _ttl(answer))
 
-    async def _ask(self, name: str, kind: str) -> Answer | None:
+    async def _query(self, name: str, kind: str) -> Answer | None:
         """Query one record type. Returns None if the name or record does not exist. Raises `Outage`."""
         try:
-            async with self._turns:
-                return await self._resolver.resolve(name, kind, search=not self._place.servers)
+            async with self._slots:
+                return await self._resolver.resolve(name, kind, search=not self._config.servers)
         except (NXDOMAIN, NoAnswer):
             return None
         except (DNSException, OSError) as error:
@@ -99,16 +99,16 @@ class DnsNames:
 
     def __init__(
         self,
-        place: DnsPlace,
+        config: DnsPlace,
         *,
         say: Say,
         draw: Callable[[], float],
         pace: Pace | None = None,
         make_lookup: Callable[[DnsPlace], Lookup] = Lookup,
     ) -> None:
-        self.name = f"dns:{place.name}" + (f":{place.port}" if place.port else "")
+        self.name = f"dns:{config.name}" + (f":{config.port}" if config.port else "")
         self.trouble = ""
-        self._place = place
+        self._config = config
         self._say = say
         self._draw = draw
         self._pace = pace or Pace()
@@ -120,11 +120,11 @@ class DnsNames:
         pause_s, lookup = self._pace.least_s, None
         while True:
             try:
-                lookup = lookup or self._make_lookup(self._place)
+                lookup = lookup or self._make_lookup(self._config)
                 hosts = await lookup.hosts()
             except* Outage as outages:
                 self._note_outage(str(outages.exceptions[0]))
-                pause_s = min(2 * pause_s, self._place.longest_s)
+                pause_s = min(2 * pause_s, self._config.longest_s)
             else:
                 self._note_answer()
                 pause_s = self._take(hosts, tell)
@@ -137,11 +137,11 @@ class DnsNames:
         if is_doubtful:
             return self._pace.least_s
         tell(found)
-        return max(self._pace.least_s, min(hosts.ttl_s, self._place.longest_s))
+        return max(self._pace.least_s, min(hosts.ttl_s, self._config.longest_s))
 
     def _found(self, host: str, port: int) -> Found:
-        place = self._place
-        return Found(f"{place.scheme}://{f'[{host}]' if ':' in host else host}:{port}", place.pool, place.facts)
+        config = self._config
+        return Found(f"{config.scheme}://{f'[{host}]' if ':' in host else host}:{port}", config.pool, config.facts)
 
     def _note_outage(self, words: str) -> None:
         if not self.trouble:
@@ -154,15 +154,15 @@ class DnsNames:
         self.trouble = ""
 
 
-def _resolver(place: DnsPlace) -> Resolver:
+def _resolver(config: DnsPlace) -> Resolver:
     """Use the configured name servers, or those of the system. Raises `Outage` if the system has none."""
     try:
-        resolver = Resolver(configure=not place.servers)
+        resolver = Resolver(configure=not config.servers)
     except DNSException as error:
         raise Outage(f"no name server: {error}") from None
-    if place.servers:
-        resolver.nameservers = [_server(words) for words in place.servers]
-    resolver.timeout, resolver.lifetime = place.timeout_s, 2 * place.timeout_s
+    if config.servers:
+        resolver.nameservers = [_server(words) for words in config.servers]
+    resolver.timeout, resolver.lifetime = config.timeout_s, 2 * config.timeout_s
     return resolver
 
 

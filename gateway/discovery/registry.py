@@ -47,53 +47,53 @@ class Roll:
     """The agents and their pods. Pure: time is an argument."""
 
     def __init__(self, *, most: int = MOST_AGENTS, most_pods: int = MOST_PODS) -> None:
-        self._words: dict[str, Word] = {}
+        self._leases: dict[str, Word] = {}
         self._most = most
         self._most_pods = most_pods
         self._pods = 0
 
     def knows(self, agent: str) -> bool:
-        return agent in self._words
+        return agent in self._leases
 
     def take(self, record: Record, now_s: float, *, left_s: float | None = None) -> bool:
         """Take an agent's record, unless a later one is known or a bound is reached (known agents keep their place).
 
         `left_s`: seconds until the record expires, if it may be old. Returns whether the agent's pods have changed.
         """
-        known = self._words.get(record.agent)
+        known = self._leases.get(record.agent)
         if known is not None and known.life == record.life and known.beat >= record.beat:
             return False
         more = len(record.pods) - (len(known.found) if known is not None else 0)
-        if (known is None and len(self._words) >= self._most) or (more > 0 and self._pods + more > self._most_pods):
+        if (known is None and len(self._leases) >= self._most) or (more > 0 and self._pods + more > self._most_pods):
             return False
         self._pods += more
         counts_s = record.ttl_s if left_s is None else min(left_s, record.ttl_s)
-        found = tuple(map(_found, record.pods))
-        self._words[record.agent] = Word(record.life, record.beat, record.ttl_s, found, now_s + counts_s)
+        found = tuple(map(_discovered, record.pods))
+        self._leases[record.agent] = Word(record.life, record.beat, record.ttl_s, found, now_s + counts_s)
         return known is None or known.found != found
 
     def expire(self, now_s: float) -> bool:
         """Drop expired agents. Returns whether there were any."""
-        kept = {agent: word for agent, word in self._words.items() if word.until_s > now_s}
-        is_less, self._words = len(kept) < len(self._words), kept
-        self._pods = sum(len(word.found) for word in kept.values())
+        kept = {agent: lease for agent, lease in self._leases.items() if lease.until_s > now_s}
+        is_less, self._leases = len(kept) < len(self._leases), kept
+        self._pods = sum(len(lease.found) for lease in kept.values())
         return is_less
 
     def wait_on(self, now_s: float) -> None:
         """After an outage of Redis, give every agent its full ttl to write again."""
-        for agent, word in self._words.items():
-            self._words[agent] = replace(word, until_s=max(word.until_s, now_s + word.ttl_s))
+        for agent, lease in self._leases.items():
+            self._leases[agent] = replace(lease, until_s=max(lease.until_s, now_s + lease.ttl_s))
 
     def found(self) -> tuple[Found, ...]:
         """Return the pods of all agents; of a pod that several register, the first agent by name wins."""
         pods: dict[str, Found] = {}
-        for _, word in sorted(self._words.items(), key=itemgetter(0)):
-            for pod in word.found:
+        for _, lease in sorted(self._leases.items(), key=itemgetter(0)):
+            for pod in lease.found:
                 pods.setdefault(pod.url, pod)
         return tuple(pods.values())
 
 
-def _found(pod: Registered) -> Found:
+def _discovered(pod: Registered) -> Found:
     held = Standing.DRAINING if pod.state is State.DRAINING else None
     return Found(pod.url, facts=pod.facts, takes_priority=pod.takes_priority, held=held)
 
@@ -148,9 +148,9 @@ class Registry:
         self._say = say
         self._clock = clock
         self._draw = draw
-        self._heard = heard
+        self._on_record = heard
         self._pace = pace or Pace()
-        self._roll = Roll()
+        self._agents = Roll()
         self._away_since_s: float | None = None
         self._bad: dict[str, str] = {}
         """Agents whose last record was invalid, and why; logged once each."""
@@ -160,18 +160,18 @@ class Registry:
         """Report all registered pods whenever they change, through outages of Redis, until cancelled."""
         wait_s = self._pace.first_wait_s
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_count(tell), name="forget registered pods")
+            group.create_task(self._drop_expired(tell), name="forget registered pods")
             while True:
                 try:
                     async with connected(self._place, answer_s=self._pace.answer_s) as client:
-                        await self._stay(client, tell)
+                        await self._follow_redis(client, tell)
                 except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, none may end us
                     heed_cancel()
-                    wait_s = wait_s if self._note_away(error) else self._pace.first_wait_s
+                    wait_s = wait_s if self._note_outage(error) else self._pace.first_wait_s
                 await asyncio.sleep(wait_s * (0.5 + self._draw()))
                 wait_s = min(self._pace.longest_wait_s, 2 * wait_s)
 
-    def _note_away(self, error: Exception) -> bool:
+    def _note_outage(self, error: Exception) -> bool:
         """Note an outage. Returns whether Redis was away before."""
         was_away = self._away_since_s is not None
         if not was_away:
@@ -179,39 +179,39 @@ class Registry:
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             self.trouble = f"Redis is away ({type(error).__name__})"
-            words = "Redis is away: the last list of registered pods stands"
-            self._say(self._levels[0], words, redis=str(self._place), keep_s=self._keep_s, error=type(error).__name__)
+            outage = "Redis is away: the last list of registered pods stands"
+            self._say(self._levels[0], outage, redis=str(self._place), keep_s=self._keep_s, error=type(error).__name__)
         return was_away
 
     @restarted("discovery")
-    async def _keep_count(self, tell: Tell) -> None:
+    async def _drop_expired(self, tell: Tell) -> None:
         """Drop expired agents; while Redis is away, drop all of them after `keep_s`."""
         while True:
             await asyncio.sleep(self._pace.tick_s)
             now_s = self._clock()
             if self._away_since_s is None:
-                is_less = self._roll.expire(now_s)
+                is_less = self._agents.expire(now_s)
             else:
-                is_less = now_s - self._away_since_s > self._keep_s and self._roll.expire(inf)
+                is_less = now_s - self._away_since_s > self._keep_s and self._agents.expire(inf)
             if is_less:
-                tell(self._roll.found())
+                tell(self._agents.found())
 
-    async def _stay(self, client: Client, tell: Tell) -> None:
+    async def _follow_redis(self, client: Client, tell: Tell) -> None:
         """Read and listen until Redis fails. Raises the failure."""
         async with asyncio.TaskGroup() as group:
             if hasattr(client, "pubsub"):
                 group.create_task(self._listen(client, tell), name="listen to agents")
             while True:
                 await self._read_all(client)
-                self._note_back()
-                tell(self._roll.found())
+                self._note_recovery()
+                tell(self._agents.found())
                 await asyncio.sleep(self._pace.poll_s)
 
-    def _note_back(self) -> None:
+    def _note_recovery(self) -> None:
         if self._away_since_s is None:
             return
         self._away_since_s, self.trouble = None, ""
-        self._roll.wait_on(self._clock())
+        self._agents.wait_on(self._clock())
         self._say(self._levels[1], "Redis is back: reading registered pods", redis=str(self._place))
 
     async def _read_all(self, client: Client) -> None:
@@ -227,24 +227,24 @@ class Registry:
         if len(keys) > MOST_AGENTS:
             self._say("error", "more agents in Redis than we follow", agents=len(keys), followed=MOST_AGENTS)
         # Known agents come first, so that a flood of new names cannot displace them.
-        keys = sorted(keys, key=lambda key: (not self._roll.knows(_agent_of(key)), key))[:MOST_AGENTS]
+        keys = sorted(keys, key=lambda key: (not self._agents.knows(_agent_of(key)), key))[:MOST_AGENTS]
         for at in range(0, len(keys), AT_ONCE):
             await self._read(client, keys[at : at + AT_ONCE])
 
     async def _read(self, client: Client, keys: list[Any]) -> None:
-        asking = client.pipeline(transaction=False)
+        pipeline = client.pipeline(transaction=False)
         for key in keys:
-            asking.get(key)  # type: ignore[unused-awaitable]  # a pipeline only notes it
-            asking.pttl(key)  # type: ignore[unused-awaitable]
+            pipeline.get(key)  # type: ignore[unused-awaitable]  # a pipeline only notes it
+            pipeline.pttl(key)  # type: ignore[unused-awaitable]
         async with asyncio.timeout(self._pace.answer_s):
-            said = await asking.execute()
+            answers = await pipeline.execute()
         heed_cancel()
-        for agent, written, left_ms in zip(map(_agent_of, keys), said[0::2], said[1::2], strict=True):
+        for agent, written, left_ms in zip(map(_agent_of, keys), answers[0::2], answers[1::2], strict=True):
             # A record that is read for the first time may be about to expire.
-            left_s = None if self._roll.knows(agent) or left_ms < 0 else left_ms / 1000
-            record = self._legible(agent, written) if written is not None else None
+            left_s = None if self._agents.knows(agent) or left_ms < 0 else left_ms / 1000
+            record = self._parse_record(agent, written) if written is not None else None
             if record is not None:
-                self._roll.take(record, self._clock(), left_s=left_s)
+                self._agents.take(record, self._clock(), left_s=left_s)
 
     async def _listen(self, client: Client, tell: Tell) -> None:
         """Take records as they are published. Raises if Redis fails."""
@@ -255,17 +255,17 @@ class Registry:
                 heed_cancel()
                 if message is None or message.get("type") != "message":
                     continue
-                self._hear(message["data"], tell)
+                self._take_message(message["data"], tell)
 
-    def _hear(self, written: bytes, tell: Tell) -> None:
-        record = self._legible("(by channel)", written)
+    def _take_message(self, written: bytes, tell: Tell) -> None:
+        record = self._parse_record("(by channel)", written)
         if record is None:
             return
-        if self._roll.take(record, self._clock()):
-            tell(self._roll.found())
-        self._heard(record)
+        if self._agents.take(record, self._clock()):
+            tell(self._agents.found())
+        self._on_record(record)
 
-    def _legible(self, agent: str, written: bytes) -> Record | None:
+    def _parse_record(self, agent: str, written: bytes) -> Record | None:
         """Parse a record. Returns None if it is invalid, which is logged once."""
         try:
             record = read_record(written)

@@ -163,7 +163,7 @@ def feed_agent(raw: bytes) -> None:
         assert isinstance(told, dict)
     loads = Loads(lambda: 0.0, lambda: None)
     loads.datagram_received(raw, None)
-    assert loads.strange in (0, 1)
+    assert loads.invalid in (0, 1)
 
 
 TARGETS = (
