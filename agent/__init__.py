@@ -1,1 +1,4 @@
-"""`hearth agent`: runs beside vLLM servers on a GPU node, and registers what it finds there. No gateway imports it."""
+"""`hearth agent`: runs beside vLLM servers on a GPU node and registers them for gateways.
+
+Of the gateway it imports `runtime` and the parsers of `config` only; nothing in `gateway` imports it.
+"""

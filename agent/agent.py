@@ -1,7 +1,7 @@
-"""The agent: looks for vLLM servers, keeps looking at them, and has its heart say what it found.
+"""The agent: finds vLLM servers, probes them periodically, and publishes their record when it changes.
 
-What a server is comes from what it tells (`server.py`); what the machine is, from `gpus.py` and `place.py`; what an
-operator said of either wins over both.
+Facts come from the server (`server.py`, `server_process.py`) and from the machine (`hardware.py`); facts that the
+operator configured override both.
 """
 
 from __future__ import annotations
@@ -10,101 +10,107 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.heartbeat import Rhythm
+from agent.heartbeat import Heart, Rhythm
 from agent.loads import Loads
 from agent.server import Asker, Server, Spot
-from gateway.discovery.record import MOST_PODS, EngineLoad, Record, Registered, State
 from gateway.runtime.guard import restarted
+from gateway.runtime.redis_location import RedisPlace
 from routing.facts import BadFacts, PodFacts, read_facts
+from routing.pod_record import MOST_PODS, EngineLoad, Record, Registered, State
 
 Say = Callable[..., None]
 
 MOST_FAULTS = 256
-"""Remembered as said."""
+"""Invalid facts remembered as logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an agent is told to do."""
+    """What an agent probes and publishes."""
 
     name: str
     given: tuple[Spot, ...] = ()
-    """Servers named by the operator."""
+    """Servers that the operator configured."""
     probed: tuple[Spot, ...] = ()
-    """Where a server may be found."""
+    """Local addresses that are probed for servers."""
     machine: Mapping[str, object] = field(default_factory=dict)
-    """Flat facts of all servers here: hardware and place."""
+    """Flat facts of all servers on this machine: hardware and topology."""
     said: Mapping[str, object] = field(default_factory=dict)
-    """Flat facts that the operator said; they win."""
+    """Flat facts that the operator configured; they override all others."""
     rhythm: Rhythm = field(default_factory=Rhythm)
     look_s: float = 2.0
 
 
 class Agent:
-    """One per process. Its servers are those that answer now, or did a moment ago."""
+    """One per process. Its servers are those that answer now or missed only a few probes."""
 
-    def __init__(self, plan: Plan, asker: Asker, say: Say, clock: Callable[[], float], *, life: int) -> None:
-        """`life` tells this start of the agent from any other of the same name."""
+    def __init__(
+        self,
+        plan: Plan,
+        asker: Asker,
+        redis: RedisPlace,
+        *,
+        say: Say,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        life: int,
+    ) -> None:
+        """`life` distinguishes this start of the agent from any other of the same name."""
         self.is_draining = False
-        self.changed: Callable[[], None] = lambda: None
-        """Called when there is something else to be said; `loads_came` when only figures of load are new."""
-        self.loads_came: Callable[[], None] = lambda: None
-        self.loads = Loads(clock, self._note_loads)
+        self.heart = Heart(redis, plan.name, self.record, plan.rhythm, say, draw)
+        self.loads = Loads(clock, self.heart.tell_load)
         self._plan = plan
-        self._asker = asker
+        self._prober = asker
         self._say = say
         self._life = life
         self._beat = 0
         self._servers = {spot.url: Server(spot) for spot in plan.given}
-        self._shown: tuple[Registered, ...] = ()
-        self._faulted: set[str] = set()
-        """Facts that are none, said once each."""
+        self._published: tuple[Registered, ...] = ()
+        self._logged_faults: set[str] = set()
+        """Invalid facts that were logged."""
 
     def __repr__(self) -> str:
-        return f"<Agent {self._plan.name} {len(self._shown)} of {len(self._servers)} servers registered>"
+        return f"<Agent {self._plan.name} {len(self._published)} of {len(self._servers)} servers registered>"
 
     def record(self) -> Record:
-        """What is to be said now."""
+        """Return the record to publish now; each call counts its beat up."""
         self._beat += 1
         state = State.DRAINING if self.is_draining else State.SERVING
-        pods = tuple(replace(pod, state=state, loads=self._loads_of(pod)) for pod in self._shown)
+        pods = tuple(replace(pod, state=state, loads=self._loads_of(pod)) for pod in self._published)
         return Record(self._plan.name, self._beat, self._plan.rhythm.ttl_s, pods, self._life)
 
     def drain(self) -> None:
-        """These servers finish what they have and want nothing new."""
+        """Publish all servers as draining: they finish their requests and take no new ones."""
         self.is_draining = True
-        self.changed()
-
-    def _note_loads(self) -> None:
-        self.loads_came()
+        self.heart.beat_now()
 
     @restarted("agent")
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Probe periodically until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(self._plan.look_s)
 
     async def look(self) -> None:
-        """Look for new servers and at all known ones, once."""
-        await self._look_for_new()
+        """Probe for new servers and all known ones, once."""
+        await self._probe_new()
         async with asyncio.TaskGroup() as group:
             for server in self._servers.values():
-                group.create_task(self._asker.look(server), name=f"look at {server.spot.url}")
+                group.create_task(self._prober.look(server), name=f"look at {server.spot.url}")
         for url, server in list(self._servers.items()):
             if not server.is_well:
-                self._let_go(url, server)
-        self._show()
+                self._forget(url, server)
+        self._publish()
 
-    async def _look_for_new(self) -> None:
+    async def _probe_new(self) -> None:
         unknown = [spot for spot in self._plan.probed if spot.url not in self._servers]
-        answers = await asyncio.gather(*(self._asker.is_vllm(spot) for spot in unknown))
+        answers = await asyncio.gather(*(self._prober.is_vllm(spot) for spot in unknown))
         for spot, is_vllm in zip(unknown, answers, strict=True):
             if is_vllm:
                 self._servers[spot.url] = Server(spot)
 
-    def _let_go(self, url: str, server: Server) -> None:
-        """What was said of it was said of another life; and who was found, not given, is to be found again."""
+    def _forget(self, url: str, server: Server) -> None:
+        """Forget the loads of a server that is gone, and the server itself unless it was configured."""
         self.loads.forget(server.spot.port)
         if server.spot not in self._plan.given:
             del self._servers[url]
@@ -113,32 +119,32 @@ class Agent:
         server = self._servers.get(pod.url)
         return self.loads.of(server.spot.port) if server else ()
 
-    def _show(self) -> None:
-        well = [server for server in self._servers.values() if server.is_well][:MOST_PODS]
-        shown = tuple(self._registered(server) for server in well)
-        if shown == self._shown:
+    def _publish(self) -> None:
+        healthy = [server for server in self._servers.values() if server.is_well][:MOST_PODS]
+        current = tuple(self._registered(server) for server in healthy)
+        if current == self._published:
             return
-        before, now = {pod.url for pod in self._shown}, {pod.url for pod in shown}
-        for pod in shown:
+        before, now = {pod.url for pod in self._published}, {pod.url for pod in current}
+        for pod in current:
             if pod.url not in before:
                 self._say("info", "server found", pod=pod.url, **pod.facts.told())
         for url in sorted(before - now):
             self._say("info", "server gone", pod=url)
-        self._shown = shown
-        self.changed()
+        self._published = current
+        self.heart.beat_now()
 
     def _registered(self, server: Server) -> Registered:
         return Registered(server.spot.url, self._facts(server), takes_priority=server.takes_priority)
 
     def _facts(self, server: Server) -> PodFacts:
-        """All that is known; a word of the server's that makes no fact is left out, and said."""
-        told = dict(self._plan.machine) | server.told | dict(self._plan.said)
+        """Merge all facts of a server; one that is invalid is left out and logged once."""
+        merged = dict(self._plan.machine) | server.told | dict(self._plan.said)
         try:
-            return read_facts(told)
+            return read_facts(merged)
         except BadFacts as bad:
-            fresh = [fault for fault in bad.faults if fault not in self._faulted]
-            if fresh and len(self._faulted) < MOST_FAULTS:
-                self._faulted.update(fresh)
-                self._say("warning", "facts left out", pod=server.spot.url, faults=fresh)
+            unlogged = [fault for fault in bad.faults if fault not in self._logged_faults]
+            if unlogged and len(self._logged_faults) < MOST_FAULTS:
+                self._logged_faults.update(unlogged)
+                self._say("warning", "facts left out", pod=server.spot.url, faults=unlogged)
             wrong = {fault.partition(":")[0] for fault in bad.faults}
-            return read_facts({word: value for word, value in told.items() if word not in wrong})
+            return read_facts({word: value for word, value in merged.items() if word not in wrong})

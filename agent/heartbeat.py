@@ -1,7 +1,7 @@
-"""Writes the agent's record into Redis, again at each beat and at once when it changes; takes it out at the end.
+"""Publishes the agent's record in Redis: periodically, at once when it changes, and deletes it at the end.
 
-Redis may be slow, hung, gone, emptied or failed over at any time: every beat writes the whole record, and who cannot
-write tries again soon, so that a Redis that came back is whole a beat later.
+Redis may be slow, hung, gone, emptied or failed over at any time. Every beat writes the whole record and failed writes
+are retried soon, so a Redis that recovers is complete again one beat later.
 """
 
 from __future__ import annotations
@@ -13,38 +13,37 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from gateway.cluster.redis_bridge import heed_cancel
-from gateway.config.redis_location import RedisPlace
-from gateway.discovery.record import BadRecord, Record, channel, key, write_record
-from gateway.runtime.guard import restarted
+from gateway.runtime.guard import heed_cancel, restarted
 from gateway.runtime.redis_client import Client, connected
+from gateway.runtime.redis_location import RedisPlace
+from routing.pod_record import BadRecord, Record, channel, key, write_record
 
 Say = Callable[..., None]
 
 ANSWER_S = 2.0
-"""A Redis that has not answered by then hangs."""
+"""A Redis that has not answered after this time is treated as away."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
-"""Between two attempts to reach it: well below any ttl, so that a short absence goes unnoticed."""
+"""Between connection attempts: well below any ttl, so that a short absence has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """In seconds."""
+    """How often the record is written, in seconds."""
 
     ttl_s: float = 15.0
-    """After so long without a beat the pods are forgotten."""
+    """Gateways drop the pods after this time without a beat."""
     load_s: float = 0.25
-    """Least time between two publications of load."""
+    """Minimum between two publications of load."""
 
     @property
     def beat_s(self) -> float:
-        """Two beats may be lost."""
+        """A third of the ttl: two beats may be lost."""
         return self.ttl_s / 3
 
 
 class Heart:
-    """One per agent. `record` gives what is to be said now."""
+    """One per agent. `record` returns the record to publish."""
 
     def __init__(
         self,
@@ -56,77 +55,77 @@ class Heart:
         draw: Callable[[], float],
     ) -> None:
         self.beats = 0
-        """Records that were written."""
+        """Number of records written."""
         self._place = place
         self._key, self._channel = key(place.prefix, name), channel(place.prefix)
         self._record = record
         self._rhythm = rhythm
         self._say = say
         self._draw = draw
-        self._changed, self._loaded = asyncio.Event(), asyncio.Event()
-        self._something = asyncio.Event()
+        self._changed, self._load_changed = asyncio.Event(), asyncio.Event()
+        self._wake = asyncio.Event()
         self._is_away = False
 
     def beat_now(self) -> None:
-        """What is to be said has changed."""
+        """Publish as soon as possible: the record has changed."""
         self._changed.set()
-        self._something.set()
+        self._wake.set()
 
     def tell_load(self) -> None:
-        """Figures of load are fresh: they are published soon, many at once."""
-        self._loaded.set()
-        self._something.set()
+        """Publish fresh load figures soon, together with all that arrive meanwhile."""
+        self._load_changed.set()
+        self._wake.set()
 
     @restarted("heartbeat")
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Publish until cancelled."""
         wait_s = FIRST_WAIT_S
         while True:
             try:
                 async with connected(self._place, answer_s=ANSWER_S) as client:
                     await self._beat(client)
-                    self._note_back()
+                    self._note_recovery()
                     wait_s = FIRST_WAIT_S
-                    await self._beat_on(client)
+                    await self._publish_periodically(client)
             except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
                 heed_cancel()
-                self._note_away(error)
+                self._note_outage(error)
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
 
     async def leave(self) -> None:
-        """Take the record out, if Redis is there; else it expires."""
-        gone = self._record()
+        """Delete the record. If Redis does not answer, the record expires by itself."""
+        last = self._record()
         with suppress(Exception):
             async with asyncio.timeout(2 * ANSWER_S), connected(self._place, answer_s=ANSWER_S) as client:
                 await client.delete(self._key)
-                await self._publish(client, write_record(Record(gone.agent, gone.beat, gone.ttl_s, (), gone.life)))
+                await self._publish(client, write_record(Record(last.agent, last.beat, last.ttl_s, (), last.life)))
 
-    async def _beat_on(self, client: Client) -> None:
+    async def _publish_periodically(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._rhythm.beat_s
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
-                    await self._something.wait()
+                    await self._wake.wait()
             heed_cancel()
             if self._changed.is_set() or loop.time() >= due_s:
                 await self._beat(client)
                 due_s = loop.time() + self._rhythm.beat_s
             else:
-                await self._tell_loads(client)
+                await self._publish_loads(client)
 
-    async def _tell_loads(self, client: Client) -> None:
-        """Publish once, then hold the next back for a moment: what comes meanwhile goes together."""
-        self._loaded.clear()
-        self._something.clear()
-        await self._publish(client, self._written())
+    async def _publish_loads(self, client: Client) -> None:
+        """Publish once, then wait: figures that arrive meanwhile are published together."""
+        self._load_changed.clear()
+        self._wake.clear()
+        await self._publish(client, self._encoded())
         await asyncio.sleep(self._rhythm.load_s)
 
     async def _beat(self, client: Client) -> None:
-        for event in (self._changed, self._loaded, self._something):
+        for event in (self._changed, self._load_changed, self._wake):
             event.clear()
-        written = self._written()
+        written = self._encoded()
         try:
             async with asyncio.timeout(ANSWER_S):
                 await client.set(self._key, written, px=int(self._rhythm.ttl_s * 1000))
@@ -136,7 +135,7 @@ class Heart:
             raise
         self.beats += 1
 
-    def _written(self) -> bytes:
+    def _encoded(self) -> bytes:
         try:
             return write_record(self._record())
         except BadRecord as bad:
@@ -144,16 +143,16 @@ class Heart:
             raise
 
     async def _publish(self, client: Client, written: bytes) -> None:
-        # A cluster's client of this library publishes to no channel; there the keys must do.
+        # The cluster client of this library cannot publish; there only the keys are written.
         if isinstance(client, Redis):
             await client.publish(self._channel, written)
 
-    def _note_away(self, error: Exception) -> None:
+    def _note_outage(self, error: Exception) -> None:
         if not self._is_away:
             self._say("warning", "Redis is away", redis=str(self._place), error=type(error).__name__)
         self._is_away = True
 
-    def _note_back(self) -> None:
+    def _note_recovery(self) -> None:
         if self._is_away:
             self._say("info", "Redis is back", redis=str(self._place))
         self._is_away = False

@@ -1,7 +1,7 @@
-"""What engines themselves say after each step, by datagram on loopback: the last word of each, and how old it is.
+"""Receives the load that engines report after each step, as UDP datagrams on loopback.
 
-The sender is `vllm_plugin.py`, which may be of another version: what cannot be read is dropped and counted. A datagram
-is a JSON object `{"port": 8000, "rank": 0, "running": 3, "waiting": 1, "kv_usage": 0.25}`.
+The sender is `vllm_plugin.py`, possibly of another version: invalid datagrams are dropped and counted. A datagram is a
+JSON object `{"port": 8000, "rank": 0, "running": 3, "waiting": 1, "kv_usage": 0.25}`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.discovery.record import EngineLoad
+from routing.pod_record import EngineLoad
 
 MOST_ENGINES = 256
-"""Beside one agent; more than a node can hold."""
+"""Per agent; more than a node can hold."""
 
 STALE_S = 5.0
-"""An idle engine takes no steps and says nothing; its last word was that it is idle."""
+"""Age at which a load is dropped. An idle engine reports nothing; its last report was that it is idle."""
 
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 
@@ -28,7 +28,7 @@ class Word(Struct, frozen=True):
     """One datagram."""
 
     port: Annotated[int, Meta(ge=1, le=65_535)]
-    """Of the server's HTTP front end: how the agent knows it."""
+    """Port of the server's HTTP front end, which identifies it to the agent."""
     running: Count
     waiting: Count
     kv_usage: Annotated[float, Meta(ge=0, le=1)]
@@ -39,32 +39,32 @@ _DECODER = msgspec.json.Decoder(Word)
 
 
 class Loads(asyncio.DatagramProtocol):
-    """One per agent. `came` is called with each word that is news."""
+    """One per agent. Calls `came` whenever a load differs from the last one of its engine."""
 
-    def __init__(self, clock: Callable[[], float], came: Callable[[], None]) -> None:
-        self.strange = 0
-        """Datagrams that were none of ours."""
+    def __init__(self, clock: Callable[[], float], on_change: Callable[[], None]) -> None:
+        self.invalid = 0
+        """Number of invalid datagrams."""
         self._clock = clock
-        self._came = came
+        self._on_change = on_change
         self._last: dict[tuple[int, int], tuple[Word, float]] = {}
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         try:
             word = _DECODER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self.strange += 1
+            self.invalid += 1
             return
         engine = word.port, word.rank
         if engine not in self._last and len(self._last) >= MOST_ENGINES:
-            self.strange += 1
+            self.invalid += 1
             return
         before = self._last.get(engine)
         self._last[engine] = word, self._clock()
         if before is None or before[0] != word:
-            self._came()
+            self._on_change()
 
     def of(self, port: int) -> tuple[EngineLoad, ...]:
-        """What the engines behind a port said last, by rank; nothing that is old unless it was that all is done."""
+        """Return the last loads of the engines behind a port, by rank, without stale ones."""
         now_s = self._clock()
         held = sorted(
             (word.rank, word, now_s - at_s) for (whose, _), (word, at_s) in self._last.items() if whose == port
@@ -76,6 +76,6 @@ class Loads(asyncio.DatagramProtocol):
         )
 
     def forget(self, port: int) -> None:
-        """A server has gone."""
+        """Drop the loads of a server that is gone."""
         for engine in [engine for engine in self._last if engine[0] == port]:
             del self._last[engine]

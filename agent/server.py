@@ -1,39 +1,37 @@
-"""One vLLM server beside the agent: asked how it is and what it is, and written down as a gateway is to know it."""
+"""One vLLM server beside the agent: probes it over HTTP, and parses what it answers into flat facts.
+
+An answer may come from any version, or from something that is not vLLM: what does not fit is left out.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
-from agent.answers import (
-    told_by_bootstrap,
-    told_by_event_sources,
-    told_by_metrics,
-    told_by_models,
-    told_by_server,
-    told_by_version,
-)
-from agent.command_line import told_by_command
-from agent.listeners import Command
-from agent.weights import told_by_weights
+from agent.server_process import Command, bracketed, told_by_command, told_by_transfer, told_by_weights
 
 LARGEST_ANSWER = 8 << 20
-"""Bytes. A metrics page is 60 KB; a server must not be able to fill our memory."""
+"""A metrics page is 60 KB; the bound keeps a server from filling our memory."""
+
 
 ANSWER_S = 2.0
-"""A server that has not answered by then is busy: it is asked again, and what it told before stands."""
+"""After this time a probe counts as missed; the facts known so far stay valid."""
+
 
 SILENCES = 3
-"""Looks in a row without an answer after which a server is taken to be gone: one may be lost to a long pause."""
+"""Missed probes in a row after which a server is gone: a single one may be a long pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a server is asked, and where gateways reach it."""
+    """Where the agent probes a server, and where gateways reach it."""
 
     asked_at: str
     url: str
@@ -49,7 +47,7 @@ class Spot:
 
 @dataclass(slots=True)
 class Server:
-    """Mutable; written by the agent's looks only."""
+    """State of one server; written only by its probes."""
 
     spot: Spot
     is_well: bool = False
@@ -59,7 +57,7 @@ class Server:
 
 
 class Asker:
-    """Asks servers over HTTP, and the machine for their command lines."""
+    """Probes servers over HTTP, and reads their command lines from the machine."""
 
     def __init__(
         self, session: aiohttp.ClientSession, command_behind: Callable[[int], Command], api_key: str | None = None
@@ -70,7 +68,7 @@ class Asker:
         self._timeout = aiohttp.ClientTimeout(total=ANSWER_S)
 
     async def look(self, server: Server) -> None:
-        """Note whether it is well; and what it is, where it has just become so."""
+        """Update its health, and its facts if it has just become healthy."""
         was_well, status = server.is_well, await self._status(f"{server.spot.asked_at}/health")
         if status is None:
             server.silences += 1
@@ -81,15 +79,15 @@ class Asker:
             return
         if not was_well or not server.told:
             server.told, server.takes_priority = await self._facts(server.spot)
-        # Adapters come and go while it runs.
+        # LoRA adapters are loaded and unloaded at run time.
         server.told |= told_by_models(await self._body(f"{server.spot.asked_at}/v1/models"))
 
     async def is_vllm(self, spot: Spot) -> bool:
-        """Whether something answers there that tells its version as vLLM does."""
+        """Return whether the address answers `/version` as vLLM does."""
         return bool(told_by_version(await self._body(f"{spot.asked_at}/version")))
 
     async def _facts(self, spot: Spot) -> tuple[dict[str, object], bool]:
-        """Who knows best comes last: the command line over the metrics, the server's own words over both."""
+        """Merge facts, the most reliable source last: metrics, command line, the server's own endpoints."""
         base = spot.asked_at
         told = told_by_metrics(await self._body(f"{base}/metrics"))
         command = self._command_behind(spot.port)
@@ -98,7 +96,7 @@ class Asker:
             weights = command.words, command.variables, command.root, more.get("kv_dtype")
             more |= await asyncio.to_thread(told_by_weights, *weights)
         else:
-            # In development mode only; it takes the server a second, so it is asked where nobody else can tell.
+            # In development mode only, and it takes the server a second: used only without a command line.
             body = await self._body(f"{base}/server_info?config_format=json")
             more, takes_priority = told_by_server(body, spot.reached_at)
         told |= more
@@ -109,7 +107,7 @@ class Asker:
         return told, takes_priority
 
     async def _status(self, url: str) -> int | None:
-        """None where nobody answered in time; 0 where nobody listens, which needs no second look."""
+        """Return the HTTP status, None without an answer in time, 0 if the connection is refused."""
         try:
             async with self._session.get(url, timeout=self._timeout, allow_redirects=False) as answer:
                 return answer.status
@@ -131,3 +129,87 @@ class Asker:
                 return bytes(body) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return None
+
+
+_CACHE = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+
+
+_ENGINE = re.compile(rb'^vllm:num_requests_running\{[^}]*engine="(\d+)"', re.MULTILINE)
+
+
+def told_by_version(body: bytes | None) -> dict[str, object]:
+    """Parse `GET /version`."""
+    version = _mapping(body).get("version")
+    return {"version": version} if isinstance(version, str) else {}
+
+
+def told_by_models(body: bytes | None) -> dict[str, object]:
+    """Parse `GET /v1/models`: the names of models and adapters."""
+    cards = _mapping(body).get("data")
+    names = [card.get("id") for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+    return {"models": found} if (found := [name for name in names if isinstance(name, str)]) else {}
+
+
+def told_by_metrics(page: bytes | None) -> dict[str, object]:
+    """Parse `GET /metrics`: the labels of `vllm:cache_config_info`, and the number of engines."""
+    told: dict[str, object] = {}
+    if page is None:
+        return told
+    if engines := set(_ENGINE.findall(page)):
+        told["dp"] = len(engines)
+    if (cache := _CACHE.search(page)) is not None:
+        labels = dict(re.findall(r'(\w+)="([^"\\]*)"', cache[1].decode("utf-8", "replace")))
+        told |= {
+            fact: labels[name]
+            for name, fact in (("block_size", "block_size"), ("cache_dtype", "kv_dtype"))
+            if labels.get(name, "None") not in ("None", "auto", "")
+        }
+    return told
+
+
+def told_by_event_sources(body: bytes | None, reached_at: str) -> dict[str, object]:
+    """Parse `GET /kv_event_sources`: the endpoint at which gateways reach the KV events of rank 0."""
+    source = _mapping(body).get("0")
+    if not isinstance(source, dict) or source.get("publisher") != "zmq":
+        return {}
+    endpoint = source.get("endpoint")
+    if not isinstance(endpoint, str):
+        return {}
+    return {"kv_events": re.sub(r"//(\*|0\.0\.0\.0|\[::\])(?=:)", f"//{bracketed(reached_at)}", endpoint)}
+
+
+def told_by_bootstrap(body: bytes | None) -> dict[str, object]:
+    """Parse `GET BOOTSTRAP/query` of a Mooncake prefill server: rank 0's engine id."""
+    engine = _mapping(body).get("0")
+    engine_id = engine.get("engine_id") if isinstance(engine, dict) else None
+    return {"engine_id": engine_id} if isinstance(engine_id, str) else {}
+
+
+def told_by_server(body: bytes | None, reached_at: str) -> tuple[dict[str, object], bool]:
+    """Parse `GET /server_info?config_format=json` (development mode).
+
+    Returns flat facts, and whether the server schedules by priority.
+    """
+    said = _mapping(body)
+    config, variables = _within(said, "vllm_config"), _within(said, "vllm_env")
+    parallel, cache = _within(config, "parallel_config"), _within(config, "cache_config")
+    sizes = (("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("data_parallel_size", "dp"))
+    told: dict[str, object] = {fact: parallel[name] for name, fact in sizes if isinstance(parallel.get(name), int)}
+    if isinstance(dtype := cache.get("cache_dtype"), str) and dtype != "auto":
+        told["kv_dtype"] = dtype
+    texts = {name: str(value) for name, value in variables.items()}
+    told |= told_by_transfer(_within(config, "kv_transfer_config"), texts, reached_at)
+    return told, _within(config, "scheduler_config").get("policy") == "priority"
+
+
+def _mapping(body: bytes | None) -> dict[str, Any]:
+    try:
+        said = msgspec.json.decode(body) if body else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        said = None
+    return said if isinstance(said, dict) else {}
+
+
+def _within(said: Mapping[str, Any], key: str) -> dict[str, Any]:
+    held = said.get(key)
+    return held if isinstance(held, dict) else {}

@@ -1,4 +1,4 @@
-"""What `hearth agent` is told: flags over environment, all faults at once. Reads the files it is given."""
+"""Settings of `hearth agent`: flags over environment variables; all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from agent.place import own_address, read_labels
-from gateway.config.fields import LOG_LEVELS, address_or_off, file, pod_url, redis_url, secret
-from gateway.config.listening import Address
-from gateway.config.parsed import Given, Word, read_said
-from gateway.config.redis_location import RedisPlace, parse_redis_url
-from gateway.config.secret import Secret
-from gateway.discovery.record import LONGEST_TTL_S, is_agent_name
+from agent.hardware import own_address, read_labels
+from gateway.config.fields import LOG_LEVELS, Secret, address_or_off, file, pod_url, redis_url, secret
+from gateway.config.flags import Given, Word, read_said
+from gateway.runtime.addresses import Address
+from gateway.runtime.redis_location import RedisPlace, parse_redis_url
 from routing.facts import BadFacts, read_facts
+from routing.pod_record import LONGEST_TTL_S, is_agent_name
 from tenancy.document import Fault, Invalid, Wrong, number, one_of, text
 
 USUAL_LOADS = Address("127.0.0.1", 8126)
@@ -26,7 +25,7 @@ MOST_PORTS = 256
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """All of it."""
+    """Everything `hearth agent` can be configured with."""
 
     redis: RedisPlace
     name: str
@@ -35,19 +34,19 @@ class AgentSettings:
     pods: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     said: Mapping[str, object] = field(default_factory=dict)
-    """Facts that labels and flags say."""
+    """Facts from the label file and from flags."""
     ttl_s: float = 15.0
     look_s: float = 2.0
     drain_s: float = 10.0
     leaves: bool = True
-    """Whether a stop takes the pods out; else they stand until the ttl, for the next agent to take over."""
+    """Whether a stop deletes the record; otherwise it stays until the ttl, for the next agent to take over."""
     loads: Address | None = USUAL_LOADS
     pod_api_key: Secret | None = None
     log_level: str = "info"
 
 
 def ports(value: object) -> tuple[int, ...]:
-    """`8000-8009,8100`, or `off`."""
+    """Parse `8000-8009,8100` or `off`. Raises `Wrong`."""
     found: list[int] = []
     for part in "" if value == "off" else text(value).split(","):
         low, _, high = part.strip().partition("-")
@@ -60,14 +59,14 @@ def ports(value: object) -> tuple[int, ...]:
 
 
 def agent_name(value: object) -> str:
-    """Stands in a key of Redis."""
+    """Parse an agent's name, which is part of a Redis key. Raises `Wrong`."""
     if not is_agent_name(words := text(value)):
         raise Wrong("must be letters, digits, `.`, `_` and `-`, at most 128")
     return words
 
 
 def seconds(least: float, most: float) -> Callable[[object], float]:
-    """A time within bounds."""
+    """Return a parser of seconds within bounds."""
 
     def parse(value: object) -> float:
         try:
@@ -82,11 +81,11 @@ def seconds(least: float, most: float) -> Callable[[object], float]:
 
 
 FACTS = ("host", "rack", "zone", "region", "role", "prompts", "revision")
-"""Words of a pod's facts that are flags too."""
+"""Facts of a pod that can be set by flags."""
 
 ours = partial(Word, metavar="TEXT", by_file=True, prefix="HEARTH_AGENT_")
 shared = partial(ours, prefix="HEARTH_")
-"""What gateways are told by the same variables."""
+"""A setting that gateways read from the same variable."""
 
 WORDS: tuple[Word, ...] = (
     shared("redis", redis_url, "where pods are registered", metavar="URL"),
@@ -117,7 +116,7 @@ WORDS: tuple[Word, ...] = (
 
 
 def gather(flags: Mapping[str, Given | None], variables: Mapping[str, str], host: str) -> AgentSettings:
-    """The settings of a start. `host`: this machine's name. Raises `Invalid` with all faults."""
+    """Return the settings of a start. `host`: this machine's name. Raises `Invalid` with all faults."""
     faults: list[Fault] = []
     given = {"name": host, **read_said(WORDS, flags, variables, faults)}
     said = {"host": host, **_facts(given, faults)}
@@ -144,11 +143,11 @@ _FIELDS = {
     "look": "look_s",
     "drain": "drain_s",
 }
-"""Words that are settings as they stand."""
+"""Settings that are taken over unchanged, by the field they fill."""
 
 
 def _facts(given: Mapping[str, Any], faults: list[Fault]) -> dict[str, object]:
-    """Flags win over labels."""
+    """Merge labels and flags; flags override labels."""
     said: dict[str, object] = {}
     try:
         said |= read_labels(given["labels_file"]) if "labels_file" in given else {}

@@ -1,8 +1,8 @@
-"""A stat logger for vLLM (`vllm.stat_logger_plugins`): tells the agent beside it each step's queue, running and KV use.
+"""A stat logger plugin for vLLM: reports running and waiting requests and KV usage to the agent on the same node.
 
-Runs inside vLLM's API server and must never cost it anything: one datagram to loopback, not waited for, at most one in
-`EVERY_S` unless the figures say that a queue came or went; no fault of ours leaves `record`. Imports only what vLLM has
-anyhow. Does nothing unless `HEARTH_AGENT_LOADS` names the agent's UDP address (HOST:PORT), as the agent's flag does.
+Runs inside vLLM's API server and must not slow it down: it sends one non-blocking UDP datagram to loopback, at most one
+per 20 ms unless the engine becomes idle or busy, and `record` never raises. Imports only what vLLM itself needs. Does
+nothing unless the variable `HEARTH_AGENT_LOADS` holds the agent's UDP address (HOST:PORT).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 VARIABLE = "HEARTH_AGENT_LOADS"
 
 EVERY_S = 0.02
-"""Some steps take a millisecond."""
+"""Minimum between two datagrams: some steps take a millisecond."""
 
 
-class TellAgent(StatLoggerBase):  # type: ignore[misc]  # vLLM stands in another environment
-    """One per engine; vLLM makes them."""
+class AgentStatLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM is installed in another environment
+    """One per engine, created by vLLM."""
 
     def __init__(self, vllm_config: object, engine_index: int = 0) -> None:
         self._rank = engine_index
@@ -40,14 +40,14 @@ class TellAgent(StatLoggerBase):  # type: ignore[misc]  # vLLM stands in another
         mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:
-        """Called by vLLM after each step; the stats are no stable interface, so each field may be missing."""
+        """Report the stats of one step. They are not a stable interface, so each field may be missing."""
         if self._socket is None or scheduler_stats is None:
             return
-        with suppress(Exception):  # whatever it is, the engine must go on
+        with suppress(Exception):  # the engine must not be affected
             self._tell(scheduler_stats)
 
     def log_engine_initialized(self) -> None:
-        """There is nothing to say yet."""
+        """Do nothing: there are no stats yet."""
 
     def _tell(self, stats: object) -> None:
         running, waiting = getattr(stats, "num_running_reqs", 0), getattr(stats, "num_waiting_reqs", 0)
@@ -62,7 +62,7 @@ class TellAgent(StatLoggerBase):  # type: ignore[misc]  # vLLM stands in another
 
 
 def served_port(words: Sequence[str]) -> int:
-    """Of `vllm serve ... --port N`; 8000 where nothing is said."""
+    """Return the port of `vllm serve ... --port N`; 8000 without that option."""
     for at, word in enumerate(words):
         value = word.removeprefix("--port=") if word.startswith("--port=") else ""
         if word == "--port" and at + 1 < len(words):
@@ -73,7 +73,7 @@ def served_port(words: Sequence[str]) -> int:
 
 
 def _open(where: str) -> socket.socket | None:
-    """A socket that never blocks; None where no agent is named."""
+    """Return a connected non-blocking UDP socket, or None if no agent is configured."""
     host, _, port = where.rpartition(":")
     if not host or not port.isdecimal():
         return None

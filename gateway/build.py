@@ -9,11 +9,10 @@ import time
 from gateway.cascades.cascade_config import served_ladders
 from gateway.cascades.cascades import Ladders
 from gateway.cluster.peer_load import Others
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.discovery.file import WatchedFile
-from gateway.discovery.source import Source
+from gateway.discovery.source import Source, Static
 from gateway.discovery.sources import Means, asked_sources
-from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.pushed import Pushed
 from gateway.fleet.watcher import Watcher

@@ -1,4 +1,4 @@
-"""The command `hearth`: reads the command line and calls one of the commands. Loads nothing that is not called."""
+"""The command `hearth`: parses the command line and runs one command. Imports only what that command needs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
-"""From what the command line and the environment say to an exit status."""
+"""Takes parsed arguments and environment variables, returns an exit status."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 well, 1 it could not be done, 2 the command line or the configuration is wrong."""
+    """Return the exit status: 0 on success, 1 on failure, 2 for an invalid command line or configuration."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["simulate"]:
-        # Its flags are its own: they are read where they are known.
-        from gateway.commands import simulate
+    if words[:1] in (["agent"], ["simulate"]):
+        # These stand outside the gateway, and their flags are their own.
+        from gateway.commands import entry_point
 
-        return simulate.run(words[1:])
+        return entry_point.run(words[0], words[1:])
     if words[:1] == ["child"]:
-        # Not for people: what a supervisor runs.
+        # Internal: a child process of the supervisor.
         from gateway.commands import child
 
         return child.run(int(words[-1]))
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str | None) -> Command | None:
-    """What runs a command, loaded now."""
+    """Import and return the function that runs a command, None without a command."""
     match name:
         case "serve":
             from gateway.commands.serve import run
@@ -43,8 +43,6 @@ def _command(name: str | None) -> Command | None:
             from gateway.commands.check import run
         case "policy":
             from gateway.commands.policy import run
-        case "agent":
-            from gateway.commands.agent import run
         case "keys":
             from gateway.commands.keys import run
         case "cascade":
@@ -55,7 +53,7 @@ def _command(name: str | None) -> Command | None:
 
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of the command line. The flags of `serve` are only made when they are asked for."""
+    """Return the parser of the command line. Flags of a command are added only if its name is among the words."""
     parser = argparse.ArgumentParser(
         prog="hearth", description="Sends each request to the vLLM pod where its prompt is already warm."
     )
@@ -80,13 +78,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         from gateway.commands.policy import add_flags
 
         add_flags(policy)
-    agent = commands.add_parser(
-        "agent", help="register the vLLM servers of this machine, for gateways to find", allow_abbrev=False
-    )
-    if "agent" in words:
-        from gateway.commands.agent import add_flags
-
-        add_flags(agent)
+    commands.add_parser("agent", help="register the vLLM servers of this machine, for gateways to find", add_help=False)
     keys = commands.add_parser("keys", help="make, rotate, revoke and list the keys of tenants")
     if "keys" in words:
         from gateway.commands.keys import add_flags
@@ -102,7 +94,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:
-    from gateway.config.sources import WORDS
+    from gateway.config.loading import WORDS
 
     serve.add_argument("--config", metavar="FILE", help="all that flags say and more")
     for word in WORDS:

@@ -14,9 +14,9 @@ from gateway.cascades.cascades import Ladders
 from gateway.cluster.host_client import WarmthClient
 from gateway.cluster.peer_load import Others
 from gateway.config.models import ModelEntry
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.discovery.file import WatchedFile
-from gateway.discovery.static import Static
+from gateway.discovery.source import Static
 from gateway.fleet.watcher import Watcher
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.lookup_client import Asking

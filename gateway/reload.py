@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from gateway.cascades.cascade_config import served_ladders
-from gateway.config.values import Settings
-from gateway.discovery.static import Static
+from gateway.config.settings import Settings
+from gateway.discovery.source import Static
 from gateway.gateway import Gateway
-from gateway.identity.load import load_policy
-from gateway.identity.policy_watch import watch_policy
+from gateway.identity.policy import load_policy, watch_policy
 from gateway.pairs.setup import know_sizes
 from gateway.runtime.tls import check_certificate, load_certificate
 from tenancy.document import Fault, Invalid

@@ -18,11 +18,10 @@ from typing import Any
 from aiohttp import web
 
 from gateway.build import build
-from gateway.config.secret import Secret
-from gateway.config.show import show_settings
-from gateway.config.values import Settings
+from gateway.config.fields import Secret
+from gateway.config.settings import Settings, show_settings
 from gateway.gateway import Gateway
-from gateway.identity.load import load_policy
+from gateway.identity.policy import load_policy
 from gateway.observe.admin import Admin, admin_app
 from gateway.observe.log import Bridge, EventLog
 from gateway.observe.metrics.callback_errors import CallbackErrors

@@ -12,15 +12,14 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from agent.command import make_parser as make_agent_parser
 from cascade.calibration.labelled_file import read_labelled
 from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
 from cascade.calibration_json import read_ladder_file, write_ladder_file
 from gateway.cli import make_parser
 from gateway.commands.check import find_faults
-from gateway.config.file import read_settings
-from gateway.config.port_limits import Limits, Timeouts
-from gateway.config.schema import config_schema
-from gateway.config.values import Settings
+from gateway.config.limits import Limits, Timeouts
+from gateway.config.settings import Settings, config_schema, read_settings
 from routing.lateness import Bounds
 from routing.retries import RetryTerms
 from simulator.command import make_parser as make_simulate_parser
@@ -210,14 +209,20 @@ def commands() -> Iterator[tuple[Path, list[str]]]:
                     yield paper, shlex.split(typed[1], comments=True)
 
 
+OUTSIDE_PARSERS = {"agent": make_agent_parser, "simulate": make_simulate_parser}
+"""Commands that stand outside the gateway."""
+
+
 def test_every_command_can_be_typed() -> None:
     """With its flags."""
     found = list(commands())
     assert len(found) > 12
     for paper, words in found:
-        is_replay = words[0] == "simulate"
         try:
-            make_simulate_parser().parse_args(words[1:]) if is_replay else make_parser(words).parse_args(words)
+            if words[0] in OUTSIDE_PARSERS:
+                OUTSIDE_PARSERS[words[0]]().parse_args(words[1:])
+            else:
+                make_parser(words).parse_args(words)
         except SystemExit:
             pytest.fail(f"{paper.name}: hearth {shlex.join(words)}")
 

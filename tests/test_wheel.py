@@ -26,7 +26,7 @@ metrics: 127.0.0.1:9090
 admin: 127.0.0.1:9091
 """
 
-MADE_OF_EXTRAS = ("agent.vllm_plugin", "gateway.discovery.lookup", "gateway.discovery.dns_names")
+MADE_OF_EXTRAS = ("agent.vllm_plugin", "gateway.discovery.dns")
 """Nobody imports these but who has what they are made of: vLLM itself the first, who asks DNS the others."""
 
 IMPORT_ALL = f"""

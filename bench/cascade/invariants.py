@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from bench.cascade.gateway_process import LADDERS, settings
-from gateway.config.sources import check_file
+from gateway.config.loading import check_file
 from tenancy.document import Invalid
 from tests.gateway.cascades.fuzzed_holdback import play
 from tests.gateway.http.scene import staged

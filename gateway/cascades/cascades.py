@@ -7,49 +7,26 @@ smaller. Models are indices into `Cascade.models`, cheapest first. Reads no body
 
 from __future__ import annotations
 
-from cascade.calibration_file import LadderFile
-from cascade.calibration_file import Stage
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cascade.calibration_file import LadderFile, Stage
 from cascade.drift import TRIAL
 from cascade.logprobs import WITH_LOGPROBS
-from cascade.models import Ladder
-from cascade.models import Rung
-from cascade.models import Wish
-from cascade.models import open_rungs
-from cascade.models import start_rung
-from cascade.record import ESCALATED
-from cascade.record import KEPT
-from cascade.record import KEPT_FOR_SHARE
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import replace
-from gateway.cascades.cascade_config import Served
-from gateway.cascades.cascade_config import Silence
-from gateway.cascades.cascade_config import silence_of
-from gateway.cascades.cascade_run import Climb
-from gateway.cascades.cascade_run import Ending
-from gateway.cascades.cascade_run import Plan
-from gateway.cascades.cascade_run import Shell
-from gateway.cascades.constraints import Shares
-from gateway.cascades.constraints import Terms
-from gateway.cascades.constraints import terms_of
-from gateway.cascades.features import Asked
-from gateway.cascades.features import read_asked
-from gateway.cascades.features import tokens_of
-from gateway.cascades.shadow_sampling import Ask
-from gateway.cascades.shadow_sampling import Say
-from gateway.cascades.shadow_sampling import Shadowing
-from gateway.cascades.shadow_sampling import Standing
+from cascade.models import Ladder, Rung, Wish, open_rungs, start_rung
+from cascade.record import ESCALATED, KEPT, KEPT_FOR_SHARE
+from gateway.cascades.cascade_config import Served, Silence, silence_of
+from gateway.cascades.cascade_run import Climb, Ending, Plan, Shell
+from gateway.cascades.constraints import Shares, Terms, terms_of
+from gateway.cascades.features import Asked, read_asked, tokens_of
+from gateway.cascades.shadow_sampling import Ask, Say, Shadowing, Standing
 from gateway.pipeline.attempt import LegEnd
 from routing.affinity import LastSeen
-from routing.refusal import Reason
-from routing.refusal import Refused
+from routing.refusal import Reason, Refused
 from routing.request import Request
 from routing.router import Router
 from tenancy.tenants import Tenant
-from typing import Any
 
 REMEMBERED_SESSIONS = 1 << 16
 

@@ -11,8 +11,8 @@ from aiohttp import web
 from gateway.cluster.child import Answer
 from gateway.cluster.processes import Team
 from gateway.cluster.views import merge_drained, merge_fleets, merge_receipts
-from gateway.config.secret import Secret
-from gateway.config.show import show_settings
+from gateway.config.fields import Secret
+from gateway.config.settings import show_settings
 from gateway.limits.view import merge_accounts
 from gateway.observe.admin import guards
 from gateway.runtime.ports import answer_json

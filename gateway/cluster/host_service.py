@@ -29,13 +29,13 @@ from gateway.cluster.ipc_messages import (
     SlicesAsked,
 )
 from gateway.cluster.redis_bridge import RedisBridge
-from gateway.config.redis_location import parse_redis_url
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.kv_index.lookup_service import Sights
 from gateway.kv_index.metrics import ExactExposition
 from gateway.limits.host_coordinator import HostSlices
 from gateway.observe.log import EventLog
 from gateway.observe.metrics.exchange import ExchangeExposition
+from gateway.runtime.redis_location import parse_redis_url
 
 
 class Warmth:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 
 
 def needs_warmth(settings: Settings) -> bool:

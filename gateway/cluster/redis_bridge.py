@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from gateway.cluster.hub import Hub
-from gateway.config.redis_location import RedisPlace
 from gateway.observe.log import EventLog
-from gateway.runtime.guard import restarted
+from gateway.runtime.guard import heed_cancel, restarted
 from gateway.runtime.redis_client import Client, connected
+from gateway.runtime.redis_location import RedisPlace
 
 KEY = "hearth:news"
 
@@ -276,13 +276,6 @@ class RedisBridge:
         while self._unread_us and self._unread_us[0] <= parcel.sent_us:
             self._unread_us.popleft()
         self._round_trip_s = self._clock() - parcel.sent_us / 1e6
-
-
-def heed_cancel() -> None:
-    """Raise what a library has swallowed: `asyncio.wait_for` of Python 3.11 loses a cancel that comes with a result."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def read_id(said: bytes | str) -> Id:

@@ -21,9 +21,8 @@ from gateway.cluster.child import CannotStart
 from gateway.cluster.metrics import Counts, team_metrics_app
 from gateway.cluster.processes import Team
 from gateway.config.extproc import ExtProc
-from gateway.config.values import Settings
-from gateway.identity.load import load_policy
-from gateway.identity.policy_watch import watch_policy
+from gateway.config.settings import Settings
+from gateway.identity.policy import load_policy, watch_policy
 from gateway.observe.log import EventLog
 from gateway.observe.metrics.callback_errors import CallbackErrors
 from gateway.reload import Fresh, Reread, in_force, needs_restart, read_anew

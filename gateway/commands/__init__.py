@@ -1,1 +1,1 @@
-"""The commands of `hearth`, one a file, loaded only when called."""
+"""The commands of `hearth`, one module each, imported only when called."""

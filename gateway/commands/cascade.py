@@ -18,12 +18,12 @@ from cascade.calibration_file import LadderFile, Promise, Stage
 from cascade.calibration_json import SMALLEST_SHARE, BadLadderFile, read_ladder_file, write_ladder_file
 from cascade.models import EASE, Price, Window
 from gateway.commands.spent import read_spent, tell_spent
+from gateway.config.loading import check_file
 from gateway.config.models import ModelEntry
-from gateway.config.sources import check_file
 from tenancy.document import Invalid, Wrong
 
 UNPROMISED = 3
-"""The exit status where a file was read and understood, and does not carry the promise."""
+"""Exit status if a file is valid, but does not support the quality guarantee."""
 
 UNPROVEN = (
     "buckets are those of the file, and it has no prompts to compute them from: they must come from the gateway's own "
@@ -32,7 +32,7 @@ UNPROVEN = (
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """What the command line may say."""
+    """Add the flags to the parser."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     labelled = ArgumentParser(add_help=False)
     labelled.add_argument(
@@ -64,7 +64,7 @@ def add_flags(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
-    """The exit status: 0 well, 1 something cannot be read, 3 the promise cannot be made, or is not kept."""
+    """Run the action. Returns 0 on success, 1 if a file is invalid, 3 if the quality guarantee does not hold."""
     try:
         match arguments.action:
             case "calibrate":
@@ -177,7 +177,7 @@ def _examples(
 
 
 def _prices(arguments: Namespace, variables: Mapping[str, str]) -> dict[str, Price]:
-    """Those of the configuration, then those of the flags."""
+    """Return the prices of the configuration, overridden by flags."""
     named = arguments.config or variables.get("HEARTH_CONFIG")
     models = check_file(Path(named), variables).models if named else ()
     told = {entry.name: _price(entry) for entry in models if entry.input_cost_per_token is not None}

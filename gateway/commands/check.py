@@ -8,17 +8,17 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gateway.config.schema import config_schema
-from gateway.config.sources import check_file
+from gateway.config.loading import check_file
+from gateway.config.settings import config_schema
 from gateway.discovery.file import read_pods
 from gateway.discovery.sources import missing_libraries
-from gateway.identity.load import load_policy
+from gateway.identity.policy import load_policy
 from gateway.runtime.tls import check_certificate
 from tenancy.document import Fault, Invalid, Wrong
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
-    """The exit status: 0 where a gateway would start with it, 1 where it would not."""
+    """Return the exit status: 0 if a gateway would start with the file, else 1."""
     if arguments.action == "schema":
         sys.stdout.write(json.dumps(config_schema(), indent=2) + "\n")
         return 0
@@ -28,7 +28,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
 
 
 def find_faults(config: Path, variables: Mapping[str, str]) -> tuple[Fault, ...]:
-    """What is wrong with a file, and with the policy, the certificates and the list of pods that it names."""
+    """Return the faults of a file, and of the policy, certificates and pod list that it names."""
     try:
         settings = check_file(config, variables)
     except Invalid as invalid:
@@ -50,7 +50,7 @@ def find_faults(config: Path, variables: Mapping[str, str]) -> tuple[Fault, ...]
 
 
 def _bad_pods(file: Path) -> Iterator[Fault]:
-    """What is wrong with a list of pods: a gateway would start without them."""
+    """Yield the faults of a pod list, without which a gateway would start."""
     try:
         read_pods(file.read_text(encoding="utf-8"))
     except OSError as error:

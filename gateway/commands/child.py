@@ -1,4 +1,4 @@
-"""`hearth child NAME FD`: what a supervisor runs its children as. Not for people: orders come over the descriptor."""
+"""`hearth child NAME FD`: a child process of the supervisor, configured over the descriptor. Internal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenancy.document import Invalid
 
 
 def run(channel_fd: int) -> int:
-    """The exit status: 0 after a stop, 1 where it could not begin."""
+    """Run the child. Returns the exit status: 0 after a stop, 1 if it could not start."""
     ready_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(channel_fd))
@@ -27,7 +27,7 @@ async def _run(channel_fd: int) -> int:
     channel = await Channel.over(socket.socket(fileno=channel_fd))
     orders = await channel.receive()
     if not isinstance(orders, Orders):
-        return 0  # the supervisor went before it said anything
+        return 0  # the supervisor exited before it sent the configuration
     try:
         if orders.traffic:
             await be_worker(orders, channel)

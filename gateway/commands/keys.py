@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.config.conflicts import IN_POLICY, beside
+from gateway.config.loading import IN_POLICY, beside
 from gateway.identity.key_folder import KeyFolder
 from tenancy.document import Invalid, Table, Wrong, read_document, text
 from tenancy.reading.kinds import duration, name
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """What the command line may say."""
+    """Add the flags to the parser."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     where = ArgumentParser(add_help=False)
     where.add_argument("--dir", metavar="FOLDER", help="the folder of keys; else that of the policy")
@@ -46,7 +46,7 @@ def add_flags(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
-    """The exit status: 0 done, 1 it could not be done."""
+    """Run the action. Returns the exit status: 0 on success, else 1."""
     try:
         known = _known(arguments, variables)
         folder = KeyFolder(known.folder)
@@ -73,7 +73,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
 
 
 def _flag(flag: str, parse: Callable[[object], T], given: str | None) -> T | None:
-    """Return the value of a flag, None where it is absent. Raises `Wrong` with the flag's name before the fault."""
+    """Return the value of a flag, None if it is absent. Raises `Wrong` with the flag's name before the fault."""
     try:
         return None if given is None else parse(given)
     except Wrong as wrong:
@@ -122,13 +122,13 @@ def _say(words: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The folder of keys, and what the policy says of who may have one."""
+    """The key folder, and the tenants that the policy allows."""
 
     folder: Path
     policy: str | None = None
-    """The file; None: the folder alone was named, and nothing can be checked."""
+    """Path of the policy; None if only the folder is known, and tenants cannot be checked."""
     tenants: Table | None = None
-    """None: the policy names none, every key brings its tenant."""
+    """None: the policy lists no tenants, and every key defines its own."""
     defaults: Table | None = None
 
     def check(self, tenant: str, group: str | None) -> None:
@@ -151,7 +151,7 @@ class _Known:
 
 
 def _known(arguments: Namespace, variables: Mapping[str, str]) -> _Known:
-    """Where keys are, and who may have one. Raises `Wrong`."""
+    """Return the key folder and the tenants. Raises `Wrong`."""
     policy = arguments.policy or variables.get("HEARTH_POLICY")
     if arguments.dir and (not policy or arguments.action not in ("new", "rotate")):
         return _Known(Path(arguments.dir))

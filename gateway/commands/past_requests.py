@@ -1,4 +1,4 @@
-"""Requests that were, from a usage log or the request lines of a log: what a policy can be tried on."""
+"""Reads logged requests from a usage log or a gateway's log, to try a policy on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tenancy.document import Wrong
 from tenancy.telling.trial import Past
 
 REFUSED = 400
-"""The least status of a rejected request."""
+"""Minimum status of a rejected request."""
 
 
 def read_past(path: Path) -> list[Past]:
-    """In order of time. Lines that are no requests are skipped. Raises `Wrong` where there is none, `OSError`."""
+    """Return the requests by time; other lines are skipped. Raises `Wrong` if there are none, and OSError."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         found = [past for line in lines if (past := _past(line)) is not None]
     if not found:

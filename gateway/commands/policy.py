@@ -1,4 +1,4 @@
-"""`hearth policy check|explain|diff|schema`: what a policy says, what another would change, before it is in force."""
+"""`hearth policy check|explain|diff|schema`: validates a policy, explains it, and compares it with another."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gateway.commands.past_requests import read_past
+from gateway.config.loading import check_file
 from gateway.config.models import ModelEntry
-from gateway.config.sources import check_file
-from gateway.identity.load import read_file
+from gateway.identity.policy import read_file
 from tenancy.document import Fault, Invalid, Wrong
 from tenancy.limits.use import FREE, Rates
 from tenancy.policy import Policy
@@ -22,7 +22,7 @@ from tenancy.telling.trial import Fate, Past, try_on
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """What the command line may say."""
+    """Add the flags to the parser."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     config = ArgumentParser(add_help=False)
     config.add_argument("--config", metavar="FILE", help="where the prices are (default $HEARTH_CONFIG)")
@@ -39,7 +39,7 @@ def add_flags(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
-    """The exit status: 0 well, 1 there are faults."""
+    """Run the action. Returns the exit status: 0 on success, 1 if there are faults."""
     try:
         match arguments.action:
             case "schema":

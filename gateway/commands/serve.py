@@ -1,4 +1,4 @@
-"""`hearth serve`: settings put together, then a gateway, or a team of them, run on uvloop until a signal ends it."""
+"""`hearth serve`: loads the settings, then runs a gateway or a supervisor on uvloop until a signal."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import uvloop
 from gateway.cluster.child import CannotStart
 from gateway.cluster.process_plan import needs_supervisor
 from gateway.cluster.supervisor import supervise
-from gateway.config.parsed import Given
-from gateway.config.sources import WORDS, gather
-from gateway.config.values import Settings
-from gateway.discovery.locations import ELSEWHERE
+from gateway.config.discovery import ELSEWHERE
+from gateway.config.flags import Given
+from gateway.config.loading import WORDS, gather
+from gateway.config.settings import Settings
 from gateway.runtime.ports import CannotListen
 from gateway.serving import serve
 from tenancy.document import Fault, Invalid
@@ -29,7 +29,7 @@ COLLECT_AFTER = (20_000, 20, 100)
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
-    """The exit status: 0 after a stop by signal, 1 where it could not start, 2 where what it was told is wrong."""
+    """Return the exit status: 0 after a stop by signal, 1 if it could not start, 2 for invalid settings."""
 
     def reread() -> Settings:
         return read(arguments, variables)
@@ -53,7 +53,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
 
 
 def read(arguments: Namespace, variables: Mapping[str, str]) -> Settings:
-    """The settings that flags, environment and file give together. Raises `Invalid`."""
+    """Return the settings from flags, environment and file. Raises `Invalid`."""
     flags: dict[str, Given] = {}
     for word in WORDS:
         if (value := getattr(arguments, word.field, None)) is not None:
@@ -68,14 +68,14 @@ def read(arguments: Namespace, variables: Mapping[str, str]) -> Settings:
 
 
 def ready_interpreter() -> None:
-    """What every process of ours does first."""
+    """Prepare the interpreter of a process: standard streams, file limit, garbage collector."""
     _keep_standard_streams()
     _raise_file_limit()
-    _spare_the_collector()
+    _tune_garbage_collector()
 
 
 def _keep_standard_streams() -> None:
-    """Who closed our standard output must not find its log lines in the next socket that takes its number."""
+    """Open closed standard streams: otherwise a socket could get their number, and log lines be written to it."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -83,9 +83,9 @@ def _keep_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _spare_the_collector() -> None:
-    """Keep full collections small and rare: walking all that was ever loaded held the loop for a tenth of a second, and
-    with it the slowest hundredth of all first tokens. Requests leave next to no cycles behind.
+def _tune_garbage_collector() -> None:
+    """Make full collections small and rare: traversing all loaded modules blocked the loop for 100 ms, and set the p99
+    of TTFT. Requests create almost no reference cycles.
     """
     gc.collect()
     gc.freeze()
@@ -93,6 +93,6 @@ def _spare_the_collector() -> None:
 
 
 def _raise_file_limit() -> None:
-    """Every stream takes two descriptors; the soft limit of 1,024 is for programs that use select()."""
+    """Raise the soft limit to the hard one: every stream takes two descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""What ladders have cost, out of usage logs: by tenant, ladder and answering model. Knows lines, no requests."""
+"""Sums the costs of cascades from usage logs, by tenant, cascade and answering model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cascade.accounts import Accounts, Sums
 from tenancy.document import Wrong
 
 NOBODY = "(none)"
-"""A request without a tenant, or without an answer."""
+"""Stands for the tenant or model of a request that has none."""
 
 ESCALATED = "escalated"
 
@@ -41,7 +41,7 @@ DECODER = msgspec.json.Decoder(Line)
 
 
 def read_spent(paths: Iterable[Path]) -> Accounts:
-    """Sums of all requests that went to a ladder; other lines are passed over. Raises `Wrong` where there are none."""
+    """Return the sums of all requests to cascades; other lines are skipped. Raises `Wrong` if there are none."""
     accounts = Accounts()
     for path in paths:
         for tenant, cascade in _lines(path):
@@ -78,7 +78,7 @@ COLUMNS = ("requests", "climbed", "cost", "wasted", "shadows", "always top", "al
 
 
 def tell_spent(accounts: Accounts) -> str:
-    """A table: every row, then each ladder's sum."""
+    """Return a table: every row, then the sum of each cascade."""
     rows = [(" ".join(key), sums) for key, sums in accounts.rows()]
     ladders = sorted({key[1] for key, _ in accounts.rows()})
     rows += [(f"all of {ladder}", accounts.total(cascade=ladder)) for ladder in ladders]

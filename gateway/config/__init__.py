@@ -1,1 +1,1 @@
-"""What the gateway was told to do: flags over environment over file, read once into frozen values."""
+"""Configuration: flags over environment over file, read once into frozen values; one module per section."""

@@ -1,62 +1,163 @@
-"""The words under `discovery:`: which sources of pods there are, and what each of them is told."""
+"""The section `discovery`: values, reader and JSON Schema of the sources of pods.
+
+A source is static, a file, DNS, the agents' registry in Redis, or Kubernetes.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from gateway.config.discovery_places import dns_place, kubernetes_place, registry_place
-from gateway.config.fields import file, goes_by_priority, pod_url
-from gateway.config.values import Settings
-from gateway.discovery.locations import Places, RegistryPlace
-from gateway.discovery.source import Found
-from routing.facts import BadFacts, read_facts
-from tenancy.document import Table, Wrong, flag, text
+from gateway.config.fields import address, file, goes_by_priority, pod_url, read_switch, redis_url
+from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
+from routing.pods import Standing
+from tenancy.document import Table, Wrong, flag, one_of, positive, text, whole
+from tenancy.document import number as any_number
+from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FLAG, NAMES, TEXT
+from tenancy.schema import Schema, described, table
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A pod that should exist, as one source knows it."""
+
+    url: str
+    pool: str | None = None
+    """The configured pool it was discovered for, if any."""
+    facts: PodFacts = NO_FACTS
+    takes_priority: bool = False
+    """Its engine was started with `--scheduling-policy priority`, which engines do not report."""
+    held: Standing | None = None
+    """`UNREADY` or `DRAINING` if its source forbids new requests, whatever its own /health answers."""
+
+    @property
+    def region(self) -> str | None:
+        return self.facts.region
+
+
+@dataclass(frozen=True, slots=True)
+class DnsPlace:
+    """A DNS name whose addresses or SRV records are pods."""
+
+    name: str
+    port: int | None = None
+    """Port of the pods behind A and AAAA records; None for SRV records, which contain it."""
+    scheme: str = "http"
+    servers: tuple[str, ...] = ()
+    """Name servers as HOST:PORT; empty for those of the system."""
+    timeout_s: float = 2.0
+    longest_s: float = 30.0
+    """Maximum seconds between two queries, however long the TTL."""
+    pool: str | None = None
+    facts: PodFacts = NO_FACTS
+    """Facts of all pods behind the name: DNS knows addresses only."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryPlace:
+    """The Redis in which agents on GPU nodes register their pods."""
+
+    url: str | None = field(default=None, repr=False)
+    """URL of a separate Redis, which may hold a password; None for the one that gateways share."""
+    keep_s: float = 3600.0
+    """Seconds that the last list stays valid while Redis does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesPlace:
+    """Pods of one namespace, selected by labels, a service's EndpointSlices, or InferencePools."""
+
+    namespace: str | None = None
+    """None: our own, from the service account's folder."""
+    selector: str | None = None
+    """Label selector as for `kubectl get pods -l`."""
+    service: str | None = None
+    inference_pools: tuple[str, ...] = ()
+    port: int | None = None
+    """Port of pods found by selector; None: their container port `http`, else their only one, else 8000."""
+    scheme: str = "http"
+    api: str | None = None
+    """URL of the API server; None: the cluster we run in."""
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    region_label: str = "topology.kubernetes.io/region"
+    zone_label: str = "topology.kubernetes.io/zone"
+    rack_label: str = "topology.kubernetes.io/rack"
+    nodes: bool = False
+    """Whether topology labels that pods lack are read from their nodes; needs permission to read nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """All sources beside the static list and the file."""
+
+    dns: tuple[DnsPlace, ...] = ()
+    registry: RegistryPlace | None = None
+    kubernetes: tuple[KubernetesPlace, ...] = ()
+
+
+ELSEWHERE = Places()
+"""No other sources."""
+
+
+SCHEMES = ("http", "https")
+
 
 WORDS_OF_POD = ("url", "pool", "scheduling_policy")
-"""Beside the facts that anybody may tell of a pod (`routing/facts.py`)."""
+"""Keys of a pod beside its facts (`routing/facts.py`)."""
 
 
-def discovered(table: Table | None, settings: Settings) -> Settings:
-    """The settings with what the table says of sources."""
-    if table is None:
-        return settings
-    if (static := table.table("static")) is not None:
-        settings = replace(settings, pods=_pods(static))
+def read_discovery(section: Table, pools: tuple[str, ...]) -> tuple[tuple[Found, ...], Path | None, Places]:
+    """Read the section into the static pods, the pod file and all other places.
+
+    `pools`: the InferencePools that models name; Kubernetes follows them unless its own keys say otherwise.
+    """
+    pods: tuple[Found, ...] = ()
+    pod_file: Path | None = None
+    if (static := section.table("static")) is not None:
+        pods = _pods(static)
         static.close()
-    if (watched := table.table("file")) is not None:
-        settings = replace(settings, pod_file=watched.need("path", file, None))
+    if (watched := section.table("file")) is not None:
+        pod_file = watched.need("path", file, None)
         watched.close()
-    pools = tuple(dict.fromkeys(entry.inference_pool for entry in settings.models if entry.inference_pool))
     places = Places(
-        dns=tuple(dns_place(each) for each in _several(table, "dns")),
-        registry=_registry(table),
-        kubernetes=tuple(kubernetes_place(each, pools) for each in _several(table, "kubernetes")),
+        dns=tuple(dns_place(each) for each in _several(section, "dns")),
+        registry=_registry(section),
+        kubernetes=tuple(kubernetes_place(each, pools) for each in _several(section, "kubernetes")),
     )
-    table.close()
-    return replace(settings, places=places)
+    section.close()
+    return pods, pod_file, places
 
 
-def _registry(table: Table) -> RegistryPlace | None:
-    """`redis: true` is the Redis that gateways share."""
-    if not table.get("redis", lambda value: isinstance(value, dict) or flag(value), default=False):
-        return None
-    if table.get("redis", lambda value: value is True, default=False):
-        return RegistryPlace()
-    said = table.table("redis")
-    return registry_place(said) if said is not None else None
+def _pods(static: Table) -> tuple[Found, ...]:
+    try:
+        return each_once(static.each("pods", pod_place) or ())
+    except Wrong as wrong:
+        static.fault("pods", str(wrong))
+        return ()
 
 
-def _several(table: Table, key: str) -> tuple[Table, ...]:
-    """One mapping, or a list of them."""
-    if table.get(key, lambda value: isinstance(value, list), default=False):
-        return table.tables(key)
-    one = table.table(key)
+def _registry(section: Table) -> RegistryPlace | None:
+    """Read `redis`; `redis: true` is the Redis that gateways share."""
+    found = read_switch(section, "redis")
+    if isinstance(found, bool):
+        return RegistryPlace() if found else None
+    return registry_place(found)
+
+
+def _several(section: Table, key: str) -> tuple[Table, ...]:
+    """Read one mapping, or a list of them."""
+    if section.get(key, lambda value: isinstance(value, list), default=False):
+        return section.tables(key)
+    one = section.table(key)
     return (one,) if one is not None else ()
 
 
 def pod_place(value: object) -> Found:
-    """A pod by its URL, or by a mapping that also says what is known of it."""
+    """Parse a pod: its URL, or a mapping with its facts. Raises `Wrong`."""
     if not isinstance(value, dict):
         return Found(pod_url(value))
     own = {key: _said(key, value[key]) for key in WORDS_OF_POD if value.get(key) is not None}
@@ -68,15 +169,6 @@ def pod_place(value: object) -> Found:
     return Found(pod_url(own.get("url")), own.get("pool"), facts, takes_priority=goes_by_priority(policy))
 
 
-def each_once(found: Iterable[Found]) -> tuple[Found, ...]:
-    """The same without repetitions. Raises `Wrong` where a pod is said to be two things: in which region is it?"""
-    once: dict[str, Found] = {}
-    for pod in found:
-        if once.setdefault(pod.url, pod) != pod:
-            raise Wrong(f"{pod.url} stands twice, with different words")
-    return tuple(once.values())
-
-
 def _said(key: str, held: object) -> str:
     try:
         return text(held)
@@ -84,9 +176,189 @@ def _said(key: str, held: object) -> str:
         raise Wrong(f"{key}: {wrong}") from None
 
 
-def _pods(static: Table) -> tuple[Found, ...]:
+def each_once(found: Iterable[Found]) -> tuple[Found, ...]:
+    """Remove duplicates. Raises `Wrong` if a pod is listed with different facts."""
+    once: dict[str, Found] = {}
+    for pod in found:
+        if once.setdefault(pod.url, pod) != pod:
+            raise Wrong(f"{pod.url} stands twice, with different words")
+    return tuple(once.values())
+
+
+def dns_place(section: Table) -> DnsPlace:
+    """Read one entry of `dns`: with `port` for A and AAAA records, without for SRV records."""
+    usual = DnsPlace("")
+    found = DnsPlace(
+        name=section.need("name", _dns_name, ""),
+        port=section.get("port", port, None),
+        scheme=section.get("scheme", one_of(SCHEMES), usual.scheme),
+        servers=section.each("servers", _server) or (),
+        timeout_s=section.get("timeout_s", positive(any_number), usual.timeout_s),
+        longest_s=section.get("longest_s", positive(any_number), usual.longest_s),
+        pool=section.get("pool", text, None),
+        facts=_facts(section),
+    )
+    if found.name and found.port is None and not found.name.startswith("_"):
+        section.fault("port", f"is missing: only SRV records, as of `_http._tcp.{found.name}`, say a port themselves")
+    section.close()
+    return found
+
+
+def registry_place(section: Table) -> RegistryPlace:
+    """Read `redis`: `{url, keep_s}`, both optional."""
+    found = RegistryPlace(
+        url=section.get("url", lambda value: redis_url(value).value, None),
+        keep_s=section.get("keep_s", positive(any_number), RegistryPlace().keep_s),
+    )
+    section.close()
+    return found
+
+
+def kubernetes_place(section: Table, pools: tuple[str, ...]) -> KubernetesPlace:
+    """Read one entry of `kubernetes`. `pools`: the InferencePools that models name, used without other selectors."""
+    usual = KubernetesPlace()
+    selector, service = section.get("selector", _selector, None), section.get("service", _object_name, None)
+    named = section.each("inference_pools", _object_name)
+    if named is None and selector is None and service is None:
+        named = pools
+    if not (selector or service or named):
+        section.blame("says not which pods: name a selector, a service or inference_pools, or a model's inference_pool")
+    found = KubernetesPlace(
+        namespace=section.get("namespace", _object_name, None),
+        selector=selector,
+        service=service,
+        inference_pools=named or (),
+        port=section.get("port", port, None),
+        scheme=section.get("scheme", one_of(SCHEMES), usual.scheme),
+        api=section.get("api", pod_url, None),
+        token_file=section.get("token_file", file, None),
+        ca_file=section.get("ca_file", file, None),
+        region_label=section.get("region_label", text, usual.region_label),
+        zone_label=section.get("zone_label", text, usual.zone_label),
+        rack_label=section.get("rack_label", text, usual.rack_label),
+        nodes=section.get("nodes", flag, default=usual.nodes),
+    )
+    section.close()
+    return found
+
+
+def port(value: object) -> int:
+    """Parse a port, 1 to 65535. Raises `Wrong`."""
+    found = whole(value)
+    if not 1 <= found <= 65_535:
+        raise Wrong(f"`{found}` is no port (1 to 65535)")
+    return found
+
+
+def _facts(section: Table) -> PodFacts:
+    said: dict[str, Any] = {word: section.get(word, lambda value: value, None) for word in sorted(WORDS)}
     try:
-        return each_once(static.each("pods", pod_place) or ())
-    except Wrong as wrong:
-        static.fault("pods", str(wrong))
-        return ()
+        return read_facts(said)
+    except BadFacts as bad:
+        for fault in bad.faults:
+            word, _, words = fault.partition(": ")
+            section.fault(word, words)
+        return NO_FACTS
+
+
+_NAME = re.compile(r"(?=.{1,254}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\.?")
+"""A DNS name, lower case."""
+
+
+_OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""The name of a Kubernetes object."""
+
+
+def _dns_name(value: object) -> str:
+    found = text(value).lower()
+    if not _NAME.fullmatch(found):
+        raise Wrong(f"`{found}` is no name in DNS")
+    return found
+
+
+def _server(value: object) -> str:
+    """Parse the address of a name server; the port is 53 by default."""
+    words = text(value)
+    found = address(words if ":" in words else f"{words}:53")
+    return str(found)
+
+
+def _object_name(value: object) -> str:
+    found = text(value)
+    if not _OBJECT.fullmatch(found):
+        raise Wrong(f"`{found}` is no name in Kubernetes (lower case, digits, `-` and `.`)")
+    return found
+
+
+def _selector(value: object) -> str:
+    """Parse a label selector; a mapping means equality of each label."""
+    if isinstance(value, dict):
+        return ",".join(f"{text(key)}={text(held)}" for key, held in value.items())
+    found = text(value)
+    if not re.fullmatch(r"[A-Za-z0-9_./,=!() -]+", found):
+        raise Wrong(f"`{found}` is no label selector, as `app=vllm,tier!=test`")
+    return found
+
+
+PORT: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65_535}, COUNT.schema["anyOf"][1]]}
+
+
+FACT: Schema = {"anyOf": [TEXT.schema, {"type": "integer"}, {"type": "array", "items": TEXT.schema}]}
+
+
+def discovery_schema() -> Schema:
+    """Return the schema of `discovery`."""
+    scheduling: Schema = {"enum": ["fcfs", "priority"]}
+    own: dict[str, Schema] = {"url": TEXT.schema, "pool": TEXT.schema, "scheduling_policy": scheduling}
+    pods: Schema = {
+        "type": "array",
+        "items": {"anyOf": [TEXT.schema, table(own | facts_schema(), required=("url",))]},
+    }
+    return table(
+        {
+            "static": described(table({"pods": pods}), "Pods by their URLs, with what is known of them."),
+            "file": described(table({"path": TEXT.schema}, required=("path",)), "A file that lists pods, watched."),
+            "dns": described(_one_or_several(_dns()), "Names whose addresses or SRV records are pods."),
+            "redis": described(
+                {"anyOf": [FLAG.schema, table({"url": TEXT.schema, "keep_s": ABOVE_ZERO.schema})]},
+                "The registry of agents on GPU nodes; true: in the Redis that gateways share.",
+            ),
+            "kubernetes": described(_one_or_several(_kubernetes()), "Pods of a namespace, watched."),
+        }
+    )
+
+
+def _one_or_several(one: Schema) -> Schema:
+    return {"anyOf": [one, {"type": "array", "items": one}]}
+
+
+def _dns() -> Schema:
+    own: dict[str, Schema] = {
+        "name": TEXT.schema,
+        "port": PORT,
+        "scheme": {"enum": list(SCHEMES)},
+        "servers": NAMES.schema,
+        "timeout_s": ABOVE_ZERO.schema,
+        "longest_s": ABOVE_ZERO.schema,
+        "pool": TEXT.schema,
+    }
+    return table(own | facts_schema(), required=("name",))
+
+
+def _kubernetes() -> Schema:
+    texts = ("namespace", "service", "api", "token_file", "ca_file", "region_label", "zone_label", "rack_label")
+    return table(
+        {
+            **dict.fromkeys(texts, TEXT.schema),
+            "selector": {"anyOf": [TEXT.schema, {"type": "object", "additionalProperties": TEXT.schema}]},
+            "inference_pools": NAMES.schema,
+            "port": PORT,
+            "scheme": {"enum": list(SCHEMES)},
+            "nodes": FLAG.schema,
+        }
+    )
+
+
+def facts_schema() -> dict[str, Schema]:
+    """Return the schemas of a pod's facts; their allowed values are checked by the reader only."""
+    return dict.fromkeys(sorted(WORDS), FACT)

@@ -1,25 +1,44 @@
-"""Parsers of single words of the configuration: addresses, URLs, networks, files. Each raises `Wrong`."""
+"""Single values of the configuration: how each is parsed, and the JSON Schema of those that several sections use.
+
+Every parser takes a value of the YAML document, a flag or a variable, and raises `Wrong` if it is invalid.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from typing import Any
 
-from gateway.config.listening import Address
-from gateway.config.redis_location import parse_redis_url
-from gateway.config.secret import Secret
-from tenancy.document import Wrong, one_of, text, whole
+from gateway.runtime.addresses import Address
+from gateway.runtime.redis_location import parse_redis_url
+from routing.pod_record import parse_pod_url
+from tenancy.document import Table, Wrong, flag, one_of, text, whole
+from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FLAG, TEXT
+from tenancy.schema import Schema, table
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A text that must not appear in output: its str and repr hide it."""
+
+    value: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "***"
+
 
 NOT_SUPPORTED = "not supported by this version"
 
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
 
 MOST_PROCESSES = 256
 
 
 def address(value: object) -> Address:
-    """`HOST:PORT`, with brackets around an IPv6 host."""
+    """Parse `HOST:PORT`, with brackets around an IPv6 host."""
     words = text(value)
     host, colon, port = words.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
@@ -33,12 +52,12 @@ def address(value: object) -> Address:
 
 
 def address_or_off(value: object) -> Address | None:
-    """The same, or `off`, which YAML 1.1 reads as false."""
+    """Parse `HOST:PORT`, or `off` (which YAML 1.1 reads as false) into None."""
     return None if value is False or value == "off" else address(value)
 
 
 def processes(value: object) -> int:
-    """How many of us there shall be."""
+    """Parse the number of worker processes."""
     found = whole(value)
     if not 1 <= found <= MOST_PROCESSES:
         raise Wrong(f"must be from 1 to {MOST_PROCESSES}, not {found}")
@@ -46,26 +65,21 @@ def processes(value: object) -> int:
 
 
 def pod_url(value: object) -> str:
-    """`http://HOST:PORT`, as one pod is told from another."""
+    """Parse the URL of a pod into the one form that identifies it."""
     words = text(value)
-    parts = _url(words, ("http", "https"))
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise Wrong(f"a pod is a scheme, a host and a port, without a path: `{words}`")
-    if parts.username is not None or parts.password is not None:
-        raise Wrong("a pod's key belongs into pod_api_key, not into its URL")
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{host}:{port}"
+    try:
+        return parse_pod_url(words)
+    except ValueError as error:
+        raise Wrong(str(error)) from None
 
 
 def goes_by_priority(value: object) -> bool:
-    """VLLM's `--scheduling-policy`."""
+    """Parse the value of vLLM's `--scheduling-policy`. Returns whether it is `priority`."""
     return one_of(("fcfs", "priority"))(value) == "priority"
 
 
 def redis_url(value: object) -> Secret:
-    """One server, sentinels or a cluster, as `redis_place.py` says; secret, as it may hold a password."""
+    """Check a Redis URL (forms: `gateway/runtime/redis_location.py`). A secret, as it may hold a password."""
     words = text(value)
     try:
         parse_redis_url(words)
@@ -74,20 +88,8 @@ def redis_url(value: object) -> Secret:
     return Secret(words)
 
 
-def _url(words: str, schemes: tuple[str, ...]) -> SplitResult:
-    shown = f": `{words}`"
-    try:
-        parts = urlsplit(words)
-        port = parts.port
-    except ValueError:
-        raise Wrong(f"is no URL{shown}") from None
-    if parts.scheme not in schemes or not parts.hostname or port == 0 or any(char <= " " for char in words):
-        raise Wrong(f"must be a URL beginning with {' or '.join(f'{scheme}://' for scheme in schemes)}{shown}")
-    return parts
-
-
 def network(value: object) -> IPv4Network | IPv6Network:
-    """`10.0.0.0/8`, or one address."""
+    """Parse `10.0.0.0/8`, or one address."""
     try:
         return ip_network(text(value))
     except ValueError as error:
@@ -97,7 +99,7 @@ def network(value: object) -> IPv4Network | IPv6Network:
 
 
 def secret(value: object) -> Secret:
-    """A secret given in place. One line of printable characters: it travels in a header."""
+    """Parse a secret: one line of printable ASCII, as it is sent in a header."""
     words = text(value).strip()
     if not words or not words.isascii() or not words.isprintable():
         raise Wrong("must be one line of printable ASCII")
@@ -105,7 +107,7 @@ def secret(value: object) -> Secret:
 
 
 def secret_file(value: object) -> Secret:
-    """A secret given as the file that holds it."""
+    """Read a secret from the file that the value names."""
     path = file(value)
     try:
         return secret(path.read_text(encoding="utf-8").strip())
@@ -114,7 +116,7 @@ def secret_file(value: object) -> Secret:
 
 
 def file(value: object) -> Path:
-    """A file that is there."""
+    """Parse the path of an existing file."""
     path = Path(text(value))
     if not path.is_file():
         raise Wrong(f"there is no file `{path}`")
@@ -122,7 +124,7 @@ def file(value: object) -> Path:
 
 
 def place(value: object) -> Path:
-    """A file that may come into being; its folder is there."""
+    """Parse the path of a file that may be created; its folder exists."""
     path = Path(text(value))
     if path.is_dir() or not path.parent.is_dir():
         raise Wrong(f"`{path}` is no place for a file")
@@ -131,3 +133,42 @@ def place(value: object) -> Path:
 
 def _why(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8 text"
+
+
+def read_secret(section: Table, key: str) -> Secret | None:
+    """Read `key`, or `key_file` with the path of the file that holds it; both at once are a fault."""
+    given, filed = section.get(key, secret, None), section.get(f"{key}_file", secret_file, None)
+    if given and filed:
+        section.fault(f"{key}_file", f"stands beside {key}: which one is meant?")
+    return given or filed
+
+
+def read_switch(section: Table, key: str) -> Table | bool:
+    """Read a key that is a flag or a table of details. Returns False if it is absent, off or invalid."""
+    if not section.get(key, lambda value: isinstance(value, dict) or flag(value), default=False):
+        return False
+    if section.get(key, lambda value: value is True, default=False):
+        return True
+    return section.table(key) or False
+
+
+WHERE: Schema = {"type": "string", "description": "HOST:PORT, with brackets around an IPv6 host."}
+
+
+OFF: Schema = {"enum": [False, "off"]}
+
+
+NUMBER: Schema = {
+    "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(-?[0-9.]+(e[+-]?[0-9]+)?|\$\{.*\})$"}]
+}
+
+
+def schema_of_fields(defaults: Any, *, above_zero: bool = True) -> Schema:
+    """Return the schema of a table whose keys are the fields of a dataclass instance; types come from its values."""
+    kinds: dict[type, Schema] = {
+        bool: FLAG.schema,
+        str: TEXT.schema,
+        int: COUNT.schema if above_zero else NUMBER,
+        float: ABOVE_ZERO.schema if above_zero else NUMBER,
+    }
+    return table({field.name: kinds[type(getattr(defaults, field.name))] for field in fields(defaults)})

@@ -1,16 +1,31 @@
-"""Words of the configuration about models: what their pods cannot tell of them."""
+"""The section `model_list`: prices, pods, tokenizer and cascade of each model; values, reader and JSON Schema."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from gateway.config.cascades import LadderEntry, RungEntry, ladder_entry, rung_entry
-from gateway.config.exact import TokenizerEntry, tokenizer_entry
-from gateway.config.fields import NOT_SUPPORTED, goes_by_priority, pod_url
-from tenancy.document import Fault, Table, not_negative, positive, text
+from gateway.config.cascades import LadderEntry, RungEntry, ladder_entry, ladder_schema, rung_entry, rung_schema
+from gateway.config.fields import NOT_SUPPORTED, file, goes_by_priority, pod_url
+from tenancy.document import Fault, Table, Wrong, not_negative, positive, text
+from tenancy.reading.kinds import AMOUNT, TEXT
+from tenancy.schema import Schema, described, table
 
 LATER_OF_MODEL = (*("aliases", "litellm_params"),)
+
+
+POD = "pod"
+"""The tokenizer is the pod's own `/tokenize`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerEntry:
+    """How the prompts of a model become tokens."""
+
+    place: Path | str
+    template: Path | None = None
+    """The chat template given to vLLM's `--chat-template`; None for the tokenizer's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +36,26 @@ class ModelEntry:
     input_cost_per_token: float | None = None
     output_cost_per_token: float | None = None
     cache_read_input_token_cost: float | None = None
-    """Of input that an engine held already; None: as all input."""
+    """Price of cached input tokens; None: that of all input."""
     pods: tuple[str, ...] | None = None
-    """The pods that may serve it, None for all that say they do."""
+    """The pods that may serve it, None for all that list it."""
     tokenizer: TokenizerEntry | None = None
-    """How its prompts become tokens, None where the pods' own `/tokenize` does."""
+    """How its prompts become tokens, None for the pods' own `/tokenize`."""
     takes_priority: bool = False
     """Its pods schedule by priority."""
     kv_connector: str | None = None
-    """How its pods hand KV over, where they do not tell it themselves."""
+    """The KV connector of its pods, if they do not report it."""
     kv_bytes_per_token: float | None = None
-    """What a token leaves in a KV cache, over all ranks together."""
+    """Bytes of KV cache per token, over all ranks together."""
     rung: RungEntry = field(default_factory=RungEntry)
     """Its abilities and price as part of a cascade."""
     ladder: LadderEntry | None = None
     """The models behind it; None where it is not a cascade."""
     inference_pool: str | None = None
-    """The InferencePool whose pods may serve it, None for all that say they do."""
+    """The InferencePool whose pods may serve it, None for all pods that list it."""
 
     def input_cost(self, tokens: int | None, cached_tokens: int | None) -> float | None:
-        """Of a prompt, None where price or tokens are unknown."""
+        """Return the cost of a prompt in the operator's currency, None if its price or tokens are unknown."""
         price, cached_price = self.input_cost_per_token, self.cache_read_input_token_cost
         if tokens is None or price is None:
             return None
@@ -48,43 +63,43 @@ class ModelEntry:
         return (tokens - cached) * price + cached * (price if cached_price is None else cached_price)
 
     def output_cost(self, tokens: int | None) -> float | None:
-        """Of an answer, None where price or tokens are unknown."""
+        """Return the cost of an answer in the operator's currency, None if its price or tokens are unknown."""
         return None if tokens is None or self.output_cost_per_token is None else tokens * self.output_cost_per_token
 
 
 def models(root: Table) -> tuple[ModelEntry, ...]:
-    """The list `model_list`."""
+    """Read the list `model_list`."""
     entries: dict[str, ModelEntry] = {}
-    for table in root.tables("model_list"):
+    for section in root.tables("model_list"):
         for word in LATER_OF_MODEL:
-            table.refuse(word, NOT_SUPPORTED)
-        pods = table.each("pods", pod_url)
-        if pods == () and "pods" in table:
-            table.fault("pods", "must name a pod; leave it out to use all pods that serve the model")
+            section.refuse(word, NOT_SUPPORTED)
+        pods = section.each("pods", pod_url)
+        if pods == () and "pods" in section:
+            section.fault("pods", "must name a pod; leave it out to use all pods that serve the model")
         entry = ModelEntry(
-            name=table.need("model_name", text, ""),
-            input_cost_per_token=table.get("input_cost_per_token", not_negative, None),
-            output_cost_per_token=table.get("output_cost_per_token", not_negative, None),
-            cache_read_input_token_cost=table.get("cache_read_input_token_cost", not_negative, None),
+            name=section.need("model_name", text, ""),
+            input_cost_per_token=section.get("input_cost_per_token", not_negative, None),
+            output_cost_per_token=section.get("output_cost_per_token", not_negative, None),
+            cache_read_input_token_cost=section.get("cache_read_input_token_cost", not_negative, None),
             pods=pods,
-            tokenizer=tokenizer_entry(table),
-            takes_priority=table.get("scheduling_policy", goes_by_priority, default=False),
-            kv_connector=table.get("kv_connector", text, None),
-            kv_bytes_per_token=table.get("kv_bytes_per_token", positive(not_negative), None),
-            inference_pool=table.get("inference_pool", text, None),
-            rung=rung_entry(table),
-            ladder=ladder_entry(table),
+            tokenizer=tokenizer_entry(section),
+            takes_priority=section.get("scheduling_policy", goes_by_priority, default=False),
+            kv_connector=section.get("kv_connector", text, None),
+            kv_bytes_per_token=section.get("kv_bytes_per_token", positive(not_negative), None),
+            inference_pool=section.get("inference_pool", text, None),
+            rung=rung_entry(section),
+            ladder=ladder_entry(section),
         )
-        table.close()
+        section.close()
         if entry.name and entry.name in entries:
-            table.fault("model_name", f"`{entry.name}` stands twice")
+            section.fault("model_name", f"`{entry.name}` stands twice")
         entries[entry.name] = entry
     root.faults.extend(_ladder_faults(entries))
     return tuple(entries.values())
 
 
 def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[Fault]:
-    """What ladders and the models that they name say against each other."""
+    """Return contradictions between cascades and the models that they name."""
     faults = []
     for at, entry in enumerate(entries.values()):
         ladder = entry.ladder
@@ -100,3 +115,49 @@ def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[Fault]:
             words = f"was made for the ladder {', '.join(ladder.file.models)}"
             faults.append(Fault(f"{place}.calibration", words))
     return faults
+
+
+def tokenizer_entry(section: Table) -> TokenizerEntry | None:
+    """Read `tokenizer` and `chat_template` of a model."""
+    place, template = section.get("tokenizer", tokenizer, None), section.get("chat_template", file, None)
+    if template is not None and not isinstance(place, Path):
+        section.fault("chat_template", "is of use only with a tokenizer's folder: a pod has its own")
+    return TokenizerEntry(place, template) if place is not None else None
+
+
+def tokenizer(value: object) -> Path | str:
+    """Parse `pod`, or a folder that holds `tokenizer.json`. Raises `Wrong`."""
+    words = text(value)
+    if words == POD:
+        return POD
+    path = Path(words)
+    if not (path / "tokenizer.json").is_file():
+        raise Wrong(f"must be `pod` or a folder that holds tokenizer.json: `{words}` does not")
+    return path
+
+
+def model_schema() -> Schema:
+    return table(
+        {
+            "model_name": described(TEXT.schema, "As the pods call it."),
+            "input_cost_per_token": described(AMOUNT.schema, "Money per input token."),
+            "output_cost_per_token": described(AMOUNT.schema, "Money per output token."),
+            "cache_read_input_token_cost": described(
+                AMOUNT.schema, "Money per input token that an engine held already."
+            ),
+            "pods": described(
+                {"type": "array", "items": TEXT.schema, "minItems": 1}, "The only pods that may serve it."
+            ),
+            "inference_pool": described(TEXT.schema, "The InferencePool whose pods may serve it."),
+            "tokenizer": described(TEXT.schema, "For kv_events: a folder with tokenizer.json, or `pod`."),
+            "chat_template": described(TEXT.schema, "Where vLLM was given one with --chat-template."),
+            "kv_connector": described(TEXT.schema, "How its pods hand KV over, in vLLM's names; pods' facts go first."),
+            "kv_bytes_per_token": described(AMOUNT.schema, "KV of a token, over all ranks: what a hand-over moves."),
+            **rung_schema(),
+            **ladder_schema(),
+            "scheduling_policy": described(
+                {"enum": ["fcfs", "priority"]}, "What the pods were given as --scheduling-policy."
+            ),
+        },
+        required=("model_name",),
+    )

@@ -1,1 +1,1 @@
-"""Where pods come from: one source a file, all behind one interface."""
+"""Sources of pods behind one interface: static list, file, DNS, agents' registry in Redis, Kubernetes."""

@@ -1,6 +1,6 @@
-"""Pods as a file lists them, watched for changes: edits, moves, and Kubernetes' swaps of a ConfigMap's symbolic links.
+"""Pods listed in a file that is polled for changes: edits, moves, and Kubernetes' symlink swaps of a ConfigMap.
 
-A file that is bad for a while costs nothing: the last good list stands, and the log says why.
+While the file is invalid, the last valid list stays in force and the fault is logged.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.config.discovery import each_once, pod_place
-from gateway.discovery.source import Found, Tell
+from gateway.config.discovery import Found, each_once, pod_place
+from gateway.discovery.source import Tell
 from tenancy.document import DEEP, Wrong
 from tenancy.loading import load_yaml
 
 POLL_S = 1.0
-"""A stat a second costs nothing, and sees every kind of change on every kind of file system."""
+"""One stat a second is cheap, and detects every kind of change on every file system."""
 
 Say = Callable[..., None]
 Stamp = tuple[int, int, int, int]
 
 
 class WatchedFile:
-    """A YAML list of URLs or of mappings (`pod_place`), `pods: [...]`, or one URL a line."""
+    """The file holds a YAML list of URLs or mappings, `pods: [...]`, or one URL a line."""
 
     name = "file"
 
@@ -33,56 +33,56 @@ class WatchedFile:
         self._say = say
         self._poll_s = poll_s
         self.trouble = ""
-        self._seen: Stamp | str | None = "never"
-        self._now = asyncio.Event()
+        self._last_version: Stamp | str | None = "never"
+        self._reload_requested = asyncio.Event()
 
     def look_now(self) -> None:
-        """Read again at once, changed or not."""
-        self._seen = "never"
-        self._now.set()
+        """Read the file again at once, even if it is unchanged."""
+        self._last_version = "never"
+        self._reload_requested.set()
 
     async def follow(self, tell: Tell) -> None:
-        """Tell the list whenever it has changed and is good."""
+        """Report the list whenever the file has changed and is valid."""
         while True:
-            self._look(tell)
+            self._poll(tell)
             try:
                 async with asyncio.timeout(self._poll_s):
-                    await self._now.wait()
+                    await self._reload_requested.wait()
             except TimeoutError:
                 continue
             finally:
-                self._now.clear()
+                self._reload_requested.clear()
 
-    def _look(self, tell: Tell) -> None:
-        stamp = _stamp(self._path)
-        if stamp == self._seen:
+    def _poll(self, tell: Tell) -> None:
+        version = _version_of(self._path)
+        if version == self._last_version:
             return
-        self._seen = stamp
+        self._last_version = version
         try:
             found = read_pods(self._path.read_text(encoding="utf-8"))
         except OSError as error:
-            self._bad(error.strerror or "cannot be read")
+            self._report_invalid(error.strerror or "cannot be read")
         except (Wrong, UnicodeDecodeError) as error:
-            self._bad(str(error))
+            self._report_invalid(str(error))
         else:
             self.trouble = ""
             tell(found)
 
-    def _bad(self, words: str) -> None:
+    def _report_invalid(self, words: str) -> None:
         self.trouble = words
         self._say("error", "pod file is bad, the last good list stands", file=str(self._path), error=words)
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _version_of(path: Path) -> Stamp | None:
     try:
-        held = os.stat(path)  # noqa: PTH116 - follows links, as the swap of a ConfigMap wants
+        stat = os.stat(path)  # noqa: PTH116 - follows links, as the swap of a ConfigMap wants
     except OSError:
         return None
-    return (held.st_dev, held.st_ino, held.st_size, held.st_mtime_ns)
+    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 def read_pods(text: str) -> tuple[Found, ...]:
-    """The pods a file lists. Raises `Wrong`, also at an empty text: a half-written file looks like that."""
+    """Parse the pods of a file. Raises `Wrong`, also if it is empty: a half-written file may be."""
     try:
         listed: Any = load_yaml(text)
     except RecursionError:
@@ -99,10 +99,10 @@ def read_pods(text: str) -> tuple[Found, ...]:
         raise Wrong("lists nothing (an empty list is written [])")
     if not isinstance(listed, list):
         raise Wrong("must be a list of pods")
-    return each_once(_found(at, entry) for at, entry in enumerate(listed))
+    return each_once(_parse_entry(at, entry) for at, entry in enumerate(listed))
 
 
-def _found(at: int, entry: object) -> Found:
+def _parse_entry(at: int, entry: object) -> Found:
     try:
         return pod_place(entry)
     except Wrong as wrong:

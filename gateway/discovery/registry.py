@@ -1,51 +1,130 @@
-"""Pods as the agents on GPU nodes register them in Redis: their keys are the truth, their channel makes it quick.
+"""Pods that agents on GPU nodes register in Redis: their keys are authoritative, their channel only makes it quick.
 
-Redis may be slow, hung, gone, emptied or failed over at any time. While it cannot be asked the last list stands, for
-`keep_s`; how each pod is, our own probes know all the while. `roll.py` decides what counts, `record.py` is the shape.
+Redis may be slow, hung, gone, emptied or failed over at any time. While it does not answer, the last list stays in
+force for `keep_s`; our own probes still check each pod. The last record of an agent counts for its `ttl_s`. A missing
+key means nothing, because an emptied Redis looks the same and the agent writes again one beat later.
+`routing/pod_record.py` defines the record.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+from operator import itemgetter
 from typing import Any
 
-from gateway.cluster.redis_bridge import heed_cancel
-from gateway.config.redis_location import RedisPlace
-from gateway.discovery.record import BadRecord, Record, channel, keys_pattern, read_record
-from gateway.discovery.roll import MOST_AGENTS, Roll
+from gateway.config.discovery import Found
 from gateway.discovery.source import Tell
-from gateway.runtime.guard import restarted
+from gateway.runtime.guard import heed_cancel, restarted
 from gateway.runtime.redis_client import Client, connected
+from gateway.runtime.redis_location import RedisPlace
+from routing.pod_record import BadRecord, Record, Registered, State, channel, keys_pattern, read_record
+from routing.pods import Standing
+
+MOST_AGENTS = 4096
+"""Bounds the memory that writers of this Redis can take."""
+
+
+MOST_PODS = 8192
+"""Of all agents together: each pod is probed every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """The last record of an agent, and when it expires."""
+
+    life: int
+    beat: int
+    ttl_s: float
+    found: tuple[Found, ...]
+    """Empty after an agent has left, until it expires: a late older record must not restore its pods."""
+    until_s: float
+
+
+class Roll:
+    """The agents and their pods. Pure: time is an argument."""
+
+    def __init__(self, *, most: int = MOST_AGENTS, most_pods: int = MOST_PODS) -> None:
+        self._leases: dict[str, Word] = {}
+        self._most = most
+        self._most_pods = most_pods
+        self._pods = 0
+
+    def knows(self, agent: str) -> bool:
+        return agent in self._leases
+
+    def take(self, record: Record, now_s: float, *, left_s: float | None = None) -> bool:
+        """Take an agent's record, unless a later one is known or a bound is reached (known agents keep their place).
+
+        `left_s`: seconds until the record expires, if it may be old. Returns whether the agent's pods have changed.
+        """
+        known = self._leases.get(record.agent)
+        if known is not None and known.life == record.life and known.beat >= record.beat:
+            return False
+        more = len(record.pods) - (len(known.found) if known is not None else 0)
+        if (known is None and len(self._leases) >= self._most) or (more > 0 and self._pods + more > self._most_pods):
+            return False
+        self._pods += more
+        counts_s = record.ttl_s if left_s is None else min(left_s, record.ttl_s)
+        found = tuple(map(_discovered, record.pods))
+        self._leases[record.agent] = Word(record.life, record.beat, record.ttl_s, found, now_s + counts_s)
+        return known is None or known.found != found
+
+    def expire(self, now_s: float) -> bool:
+        """Drop expired agents. Returns whether there were any."""
+        kept = {agent: lease for agent, lease in self._leases.items() if lease.until_s > now_s}
+        is_less, self._leases = len(kept) < len(self._leases), kept
+        self._pods = sum(len(lease.found) for lease in kept.values())
+        return is_less
+
+    def wait_on(self, now_s: float) -> None:
+        """After an outage of Redis, give every agent its full ttl to write again."""
+        for agent, lease in self._leases.items():
+            self._leases[agent] = replace(lease, until_s=max(lease.until_s, now_s + lease.ttl_s))
+
+    def found(self) -> tuple[Found, ...]:
+        """Return the pods of all agents; of a pod that several register, the first agent by name wins."""
+        pods: dict[str, Found] = {}
+        for _, lease in sorted(self._leases.items(), key=itemgetter(0)):
+            for pod in lease.found:
+                pods.setdefault(pod.url, pod)
+        return tuple(pods.values())
+
+
+def _discovered(pod: Registered) -> Found:
+    held = Standing.DRAINING if pod.state is State.DRAINING else None
+    return Found(pod.url, facts=pod.facts, takes_priority=pod.takes_priority, held=held)
+
 
 Say = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """In seconds."""
+    """How often Redis is read, in seconds."""
 
     poll_s: float = 5.0
-    """Between two looks at all keys."""
+    """Between two reads of all keys."""
     tick_s: float = 1.0
-    """How much later than it should an agent may be forgotten."""
+    """Between two checks for expired agents."""
     answer_s: float = 2.0
-    """A Redis that has not answered by then is away."""
+    """A Redis that has not answered after this time is away."""
     first_wait_s: float = 0.1
     longest_wait_s: float = 5.0
 
 
 MOST_KEYS = 4 * MOST_AGENTS
-"""That are looked through for those of agents."""
+"""Maximum number of keys that are scanned."""
+
 
 AT_ONCE = 256
-"""Keys read with one round trip."""
+"""Keys read in one round trip."""
 
 
 class Registry:
-    """One per gateway. `heard` is called with every record that comes by channel: it may hold figures of load."""
+    """One per gateway. Calls `heard` with every record received on the channel, for the load figures in it."""
 
     name = "redis"
 
@@ -61,82 +140,82 @@ class Registry:
         pace: Pace | None = None,
         warns: bool = True,
     ) -> None:
-        """`warns`: False where another part or process of this host warns of the same Redis."""
+        """`warns`: False if another component or process of this host logs outages of the same Redis."""
         self._place = place
         self._levels = ("warning", "info") if warns else ("debug", "debug")
-        """At which a loss is logged, and a return."""
+        """Log levels of an outage and of its end."""
         self._keep_s = keep_s
         self._say = say
         self._clock = clock
         self._draw = draw
-        self._heard = heard
+        self._on_record = heard
         self._pace = pace or Pace()
-        self._roll = Roll()
+        self._agents = Roll()
         self._away_since_s: float | None = None
         self._bad: dict[str, str] = {}
-        """Agents whose last record could not be read, and why; said once each."""
+        """Agents whose last record was invalid, and why; logged once each."""
         self.trouble = ""
 
     async def follow(self, tell: Tell) -> None:
-        """Tell all registered pods, and go on telling while Redis comes and goes."""
+        """Report all registered pods whenever they change, through outages of Redis, until cancelled."""
         wait_s = self._pace.first_wait_s
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_count(tell), name="forget registered pods")
+            group.create_task(self._drop_expired(tell), name="forget registered pods")
             while True:
                 try:
                     async with connected(self._place, answer_s=self._pace.answer_s) as client:
-                        await self._stay(client, tell)
+                        await self._follow_redis(client, tell)
                 except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, none may end us
                     heed_cancel()
-                    wait_s = wait_s if self._note_away(error) else self._pace.first_wait_s
+                    wait_s = wait_s if self._note_outage(error) else self._pace.first_wait_s
                 await asyncio.sleep(wait_s * (0.5 + self._draw()))
                 wait_s = min(self._pace.longest_wait_s, 2 * wait_s)
 
-    def _note_away(self, error: Exception) -> bool:
-        """Whether it was away before."""
+    def _note_outage(self, error: Exception) -> bool:
+        """Note an outage. Returns whether Redis was away before."""
         was_away = self._away_since_s is not None
         if not was_away:
             self._away_since_s = self._clock()
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             self.trouble = f"Redis is away ({type(error).__name__})"
-            words = "Redis is away: the last list of registered pods stands"
-            self._say(self._levels[0], words, redis=str(self._place), keep_s=self._keep_s, error=type(error).__name__)
+            outage = "Redis is away: the last list of registered pods stands"
+            self._say(self._levels[0], outage, redis=str(self._place), keep_s=self._keep_s, error=type(error).__name__)
         return was_away
 
     @restarted("discovery")
-    async def _keep_count(self, tell: Tell) -> None:
-        """Forget agents that have fallen silent; while Redis is away, all of them at once and late."""
+    async def _drop_expired(self, tell: Tell) -> None:
+        """Drop expired agents; while Redis is away, drop all of them after `keep_s`."""
         while True:
             await asyncio.sleep(self._pace.tick_s)
             now_s = self._clock()
             if self._away_since_s is None:
-                is_less = self._roll.expire(now_s)
+                is_less = self._agents.expire(now_s)
             else:
-                is_less = now_s - self._away_since_s > self._keep_s and self._roll.expire(inf)
+                is_less = now_s - self._away_since_s > self._keep_s and self._agents.expire(inf)
             if is_less:
-                tell(self._roll.found())
+                tell(self._agents.found())
 
-    async def _stay(self, client: Client, tell: Tell) -> None:
-        """Read and listen until Redis fails us. Raises what ended it."""
+    async def _follow_redis(self, client: Client, tell: Tell) -> None:
+        """Read and listen until Redis fails. Raises the failure."""
         async with asyncio.TaskGroup() as group:
             if hasattr(client, "pubsub"):
                 group.create_task(self._listen(client, tell), name="listen to agents")
             while True:
                 await self._read_all(client)
-                self._note_back()
-                tell(self._roll.found())
+                self._note_recovery()
+                tell(self._agents.found())
                 await asyncio.sleep(self._pace.poll_s)
 
-    def _note_back(self) -> None:
+    def _note_recovery(self) -> None:
         if self._away_since_s is None:
             return
         self._away_since_s, self.trouble = None, ""
-        self._roll.wait_on(self._clock())
+        self._agents.wait_on(self._clock())
         self._say(self._levels[1], "Redis is back: reading registered pods", redis=str(self._place))
 
     async def _read_all(self, client: Client) -> None:
-        """Every agent's record. Raises where Redis does not answer in time."""
+        """Read the record of every agent. Raises if Redis does not answer in time."""
         async with asyncio.timeout(self._pace.answer_s):
             found = client.scan_iter(match=keys_pattern(self._place.prefix), count=1000)
             keys: list[Any] = []
@@ -147,28 +226,28 @@ class Registry:
         heed_cancel()
         if len(keys) > MOST_AGENTS:
             self._say("error", "more agents in Redis than we follow", agents=len(keys), followed=MOST_AGENTS)
-        # A flood of new names must not displace who is known.
-        keys = sorted(keys, key=lambda key: (not self._roll.knows(_agent_of(key)), key))[:MOST_AGENTS]
+        # Known agents come first, so that a flood of new names cannot displace them.
+        keys = sorted(keys, key=lambda key: (not self._agents.knows(_agent_of(key)), key))[:MOST_AGENTS]
         for at in range(0, len(keys), AT_ONCE):
             await self._read(client, keys[at : at + AT_ONCE])
 
     async def _read(self, client: Client, keys: list[Any]) -> None:
-        asking = client.pipeline(transaction=False)
+        pipeline = client.pipeline(transaction=False)
         for key in keys:
-            asking.get(key)  # type: ignore[unused-awaitable]  # a pipeline only notes it
-            asking.pttl(key)  # type: ignore[unused-awaitable]
+            pipeline.get(key)  # type: ignore[unused-awaitable]  # a pipeline only notes it
+            pipeline.pttl(key)  # type: ignore[unused-awaitable]
         async with asyncio.timeout(self._pace.answer_s):
-            said = await asking.execute()
+            answers = await pipeline.execute()
         heed_cancel()
-        for agent, written, left_ms in zip(map(_agent_of, keys), said[0::2], said[1::2], strict=True):
-            # A record that we see for the first time may be almost as old as it may become.
-            left_s = None if self._roll.knows(agent) or left_ms < 0 else left_ms / 1000
-            record = self._legible(agent, written) if written is not None else None
+        for agent, written, left_ms in zip(map(_agent_of, keys), answers[0::2], answers[1::2], strict=True):
+            # A record that is read for the first time may be about to expire.
+            left_s = None if self._agents.knows(agent) or left_ms < 0 else left_ms / 1000
+            record = self._parse_record(agent, written) if written is not None else None
             if record is not None:
-                self._roll.take(record, self._clock(), left_s=left_s)
+                self._agents.take(record, self._clock(), left_s=left_s)
 
     async def _listen(self, client: Client, tell: Tell) -> None:
-        """Take what agents say as they say it. Raises where Redis fails us."""
+        """Take records as they are published. Raises if Redis fails."""
         async with client.pubsub(ignore_subscribe_messages=True) as listening:
             await listening.subscribe(channel(self._place.prefix))
             while True:
@@ -176,18 +255,18 @@ class Registry:
                 heed_cancel()
                 if message is None or message.get("type") != "message":
                     continue
-                self._hear(message["data"], tell)
+                self._take_message(message["data"], tell)
 
-    def _hear(self, written: bytes, tell: Tell) -> None:
-        record = self._legible("(by channel)", written)
+    def _take_message(self, written: bytes, tell: Tell) -> None:
+        record = self._parse_record("(by channel)", written)
         if record is None:
             return
-        if self._roll.take(record, self._clock()):
-            tell(self._roll.found())
-        self._heard(record)
+        if self._agents.take(record, self._clock()):
+            tell(self._agents.found())
+        self._on_record(record)
 
-    def _legible(self, agent: str, written: bytes) -> Record | None:
-        """The record, where it can be read; else its fault goes into the log once."""
+    def _parse_record(self, agent: str, written: bytes) -> Record | None:
+        """Parse a record. Returns None if it is invalid, which is logged once."""
         try:
             record = read_record(written)
         except BadRecord as bad:

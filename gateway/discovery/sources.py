@@ -1,7 +1,7 @@
-"""The sources that the settings ask for, as a list: its order is the order in which they are believed.
+"""Builds the sources that the settings name; their order is their precedence where they disagree about a pod.
 
-First who knows best: what an operator wrote (static list, file), then what agents found out on the machine itself, then
-what Kubernetes' labels say, then DNS, which knows addresses only. Libraries of extras are imported where they are used.
+The most reliable comes first: what the operator wrote (static list, file), then the agents' registry, Kubernetes'
+labels, and DNS, which knows addresses only. Libraries of extras are imported where they are used.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from gateway.config.redis_location import parse_redis_url
-from gateway.config.values import Settings
-from gateway.discovery.kubernetes.api import Refused
-from gateway.discovery.kubernetes.source import Kubernetes
-from gateway.discovery.record import Record
+from gateway.config.settings import Settings
+from gateway.discovery.kubernetes import Kubernetes
+from gateway.discovery.kubernetes_api import Refused
 from gateway.discovery.source import Source
+from gateway.runtime.redis_location import parse_redis_url
+from routing.pod_record import Record
 from tenancy.document import Fault, Invalid
 
 Say = Callable[..., None]
@@ -23,19 +23,19 @@ Say = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What sources need of the world."""
+    """Clock, randomness and callbacks that sources are built with."""
 
     say: Say
     clock: Callable[[], float]
     draw: Callable[[], float]
     heard: Callable[[Record], object] = lambda _: None
-    """Told every record that an agent publishes, for the figures of load in it."""
+    """Called with every record that an agent publishes, for the load figures in it."""
     is_first: bool = True
-    """Whether no other worker of this host warns of what all of them lose."""
+    """Whether this process logs outages that affect all workers of the host."""
 
 
 def asked_sources(settings: Settings, means: Means) -> Iterator[Source]:
-    """Those that ask others, the most believed first. Raises `Invalid` where a library is missing."""
+    """Yield the sources that query a remote system, by precedence. Raises `Invalid` if a library is missing."""
     yield from _registry(settings, means)
     yield from _kubernetes(settings, means)
     yield from _dns(settings, means)
@@ -61,7 +61,7 @@ def _registry(settings: Settings, means: Means) -> Iterator[Source]:
 
 
 def missing_libraries(settings: Settings) -> list[Fault]:
-    """Of extras that the settings ask for."""
+    """Return a fault for each extra that the settings need and that is not installed."""
     if settings.places.dns and find_spec("dns") is None:
         return [Fault("discovery.dns", "needs a library: pip install 'hearth-gateway[dns]'")]
     return []
@@ -72,7 +72,7 @@ def _dns(settings: Settings, means: Means) -> Iterator[Source]:
         return
     if missing := missing_libraries(settings):
         raise Invalid(missing)
-    from gateway.discovery.dns_names import DnsNames  # noqa: PLC0415 - an extra
+    from gateway.discovery.dns import DnsNames  # noqa: PLC0415 - an extra
 
     for place in settings.places.dns:
         yield DnsNames(place, say=means.say, draw=means.draw)

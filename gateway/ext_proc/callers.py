@@ -10,7 +10,7 @@ import hmac
 import ssl
 from collections.abc import Callable, Collection
 
-from gateway.config.secret import Secret
+from gateway.config.fields import Secret
 from gateway.ext_proc.http2.handler import Guard
 from gateway.ext_proc.http2.receiver import Fields
 

@@ -11,8 +11,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
 from gateway.config.extproc import ExtProc
-from gateway.config.listening import Address
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.ext_proc.callers import CallerCheck
 from gateway.ext_proc.exchange import Exchange
 from gateway.ext_proc.health import Health
@@ -26,6 +25,7 @@ from gateway.ext_proc.transport import Means
 from gateway.http.request_headers import is_within
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.upstream_request import PodKeys
+from gateway.runtime.addresses import Address
 from gateway.runtime.ports import addresses_of, cannot_listen
 from gateway.runtime.tls import listener_tls, renew
 from gateway.server.http_server import Front

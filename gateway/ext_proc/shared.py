@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.config.port_limits import Limits, Timeouts
+from gateway.config.limits import Limits, Timeouts
 from gateway.ext_proc.access_log import AccessLog
 from gateway.ext_proc.listener import Crowd
 from gateway.ext_proc.modes import USUAL

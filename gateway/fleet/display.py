@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gateway.config.discovery import Found
 from gateway.config.models import ModelEntry
-from gateway.discovery.source import Found
 from gateway.fleet.watched import WatchedPod
 from routing.facts import PodFacts
 from routing.pods import Pod

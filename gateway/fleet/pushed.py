@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.discovery.record import EngineLoad, Record
 from routing.ledger import Foreign
+from routing.pod_record import EngineLoad, Record
 from routing.pods import Engine
 from routing.router import Router
 

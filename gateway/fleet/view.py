@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from gateway.cluster.peer_load import NOTHING, ByEngine, Load, own_load
-from gateway.discovery.census import Census
+from gateway.discovery.aggregator import Census
 from gateway.fleet.watched import WatchedPod
 from routing.pods import Engine, Standing
 from routing.router import Router

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 from math import inf
 
-from gateway.discovery.source import Found
+from gateway.config.discovery import Found
 from gateway.fleet.breaker import Breaker
 from gateway.fleet.probe import Health, Listing
 from gateway.fleet.scrape import Page

@@ -12,11 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
+from gateway.config.discovery import Found
 from gateway.config.models import ModelEntry
-from gateway.discovery.census import Census
-from gateway.discovery.empty import EmptySources
-from gateway.discovery.source import Found, Source
-from gateway.discovery.static import Static
+from gateway.discovery.aggregator import Census, EmptySources
+from gateway.discovery.source import Source, Static
 from gateway.fleet.breaker import Breaker
 from gateway.fleet.display import as_shown
 from gateway.fleet.external_load import Ours, observe, ours

@@ -11,7 +11,7 @@ from collections import deque
 from enum import Enum
 from typing import Protocol, cast
 
-from gateway.config.port_limits import Limits, Timeouts
+from gateway.config.limits import Limits, Timeouts
 from gateway.http.client_request import Asked, Budget
 from gateway.http.request_headers import Trusted
 from gateway.http.request_reader import RequestReader

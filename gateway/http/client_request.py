@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from gateway.http.endpoints import Endpoint
 from gateway.http.request_headers import DEADLINES, MODEL_HEADERS, RETRIES, SPEAKING
 from routing.refusal import Reason, Refused

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from gateway.http.client_request import KEPT_HEADERS, Asked, Budget, head_too_large, url_too_long
 from routing.refusal import Reason, Refused
 

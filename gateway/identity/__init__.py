@@ -1,1 +1,1 @@
-"""Who asks: keys by their digests, tokens by their issuer's keys, and what trusted proxies say."""
+"""Authentication of callers: API keys, JWTs, headers of trusted proxies; and the policy they are checked against."""

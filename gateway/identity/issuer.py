@@ -1,6 +1,6 @@
-"""The keys of a token issuer: fetched beside the traffic, again every few minutes, and when an unknown key is shown.
+"""Fetches the signing keys of a token issuer in the background: every few minutes, and after an unknown key.
 
-What is known stays in force while the issuer cannot be reached.
+While the issuer cannot be reached, the last keys stay valid.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tenancy.policy import TokenRules
 from tenancy.reading.kinds import url
 
 REFRESH_S = 300.0
-"""Issuers show a new key hours before they sign with it."""
+"""Issuers publish a new key hours before they sign with it."""
 
 LEAST_S = 10.0
-"""Between fetches, whatever strangers show us."""
+"""Minimum between two fetches, however many unknown keys are presented."""
 
 TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
@@ -31,7 +31,7 @@ LONGEST_ANSWER = 1 << 20
 
 
 class Issuer:
-    """Of one gateway. Follows whichever issuer the policy in force names."""
+    """One per gateway. Fetches the keys of the issuer that the current policy names."""
 
     def __init__(self, session: aiohttp.ClientSession, *, say: EventLog, clock: Callable[[], float]) -> None:
         self._session = session
@@ -43,10 +43,10 @@ class Issuer:
         self._fetched_s: float | None = None
         self._text = ""
         self.keys: KeySet | None = None
-        """None until they are known."""
+        """None until they have been fetched."""
 
     def follow(self, rules: TokenRules | None, changed: Callable[[], None]) -> None:
-        """Go by these rules from now on. `changed` is told whenever keys are others than before."""
+        """Use these rules from now on. `changed` is called whenever the keys change."""
         before, self._rules, self._changed = self._rules, rules, changed
         if rules is None:
             self.keys = None
@@ -58,7 +58,7 @@ class Issuer:
         self._wake.set()
 
     def look_again(self) -> bool:
-        """Somebody has shown a key that we do not have. Whether it is worth waiting: the issuer will be asked."""
+        """Ask for a fetch because of an unknown key. Returns whether there will be one soon."""
         if self._rules is None or self._rules.jwks is not None:
             return False
         if self._fetched_s is not None and self._clock() < self._fetched_s + LEAST_S:
@@ -68,7 +68,7 @@ class Issuer:
 
     @restarted("token issuer")
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Fetch the keys periodically until cancelled."""
         while True:
             self._wake.clear()
             rules = self._rules
@@ -98,7 +98,7 @@ class Issuer:
         return True
 
     async def _discovered(self, issuer: str) -> str:
-        """Where the issuer says that its keys are (OpenID Connect Discovery)."""
+        """Return the issuer's `jwks_uri` (OpenID Connect Discovery)."""
         try:
             told = json.loads(await self._read(f"{issuer.rstrip('/')}/.well-known/openid-configuration"))
             named, where = told["issuer"], url(told["jwks_uri"])

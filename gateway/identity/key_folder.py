@@ -1,4 +1,7 @@
-"""The folder of keys as operators change it: `<tenant>/<key id>`, a digest each. A key itself is never written."""
+"""Folders of key digests: `<tenant>/<key id>`, one file each; a key itself is never written.
+
+Gateways read them, and operators change them by `hearth keys`.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,51 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from gateway.identity.key_store import Files
 from tenancy.document import Wrong
 from tenancy.policy import KeyFile
 from tenancy.reading.auth import read_key_file
 from tenancy.reading.kinds import name
 from tenancy.reading.words import KEY
 
+
+class Files:
+    """Reads the files that a policy names from the file system; implements `Shelf`."""
+
+    def key_files(self, folder: str) -> Iterator[KeyFile]:
+        """Yield the files `<tenant>/<key id>` of a folder, without names that begin with a dot (Kubernetes' own)."""
+        if not Path(folder).is_dir():
+            raise Wrong(f"there is no folder `{folder}`")
+        try:
+            yield from self._listed(Path(folder))
+        except OSError as error:
+            raise Wrong(f"cannot read `{error.filename}`: {error.strerror}") from None
+
+    def _listed(self, root: Path) -> Iterator[KeyFile]:
+        for tenant in sorted(root.iterdir()):
+            if tenant.name.startswith(".") or not tenant.is_dir():
+                continue
+            for path in sorted(tenant.iterdir()):
+                if path.name.startswith(".") or not path.is_file():
+                    continue
+                yield KeyFile(tenant.name, path.name, self.text(str(path)))
+
+    def text(self, path: str) -> str:
+        try:
+            return Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise Wrong(f"cannot read `{path}`: {error.strerror}") from None
+
+
 PREFIX = "sk-hearth-"
-"""By which scanners for leaked secrets know a key."""
+"""Prefix by which secret scanners recognise a key."""
+
 
 RANDOM_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of the folder. `fault` says what is wrong with its file."""
+    """One key of a folder. `fault` is what is wrong with its file, empty if it is valid."""
 
     tenant: str
     key_id: str
@@ -38,25 +70,25 @@ class Entry:
 
 
 class KeyFolder:
-    """One folder. Files and folders that it makes can be read by their owner only."""
+    """One folder. Only the owner can read the files and folders that it creates."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def entries(self) -> Iterator[Entry]:
-        """All keys. Raises `Wrong` where there is no folder."""
+        """Yield all keys. Raises `Wrong` if the folder does not exist."""
         for file in Files().key_files(str(self._root)):
             yield _entry(file)
 
     def find(self, tenant: str, key_id: str) -> Entry:
-        """One of them. Raises `Wrong` where it is not there."""
+        """Return one key. Raises `Wrong` if it does not exist."""
         path = self._place(tenant, key_id)
         if not path.is_file():
             raise Wrong(f"there is no key `{tenant}/{key_id}` in `{self._root}`")
         return _entry(KeyFile(tenant, key_id, Files().text(str(path))))
 
     def add(self, tenant: str, key_id: str | None = None, **said: Any) -> tuple[str, str]:
-        """A new key's id, and the key. `said`: user, group, until_s. Raises `Wrong`."""
+        """Create a key. Returns its id and the key. `said`: user, group, until_s. Raises `Wrong`."""
         key_id = key_id or f"k{secrets.token_hex(4)}"
         path = self._place(tenant, key_id)
         key = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
@@ -72,7 +104,7 @@ class KeyFolder:
         return key_id, key
 
     def end(self, tenant: str, key_id: str, until_s: float) -> float:
-        """Let a key end then, or when it would have ended before; that time. Raises `Wrong`."""
+        """Bring the expiry of a key forward to `until_s`. Returns the new expiry. Raises `Wrong`."""
         entry = self.find(tenant, key_id)
         path = self._place(tenant, key_id)
         digest, _ = read_key_file(Files().text(str(path)))
@@ -81,7 +113,7 @@ class KeyFolder:
         return ends_s
 
     def remove(self, tenant: str, key_id: str) -> None:
-        """Raises `Wrong` where it is not there."""
+        """Delete a key. Raises `Wrong` if it does not exist."""
         self.find(tenant, key_id)
         self._place(tenant, key_id).unlink()
 
@@ -113,7 +145,7 @@ def _content(digest: str, *, user: str | None = None, group: str | None = None, 
 
 
 def _draft(path: Path, content: str) -> Path:
-    """The content in a file beside, that no reader looks at."""
+    """Write the content to a hidden temporary file in the same folder."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(content)

@@ -1,6 +1,7 @@
-"""Who asks: a key by its digest, a token by its issuer's keys, or what a trusted proxy says. Holds the policy in force.
+"""Identifies callers: by the digest of a key, a token and its issuer's keys, or the headers of a trusted proxy.
 
-A look-up by digest needs no constant time: who could learn a digest's first digits has learned nothing of a key.
+Holds the policy in force. A look-up by digest needs no constant time: an attacker who learns the first digits of a
+digest has learned nothing about a key.
 """
 
 from __future__ import annotations
@@ -8,24 +9,88 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 
-from gateway.identity.callers import Callers, claimant
 from gateway.identity.issuer import Issuer
-from gateway.identity.tokens import LONGEST_TOKEN, UnknownSigner, no, verify
+from gateway.identity.tokens import LONGEST_TOKEN, Claims, UnknownSigner, claimed, no, verify
 from routing.refusal import Reason, Refused
-from tenancy.policy import HMAC, Policy
-from tenancy.tenants import NOBODY, Caller
+from tenancy.policy import HMAC, Policy, TokenRules
+from tenancy.reading.tenants import next_below
+from tenancy.tenants import NOBODY, Caller, Tenant
+from tenancy.tier import Tier
+
+LONGEST_USER = 256
+"""Characters of a user name; the rest is cut off."""
+
+
+def claimant(claims: Claims, policy: Policy, rules: TokenRules) -> Caller:
+    """Return the caller that a verified token names. Raises `Refused` if it names no tenant of the policy."""
+    named = claimed(claims, rules.tenant_claim) if rules.tenant_claim else ()
+    known = dict.fromkeys(name for name in named if name in policy.tenants)
+    if len(known) > 1:
+        raise no("names several tenants")
+    tenant = policy.tenants.get(next(iter(known), rules.default_tenant or ""))
+    if tenant is None:
+        raise no("names no tenant that is known here")
+    groups = claimed(claims, rules.group_claim) if rules.group_claim else ()
+    group = next((name for name in groups if name in tenant.groups), None)
+    users = claimed(claims, rules.user_claim)
+    return tenant.caller(group=group, user=users[0][:LONGEST_USER] if users else None)
+
+
+class Callers:
+    """The tenants of one policy as trusted proxies name them; each tenant in each tier is built once."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._tiered: dict[tuple[str | None, str], Tenant] = {}
+
+    def named(self, tenant: str) -> Caller:
+        """Return the caller of a tenant that a proxy names. Raises `Refused` if there is no such tenant."""
+        found = self._policy.tenants.get(tenant)
+        if found is None:
+            raise Refused(Reason.INVALID_KEY, "The tenant that the proxy names is not known here.")
+        return found.caller()
+
+    def served_as(self, caller: Caller, *, group: str, user: str, objective: str, priority: str) -> Caller:
+        """Apply the proxy's group, user and tier to a caller; unknown values are ignored."""
+        tier = self._policy.tiers.get(objective) or self._at_most(priority)
+        if tier is None and not group and not user:
+            return caller
+        tenant = caller.tenant if tier is None else self._in_tier(caller.tenant, tier)
+        return tenant.caller(
+            key_id=caller.key_id,
+            group=group if group in tenant.groups else caller.group,
+            user=user[:LONGEST_USER] or caller.user,
+        )
+
+    def _at_most(self, priority: str) -> Tier | None:
+        try:
+            highest = int(priority)
+        except ValueError:
+            return None
+        tiers = [tier for tier in self._policy.tiers.values() if tier.priority <= highest]
+        return max(tiers, key=lambda tier: tier.priority, default=None)
+
+    def _in_tier(self, tenant: Tenant, tier: Tier) -> Tenant:
+        key = (tenant.name, tier.name)
+        if key not in self._tiered:
+            relaxed = next_below(tier, self._policy.tiers)
+            self._tiered[key] = replace(tenant, tier=tier, relaxed=relaxed, on_overload=tier.on_overload)
+        return self._tiered[key]
+
 
 MOST_TOKENS = 10_000
-"""Verified tokens that are remembered: about 1 KB each, against 50 us for a signature."""
+"""Verified tokens that are cached: about 1 KB each, which saves 50 us for a signature."""
+
 
 WORD = "latin-1"
-"""How header values are read."""
+"""Encoding of header values."""
 
 
 class Keyring:
-    """Without a policy everybody is nobody in particular; with one, nobody is by default."""
+    """Identifies callers by the current policy. Without a policy every caller is anonymous."""
 
     def __init__(
         self,
@@ -40,7 +105,7 @@ class Keyring:
 
     @property
     def policy(self) -> Policy | None:
-        """In force; who is being served keeps what it came under."""
+        """The policy in force; requests in flight keep the one they started under."""
         return self._policy
 
     @policy.setter
@@ -52,7 +117,7 @@ class Keyring:
             self._issuer.follow(policy.jwt if policy is not None else None, self._verified.clear)
 
     def identify(self, key: str | None, spoken: Mapping[bytes, bytes] | None = None) -> Caller:
-        """Whoever shows this key or token. `spoken`: the headers of a request that a trusted proxy has sent.
+        """Return the caller of a key or token. `spoken`: the headers of a request that a trusted proxy has sent.
 
         Raises `Refused` where it is nobody's.
         """
@@ -90,7 +155,7 @@ class Keyring:
         return found.caller
 
     def _borne(self, policy: Policy, token: str, digest: str) -> Caller:
-        """Whoever bears a token. One that was verified is believed until it expires, or keys or policy change."""
+        """Return the caller of a token. A verified one is cached until it expires, or keys or policy change."""
         now_s = self._wall_clock()
         caller, until_s = self._verified.get(digest, (NOBODY, 0.0))
         if now_s < until_s:

@@ -1,7 +1,7 @@
-"""JWTs: is this one the issuer's, is it meant for us, is it valid now. What it says then counts.
+"""Verifies JWTs: signature, issuer, audience and times; then their claims can be used.
 
-The signature is PyJWT's affair (the extra `jwt`); times are checked here, as the clock is an argument. Refusals repeat
-nothing of a token.
+PyJWT (the extra `jwt`) checks the signature; times are checked here, because the clock is an argument. Rejections
+repeat nothing of a token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tenancy.document import Wrong
 from tenancy.policy import TokenRules
 
 LONGEST_TOKEN = 16 << 10
-"""Bytes. Identity providers that list many groups come to half of it."""
+"""Identity providers that list many groups need half of it."""
 
 MOST_KEYS = 100
 
@@ -33,7 +33,7 @@ FAMILIES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 @dataclass(frozen=True, slots=True)
 class IssuerKey:
-    """A public key, and what it may be used for."""
+    """A public key, and the algorithms it may be used for."""
 
     kty: str
     key: Any = field(repr=False, compare=False)
@@ -43,16 +43,16 @@ class IssuerKey:
         return self.kty == FAMILIES[algorithm[:2]] and self.alg in (None, algorithm)
 
 
-class UnknownSigner(Exception):  # noqa: N818 - the issuer may have changed keys: who asks decides what that means
-    """The token names a key that is not among those we have."""
+class UnknownSigner(Exception):  # noqa: N818 - not an error by itself: the issuer may have rotated its keys
+    """The token names a signing key that is not among the known ones."""
 
 
 KeySet = Mapping[str, IssuerKey]
-"""By `kid`; keys without one by their place."""
+"""Keys by `kid`; those without one by their position."""
 
 
 def read_keys(text: str) -> KeySet:
-    """The public keys of a JWKS, or of PEM blocks. Raises `Wrong`."""
+    """Parse the public keys of a JWKS or of PEM blocks. Raises `Wrong`."""
     keys = _pem_keys(text) if "-----BEGIN" in text else _jwks_keys(text)
     if not keys:
         raise Wrong("holds no public key that can check a signature")
@@ -64,12 +64,12 @@ def _jwks_keys(text: str) -> dict[str, IssuerKey]:
 
     try:
         listed = json.loads(text)["keys"]
-        assert isinstance(listed, list)  # noqa: S101 - one way out for all that is no key set
+        assert isinstance(listed, list)  # noqa: S101 - joins the other ways of not being a key set
     except (ValueError, TypeError, KeyError, AssertionError, RecursionError):
         raise Wrong("is no JSON Web Key Set") from None
     keys = {}
     for at, jwk in enumerate(listed[:MOST_KEYS]):
-        # Sets hold keys for other purposes, and of kinds that come later: those are skipped.
+        # Keys for other purposes, and of unknown kinds, are skipped.
         if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig" or jwk.get("kty") not in FAMILIES.values():
             continue
         try:
@@ -100,7 +100,7 @@ def _pem_keys(text: str) -> dict[str, IssuerKey]:
 
 
 def verify(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> Claims:
-    """What a token says, if it may be believed. Raises `Refused`, and `UnknownSigner`."""
+    """Return the claims of a valid token. Raises `Refused` and `UnknownSigner`."""
     from jwt import PyJWTError, decode, get_unverified_header  # noqa: PLC0415 - an extra
 
     if len(token) > LONGEST_TOKEN:
@@ -120,7 +120,7 @@ def verify(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> Claims:
             issuer=rules.issuer,
             options={
                 "require": ["exp", "iss", "aud"],
-                # By our own clock, below.
+                # Checked below, by our own clock.
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
@@ -136,10 +136,10 @@ def verify(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> Claims:
 
 
 def _is_canonical(token: str) -> bool:
-    """Whether a token is written in the only way that RFC 7515 has for it.
+    """Return whether a token has the only encoding that RFC 7515 allows.
 
-    Decoders of base64 skip characters that are not theirs, padding that is too much, and the last bits of a signature:
-    one token could otherwise be shown in many writings, each of which would be verified and remembered.
+    Base64 decoders skip foreign characters, surplus padding and the last bits of a signature. One token would otherwise
+    have many encodings, each of which would be verified and cached.
     """
     if SEGMENTS.fullmatch(token) is None:
         return False
@@ -157,7 +157,7 @@ _WRONG = {
     "MissingRequiredClaimError": "lacks one of the claims exp, iss and aud",
     "InvalidSignatureError": "has a signature that is wrong",
 }
-"""What is said of a token, by the library's name for the fault."""
+"""Message of a rejection, by the name of PyJWT's exception."""
 
 
 def _signer(kid: object, algorithm: str, keys: KeySet) -> IssuerKey:
@@ -190,7 +190,7 @@ def _time(claims: Claims, name: str) -> float | None:
 
 
 def claimed(claims: Claims, path: str) -> tuple[str, ...]:
-    """The texts that a claim holds, one or several; none where there is no such claim. `a.b` looks into claim `a`."""
+    """Return the texts of a claim, empty if it does not exist. `a.b` looks into claim `a`."""
     value: object = claims.get(path)
     if value is None and "." in path:
         value = claims
@@ -200,5 +200,5 @@ def claimed(claims: Claims, path: str) -> tuple[str, ...]:
 
 
 def no(words: str) -> Refused:
-    """The refusal of a token."""
+    """Return the rejection of a token."""
     return Refused(Reason.INVALID_KEY, f"The token {words}.")

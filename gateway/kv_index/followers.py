@@ -14,7 +14,7 @@ import aiohttp
 import zmq
 
 from gateway.cluster.ipc_messages import PodTold
-from gateway.config.exact import KvEvents
+from gateway.config.kv_events import KvEvents
 from gateway.kv_index.feed import Feed
 from gateway.kv_index.sources import configured_sources, entries_by_pod, told_sources
 from gateway.kv_index.subscriber import Sockets, Source, Subscriber

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from gateway.cluster.ipc import Line
 from gateway.cluster.ipc_messages import EnginesFollowed, FleetTold, PodTold, SightAsked, SightGiven, SightMoved, Step
-from gateway.config.exact import LoadTimes, TokenizerEntry
-from gateway.config.values import Settings
+from gateway.config.kv_events import LoadTimes
+from gateway.config.models import TokenizerEntry
+from gateway.config.settings import Settings
 from gateway.kv_index.followers import Followers
 from gateway.kv_index.prompts import UnseenError
 from gateway.kv_index.tokenizing import Asked, Tokenizing

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from gateway.cluster.ipc_messages import PodTold
-from gateway.config.exact import EventSource
+from gateway.config.kv_events import EventSource
 from gateway.kv_index.subscriber import Source
 
 LARGEST_ANSWER = 1 << 20

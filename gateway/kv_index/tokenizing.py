@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from gateway.config.exact import POD, TokenizerEntry
+from gateway.config.models import POD, TokenizerEntry
 from gateway.kv_index.prompts import Chat, Ids, Text, UnseenError, read_spoken
 from gateway.kv_index.tokenizer import BadTokenizerError, LocalTokenizer
 from gateway.observe.log import EventLog

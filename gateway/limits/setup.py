@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 from gateway.cluster.host_client import WarmthClient
 from gateway.config.models import ModelEntry
-from gateway.config.redis_location import parse_redis_url
 from gateway.gateway import Gateway
 from gateway.limits.accounts import Quotas
 from gateway.limits.coordinator import Lender
@@ -17,6 +16,7 @@ from gateway.limits.estimate import Expecting
 from gateway.limits.host_coordinator import HostLender
 from gateway.limits.lease_keeper import Keeper
 from gateway.pipeline.admission_queue import Room
+from gateway.runtime.redis_location import parse_redis_url
 from routing.router import Router
 from tenancy.forecast import Forecast
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from gateway.config.models import ModelEntry
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.observe.log import EventLog, OutcomeLog, request_line, usage_line
 from gateway.observe.route_log import RouteRecorder, shared_key
 from gateway.runtime.host import Host

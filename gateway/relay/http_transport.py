@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cascade.judging import Judge
 from cascade.logprobs import Trim
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from gateway.http.client_request import Asked, Budget
 from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import Reply

@@ -28,7 +28,7 @@ from typing import Protocol, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
-from gateway.config.port_limits import Timeouts
+from gateway.config.limits import Timeouts
 from gateway.http.response_writer import Source
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.fast_path import Flow, Parsing

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from gateway.config.port_limits import Timeouts
+from gateway.config.limits import Timeouts
 from gateway.http.timeout_sweeper import Patrol
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.upstream_connection import Line

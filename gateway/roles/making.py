@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 from gateway.canary.watch import CanaryWatch
-from gateway.config.redis_location import parse_redis_url
 from gateway.gateway import Gateway
 from gateway.roles.keeper import RoleKeeper
 from gateway.roles.on_host import RolesOnHost
 from gateway.roles.setup import RolesAtWork, Shared
 from gateway.runtime.host import Host
+from gateway.runtime.redis_location import parse_redis_url
 from routing.canary import CanaryTerms, Rollout
 from routing.router import Router
 

@@ -1,9 +1,8 @@
-"""Closes a port and loses nobody who was on the way in.
+"""Closes listeners without resetting connections that are being established.
 
-A connection that the kernel has taken for us and that we have not taken yet is reset when its listener closes, though
-its client had every reason to think that it was connected. So first nobody new is let in, then those who are half-way
-are waited for, and what stands in the backlog is taken in the same moment in which the listener closes. Knows nothing
-of what is spoken on the port.
+When a listener closes, the kernel resets the connections in its backlog, although their clients see them as
+established. So new connections are blocked first, handshakes in flight get a moment to finish, and the backlog is
+accepted in the same step in which the listener closes. Independent of the protocol on the port.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 ARRIVING_S = 0.1
-"""From a client's first packet to the third of its handshake: a round trip, of any but the farthest."""
+"""Time for a TCP handshake in flight to finish: about a round trip."""
 
 KNOCKING_S = 2.0
-"""How long who came in the last moment may take for a TLS handshake."""
+"""Timeout of the TLS handshake of connections accepted in the last step."""
 
 SO_ATTACH_FILTER = 26
-"""Linux; Python has no name for it."""
+"""Linux only; Python has no name for it."""
 
 LOAD_BYTE, JUMP_IF_SET, RETURN = 0x30, 0x45, 0x06
 FLAGS_AT, SYN = 13, 0x02
@@ -37,14 +36,14 @@ NO_FIRST_PACKETS = (
     (RETURN, 0, 0, 0),
     (RETURN, 0, 0, 0xFFFFFFFF),
 )
-"""Instructions of a packet filter: what begins a connection is dropped, all else passes. Its sender tries again after a
-second, and finds another process on the port, or nobody."""
+"""A packet filter that drops SYN packets and passes all others. The client repeats its SYN after a second, and reaches
+another process on the port, if there is one."""
 
 
 async def close_door(
     servers: Sequence[asyncio.Server], protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None
 ) -> None:
-    """Let nobody in any more but those who have knocked: they are served as all others are."""
+    """Close the listeners, and serve the connections that were waiting in their backlogs."""
     loop, limit_s = asyncio.get_running_loop(), KNOCKING_S if tls is not None else None
     taken = [
         loop.connect_accepted_socket(protocol, one, ssl=tls, ssl_handshake_timeout=limit_s)
@@ -54,7 +53,7 @@ async def close_door(
 
 
 async def close_kindly(servers: Sequence[asyncio.Server]) -> list[socket.socket]:
-    """Close them. Returns the connections that were still to be taken; they are the caller's to serve and to close."""
+    """Close the listeners. Returns the connections of their backlogs, which the caller must serve and close."""
     listening = [_another_of(held.fileno()) for server in servers for held in server.sockets]
     try:
         are_shut = [_is_shut_to_comers(one) for one in listening]
@@ -69,14 +68,14 @@ async def close_kindly(servers: Sequence[asyncio.Server]) -> list[socket.socket]
 
 
 def _another_of(descriptor: int) -> socket.socket:
-    """The same listener, which stays open with us when its server lets go of it."""
+    """Return a duplicate of a listener, which stays open when its server closes it."""
     held = socket.socket(fileno=os.dup(descriptor))
     held.setblocking(False)
     return held
 
 
 def _is_shut_to_comers(listener: socket.socket) -> bool:
-    """Whether the kernel turns away who comes now. Where it cannot, who comes in the last instant is reset."""
+    """Block new connections in the kernel. Returns whether it could; otherwise the latest ones may be reset."""
     if sys.platform != "linux":
         return False
     written = b"".join(struct.pack("HBBI", *instruction) for instruction in NO_FIRST_PACKETS)
@@ -95,14 +94,14 @@ def _backlog_of(listener: socket.socket) -> list[socket.socket]:
             connection, _ = listener.accept()
         except ConnectionAbortedError:
             continue
-        except OSError:  # Nobody is left, or no descriptor is.
+        except OSError:  # The backlog is empty, or no descriptor is left.
             return taken
         connection.setblocking(False)
         taken.append(connection)
 
 
 def has_unread(transport: asyncio.BaseTransport) -> bool:
-    """Whether bytes have come that our loop has not read yet: to close now would throw them away."""
+    """Return whether the socket holds unread bytes, which closing it now would discard."""
     held = transport.get_extra_info("socket")
     if held is None or held.fileno() < 0:
         return False

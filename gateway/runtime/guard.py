@@ -15,10 +15,10 @@ from typing import Any, ParamSpec
 P = ParamSpec("P")
 
 NAME = "hearth_loop"
-"""The key of the name in what the exception handler of a loop is given."""
+"""Key of the name in the context of the loop's exception handler."""
 
 AGAIN_S = 1.0
-"""An endless task that has raised is started again after so long."""
+"""Delay before an endless task that has raised is restarted."""
 
 
 def report(name: str, error: Exception) -> None:
@@ -33,17 +33,17 @@ def report(name: str, error: Exception) -> None:
 
 
 def run(name: str, call: Callable[..., object], *args: object) -> bool:
-    """Call it now, and report what it raises. Returns whether it raised nothing."""
+    """Call a function, and report what it raises. Returns whether it raised nothing."""
     try:
         call(*args)
-    except Exception as error:  # noqa: BLE001 - reported, and nothing that repeats may end with it
+    except Exception as error:  # noqa: BLE001 - reported; it must not end what repeats
         report(name, error)
         return False
     return True
 
 
 def restarted(name: str) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, Coroutine[Any, Any, None]]]:
-    """Decorate an endless coroutine function: what it raises is reported, and it begins again a moment later."""
+    """Decorate an endless coroutine function: what it raises is reported, and it is restarted after a delay."""
 
     def decorate(endless: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Coroutine[Any, Any, None]]:
         @wraps(endless)
@@ -51,7 +51,7 @@ def restarted(name: str) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], C
             while True:
                 try:
                     return await endless(*args, **kwargs)
-                except Exception as error:  # noqa: BLE001 - reported, and the task may not end with it
+                except Exception as error:  # noqa: BLE001 - reported; it must not end the task
                     report(name, error)
                 await asyncio.sleep(AGAIN_S)
 
@@ -61,13 +61,23 @@ def restarted(name: str) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], C
     return decorate
 
 
+def heed_cancel() -> None:
+    """Raise CancelledError if the current task has been cancelled and a library has swallowed the exception.
+
+    `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives together with a result.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class Ticker:
-    """A timer that rings again and again while it is wanted, whatever its callback raises."""
+    """A periodic timer that continues while it is wanted, whatever its callback raises."""
 
     __slots__ = ("_is_wanted", "_name", "_tick", "_timer", "period_s")
 
     def __init__(self, name: str, period_s: float, tick: Callable[[], object], is_wanted: Callable[[], object]) -> None:
-        """`is_wanted` is asked after each `tick`: while it is true the timer is set again."""
+        """`is_wanted` is called after each `tick`; while it returns a true value, the timer is set again."""
         self.period_s = period_s
         self._name = name
         self._tick = tick
@@ -75,12 +85,12 @@ class Ticker:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Ring after a period and every period from then on, unless it rings already."""
+        """Start the timer unless it is running."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self.period_s, self._ring)
 
     def stop(self) -> None:
-        """Ring no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

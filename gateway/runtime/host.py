@@ -1,4 +1,4 @@
-"""Which of a machine's processes this one is, and what it shares with the others. A value; opens nothing."""
+"""Identity of this process among those of its host, and the paths that they share."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The place of one gateway among those that a supervisor has started. The defaults: it is alone."""
+    """One process of those that a supervisor has started. The defaults describe a gateway without siblings."""
 
     number: int = 0
-    """1 for the first worker, 0 for a gateway that has no siblings."""
+    """1 for the first worker, 0 for a gateway without siblings."""
     processes: int = 1
-    """How many workers share the machine and its traffic port."""
+    """Number of workers that share the host and its traffic port."""
     folder: Path | None = None
-    """The private run folder of the supervisor and its children."""
+    """Private runtime directory of the supervisor and its children."""
     warmth: Path | None = None
-    """The socket of the warmth process, where there is one."""
+    """Socket of the host's index process, if there is one."""
 
     def lock(self, name: str) -> Path | None:
-        """The lock under which what all of them write to is written to; None where nobody else writes."""
+        """Return the lock file for writing to a shared target; None if no other process writes."""
         return self.folder / f"{name}.lock" if self.folder else None

@@ -1,9 +1,8 @@
-"""Lines to a file or to standard output, written by a thread of their own: a blocked reader never blocks the loop.
+"""Writes lines to a file or standard output in a separate thread, so that a blocked reader never blocks the loop.
 
-What waits is bounded; beyond the bound lines are dropped and counted. Where several processes write to one target they
-take turns by a lock, so that no line stands inside another. A line that could be written in part only, as the disk is
-full, is taken back: lines are whole or not there. The first failure is reported on standard error, and so is its end.
-Knows nothing of what a line says.
+The queue is bounded; beyond it lines are dropped and counted. Processes that write to the same target take turns by a
+lock, so that lines never interleave. A line that could be written only in part, because the disk is full, is removed
+again. The first failure is reported on standard error, and so is the recovery. Independent of the content of lines.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 
 MOST_WAITING_BYTES = 8 << 20
-"""Some 20,000 lines: a minute of a busy gateway whose log collector hangs."""
+"""About 20,000 lines: a minute of a busy gateway while its log collector hangs."""
 
 STDOUT = 1
 STDERR = 2
@@ -31,7 +30,7 @@ class LineWriter:
     def __init__(
         self, target: Path | int, *, most_waiting_bytes: int = MOST_WAITING_BYTES, lock: Path | None = None
     ) -> None:
-        """`lock`: a file that all processes that write to the target name."""
+        """`lock`: the lock file of all processes that write to the target."""
         self.dropped_lines = 0
         self._target = target
         self._most = most_waiting_bytes
@@ -40,16 +39,16 @@ class LineWriter:
         self._waiting_bytes = 0
         self._reopen = False
         self._failing = ""
-        """Why the last lines could not be written."""
+        """Why the last lines could not be written; empty if they were."""
         self._has_half_line = False
-        """What was written last is part of a line that could not be taken back."""
+        """Whether the target ends in a partial line that could not be removed."""
         self._fd = self._open()
         self._lock_fd = None if lock is None else os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._thread = Thread(target=self._run, name=f"lines {target}", daemon=True)
         self._thread.start()
 
     def put(self, lines: bytes, count: int = 1) -> None:
-        """Have `count` whole lines written, or drop them all."""
+        """Queue `count` whole lines, or drop them all."""
         with self._lock:
             if self._waiting_bytes + len(lines) > self._most:
                 self.dropped_lines += count
@@ -59,15 +58,15 @@ class LineWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether lines wait to be written."""
+        """Return whether lines are queued."""
         return self._waiting_bytes > 0
 
     def reopen(self) -> None:
-        """Open the file anew before the next line: it was moved away to be archived."""
+        """Reopen the file before the next line, after log rotation."""
         self._reopen = True
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Write what waits, for as long as the time allows."""
+        """Write the queued lines until the timeout, and stop."""
         self._queue.put(None)
         self._thread.join(timeout_s)
 
@@ -99,7 +98,7 @@ class LineWriter:
             os.close(self._lock_fd)
 
     def _append(self, lines: bytes) -> int:
-        """Write whole lines, as many as there is room for. Returns how many bytes of them stand there now."""
+        """Write whole lines, as many as fit. Returns the number of bytes written."""
         if self._has_half_line:
             _write_all(self._fd, b"\n")
             self._has_half_line = False
@@ -119,7 +118,7 @@ class LineWriter:
         return len(lines)
 
     def _take_back(self, size: int | None, written: int, half: int) -> None:
-        """Cut the half line off again, where it is the last thing in a file; else the next line begins on its own."""
+        """Remove a partial line from the end of a file; if that fails, the next line starts on a new line."""
         try:
             if size is not None and os.fstat(self._fd).st_size == size + written:
                 os.ftruncate(self._fd, size + written - half)
@@ -130,7 +129,7 @@ class LineWriter:
         self._has_half_line = True
 
     def _report(self, failing: str) -> None:
-        """Report on standard error when writing begins to fail, and when it works again."""
+        """Report on standard error when writing starts to fail, and when it recovers."""
         if failing == self._failing or bool(failing) == bool(self._failing):
             return
         self._failing = failing
@@ -157,8 +156,9 @@ class LineWriter:
 
 @contextmanager
 def _turn(lock_fd: int | None) -> Iterator[None]:
-    """Nobody else writes meanwhile. A pipe that is full takes a long write in pieces, and others' in between; whoever
-    dies in its turn leaves it to the next.
+    """Hold the lock: a full pipe splits long writes, and those of other processes would interleave.
+
+    The kernel releases the lock of a process that dies.
     """
     if lock_fd is None:
         yield

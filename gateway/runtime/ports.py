@@ -1,4 +1,4 @@
-"""Opens what listens beside the traffic port's single listener: small applications, and a port that processes share."""
+"""Opens the ports beside the traffic listener: small HTTP applications, and a port that processes share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.config.listening import Address
+from gateway.runtime.addresses import Address
 
 BACKLOG = 128
 
@@ -20,32 +20,31 @@ Binding = tuple[int, tuple[Any, ...]]
 """Address family and socket address."""
 
 
-class CannotListen(Exception):  # noqa: N818 - told to a person, who then acts
-    """An address is taken or not ours."""
+class CannotListen(Exception):  # noqa: N818 - a message for the operator
+    """An address is in use, or not one of this host."""
 
 
 def cannot_listen(name: str, where: Address, error: OSError) -> CannotListen:
-    """What to tell about an address that could not be opened."""
+    """Return the error for an address that could not be opened."""
     return CannotListen(f"{name}: cannot listen on {where}: {error.strerror or error}")
 
 
 MOST_CONNECTIONS = 32
-"""On each small port. Beyond it the oldest is closed: those that hold connections keep no check and no operator out."""
+"""Per port. Beyond it the oldest connection is closed, so that idle ones cannot block health checks and operators."""
 
 IDLE_S = 30.0
-"""From a connection's start, or from its last answer, to the end of the next head: a head that does not end is no
-reason to stay."""
+"""From a connection's start, or its last response, to the end of the next request head."""
 
 BODY_S = 10.0
-"""From a head to the end of its body."""
+"""From the end of a request head to the end of its body."""
 
 
 SLICE_BYTES = 4 << 10
-"""Given to the parser of a small port at a time."""
+"""Maximum bytes passed to the HTTP parser at a time."""
 
 
 class _Slices(asyncio.Protocol):
-    """Gives what comes on a connection to its handler in small pieces.
+    """Passes received bytes to the protocol in small pieces.
 
     Once a message is bad, each further piece is an error that quotes it, and these wait in a queue and then for the
     garbage collector. The handler stops reading at a number of them, so their size is what bounds the memory.
@@ -79,7 +78,7 @@ class _Slices(asyncio.Protocol):
 
 
 class _Site(web.TCPSite):
-    """A listener whose connections are bounded in number."""
+    """A listener with a bounded number of connections."""
 
     async def start(self) -> None:
         await web.BaseSite.start(self)
@@ -100,7 +99,7 @@ class _Site(web.TCPSite):
 
 @web.middleware
 async def reads_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Have the body of a request in time before it is handled."""
+    """Read the body of a request, within a timeout, before it is handled."""
     if request.body_exists:
         try:
             async with asyncio.timeout(BODY_S):
@@ -111,7 +110,7 @@ async def reads_bodies(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 async def open_port(name: str, app: web.Application, where: Address) -> tuple[web.AppRunner, list[str]]:
-    """Serve `app` on an address. Returns what to clean up, and the addresses chosen."""
+    """Serve `app` on an address. Returns the runner to clean up, and the bound addresses. Raises `CannotListen`."""
     runner = await _running(app)
     try:
         await _Site(runner, where.host, where.port).start()
@@ -122,7 +121,7 @@ async def open_port(name: str, app: web.Application, where: Address) -> tuple[we
 
 
 async def open_socket(app: web.Application, path: Path) -> web.AppRunner:
-    """Serve `app` on a unix socket; one that a dead process has left there is replaced."""
+    """Serve `app` on a unix socket; a stale one is replaced."""
     runner = await _running(app)
     await web.UnixSite(runner, path).start()
     return runner
@@ -161,12 +160,12 @@ async def reserve_port(name: str, where: Address) -> list[socket.socket]:
 
 
 def bindings_of(reserved: Iterable[socket.socket]) -> tuple[Binding, ...]:
-    """What another process needs to share them."""
+    """Return what another process needs to share the sockets."""
     return tuple((held.family, held.getsockname()) for held in reserved)
 
 
 def share_port(name: str, bindings: Iterable[Binding]) -> list[socket.socket]:
-    """Sockets of our own on a reserved address, to listen on."""
+    """Open own sockets on a reserved address, to listen on. Raises `CannotListen`."""
     shared: list[socket.socket] = []
     for family, at in bindings:
         try:
@@ -181,7 +180,7 @@ def share_port(name: str, bindings: Iterable[Binding]) -> list[socket.socket]:
 def _bound(family: int, at: tuple[Any, ...], *, shares: bool = False) -> socket.socket:
     held = socket.socket(family, socket.SOCK_STREAM)
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # over connections of before that linger
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # despite connections in TIME_WAIT
         if shares:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
@@ -199,7 +198,7 @@ def _bound(family: int, at: tuple[Any, ...], *, shares: bool = False) -> socket.
 
 
 def addresses_of(sockets: Iterable[socket.socket]) -> list[str]:
-    """Where sockets really listen."""
+    """Return the addresses that sockets are bound to."""
     return [str(_address(held.getsockname())) for held in sockets]
 
 
@@ -208,6 +207,6 @@ def _address(name: tuple[Any, ...]) -> Address:
 
 
 def answer_json(value: object, status: int = 200) -> web.Response:
-    """One JSON answer, laid out for people: these ports are asked with curl."""
+    """Return an indented JSON response: these ports are used with curl."""
     body = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2) + b"\n"
     return web.Response(body=body, status=status, content_type="application/json")

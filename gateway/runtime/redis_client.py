@@ -1,4 +1,4 @@
-"""A client for the Redis that the configuration names: one server, the master behind sentinels, or a cluster."""
+"""Connects to a Redis location: one server, the master behind sentinels, or a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
-from gateway.config.redis_location import RedisPlace
+from gateway.runtime.redis_location import RedisPlace
 
 CONNECT_S = 2.0
 
@@ -24,7 +24,7 @@ Client = Redis | RedisCluster
 
 @asynccontextmanager
 async def connected(place: RedisPlace, *, answer_s: float) -> AsyncIterator[Client]:
-    """A client that gives up after `answer_s` and tries nothing twice: that is its user's affair. Closed at the end."""
+    """Open a client with a response timeout of `answer_s` and without retries; it is closed at the end."""
     client, *asked = _made(place, answer_s)
     try:
         yield client
@@ -36,7 +36,7 @@ async def connected(place: RedisPlace, *, answer_s: float) -> AsyncIterator[Clie
 
 
 def _made(place: RedisPlace, answer_s: float) -> tuple[Client, ...]:
-    """The client, and those by which it is found."""
+    """Return the client, followed by those of its sentinels."""
     options: dict[str, Any] = {
         "username": place.username,
         "password": place.password,

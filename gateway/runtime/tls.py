@@ -1,4 +1,4 @@
-"""TLS on the listener. One context lives as long as the gateway; a reload puts a new certificate into it."""
+"""TLS of listeners. One context lives as long as the gateway; renewed certificates are loaded into it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.config.listening import MutualTlsFiles, TlsFiles
+from gateway.runtime.addresses import MutualTlsFiles, TlsFiles
 from gateway.runtime.guard import report, restarted
 from tenancy.document import Fault, Invalid
 
@@ -15,17 +15,17 @@ Say = Callable[..., None]
 
 
 def listener_tls(files: TlsFiles, *, speaks: str = "http/1.1") -> ssl.SSLContext:
-    """A server's context for one protocol. Raises `Invalid` where the files are no certificate and its key."""
+    """Return a server context for one ALPN protocol. Raises `Invalid` if the files are no certificate and key."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
-    # HTTP/2 towards clients is left to Envoy or nginx in front.
+    # HTTP/2 to clients is left to Envoy or nginx in front.
     tls.set_alpn_protocols([speaks])
     load_certificate(tls, files)
     return tls
 
 
 def load_certificate(tls: ssl.SSLContext, files: TlsFiles) -> None:
-    """Put the files' certificate into a context; connections that stand keep theirs."""
+    """Load the certificate into a context; open connections keep theirs. Raises `Invalid`."""
     try:
         tls.load_cert_chain(files.cert, files.key, password=_no_password)
     except (ssl.SSLError, OSError, ValueError) as error:
@@ -36,7 +36,7 @@ def load_certificate(tls: ssl.SSLContext, files: TlsFiles) -> None:
 
 
 def _ask_for_clients(tls: ssl.SSLContext, authorities: Path) -> None:
-    """Accept only clients with a certificate of these authorities. Those that a context trusts already stay trusted."""
+    """Accept only clients with a certificate of these authorities, beside those that are already trusted."""
     try:
         tls.load_verify_locations(cafile=authorities)
     except (ssl.SSLError, OSError, ValueError) as error:
@@ -46,15 +46,15 @@ def _ask_for_clients(tls: ssl.SSLContext, authorities: Path) -> None:
 
 
 def check_certificate(files: TlsFiles) -> None:
-    """Raise `Invalid` where the files could not be loaded."""
+    """Raise `Invalid` if the files cannot be loaded."""
     load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
 
 
 @restarted("certificate")
 async def renew(tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: Say, *, poll_s: float = 30.0) -> None:
-    """Load the certificate anew whenever its files change, until cancelled.
+    """Reload the certificate whenever its files change, until cancelled.
 
-    Certificates are renewed by programs that tell nobody. Files that do not fit together yet are tried again.
+    Programs that renew certificates send no signal. Files that do not match yet are tried again.
     """
     loaded = _stamps(files())
     while True:

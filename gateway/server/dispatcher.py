@@ -22,7 +22,7 @@ from gateway.cascades.cascades import Ladders
 from gateway.cascades.constraints import HEADERS as CASCADE_HEADERS
 from gateway.cascades.model_requests import Rungs
 from gateway.config.cors import Cors
-from gateway.config.port_limits import Timeouts
+from gateway.config.limits import Timeouts
 from gateway.http.client_request import KEPT_HEADERS, Asked
 from gateway.http.cors import KEPT_FOR_CORS, is_allowed_origin, preflight_fields, response_fields
 from gateway.http.endpoints import TABLE, Endpoint, Local, find_endpoint

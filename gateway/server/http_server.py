@@ -8,7 +8,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 from gateway.cascades.cascades import Ladders
 from gateway.config.cors import Cors
-from gateway.config.port_limits import Limits, Timeouts
+from gateway.config.limits import Limits, Timeouts
 from gateway.http.client_connection import Connections
 from gateway.http.client_request import Budget
 from gateway.http.listener import DownstreamListener

@@ -12,11 +12,10 @@ import aiohttp
 from aiohttp import web
 
 from agent.agent import Agent, Plan
-from agent.heartbeat import Heart
-from agent.listeners import Command
 from agent.server import Asker, Spot
-from gateway.config.redis_location import parse_redis_url
-from gateway.discovery.record import Record, key, read_record
+from agent.server_process import Command
+from gateway.runtime.redis_location import parse_redis_url
+from routing.pod_record import Record, key, read_record
 from tests.gateway.kv_index.redis_servers import Server, free_port
 
 GUARD_S = 120.0
@@ -73,9 +72,9 @@ def answers(said: dict[str, Any]) -> Callable[[web.Request], Any]:
 class Node:
     """An agent at work, and what it has said in its log."""
 
-    def __init__(self, agent: Agent, heart: Heart, redis: Server, name: str, log: list[str]) -> None:
+    def __init__(self, agent: Agent, redis: Server, name: str, log: list[str]) -> None:
         self.agent = agent
-        self.heart = heart
+        self.heart = agent.heart
         self.log = log
         self._redis = redis
         self._name = name
@@ -106,12 +105,11 @@ async def node(redis: Server, plan: Plan, behind: Callable[[int], Command] = lam
         log.append(f"{message} {json.dumps(fields, default=str)}")
 
     async with aiohttp.ClientSession() as session:
-        agent = Agent(plan, Asker(session, behind), say, asyncio.get_running_loop().time, life=1)
-        heart = Heart(parse_redis_url(redis.url), plan.name, agent.record, plan.rhythm, say, lambda: 0.5)
-        agent.changed, agent.loads_came = heart.beat_now, heart.tell_load
-        tasks = [asyncio.create_task(agent.run(), name="look"), asyncio.create_task(heart.run(), name="beat")]
+        asker, clock = Asker(session, behind), asyncio.get_running_loop().time
+        agent = Agent(plan, asker, parse_redis_url(redis.url), say=say, clock=clock, draw=lambda: 0.5, life=1)
+        tasks = [asyncio.create_task(agent.run(), name="look"), asyncio.create_task(agent.heart.run(), name="beat")]
         try:
-            yield Node(agent, heart, redis, plan.name, log)
+            yield Node(agent, redis, plan.name, log)
         finally:
             for task in tasks:
                 task.cancel()

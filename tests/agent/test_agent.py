@@ -10,8 +10,8 @@ import pytest
 
 from agent.agent import Plan
 from agent.heartbeat import Rhythm
-from gateway.discovery.record import Record, State, channel, key, read_record
 from routing.facts import PodFacts, Prompts, Role
+from routing.pod_record import Record, State, channel, key, read_record
 from tests.agent.node import GUARD_S, Node, VllmLike, node
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.answers import (
+from agent.server import (
     told_by_bootstrap,
     told_by_event_sources,
     told_by_metrics,

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from agent.listeners import Command, command_behind
+from agent.server_process import Command, command_behind
 
 TALKS = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
 

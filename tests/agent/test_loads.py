@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.loads import MOST_ENGINES, STALE_S, Loads
-from gateway.discovery.record import EngineLoad
+from routing.pod_record import EngineLoad
 
 
 class Scene:
@@ -54,7 +54,7 @@ def test_memory_is_bounded() -> None:
     scene = Scene()
     for port in range(1, MOST_ENGINES + 11):
         scene.say(port=port)
-    assert scene.loads.strange == 10
+    assert scene.loads.invalid == 10
     assert scene.loads.of(MOST_ENGINES + 5) == ()
 
 
@@ -63,5 +63,5 @@ def test_what_cannot_be_read_is_counted(said: bytes) -> None:
     """And dropped."""
     scene = Scene()
     scene.loads.datagram_received(said, ("127.0.0.1", 9))
-    assert scene.loads.strange == 1
+    assert scene.loads.invalid == 1
     assert scene.news == 0

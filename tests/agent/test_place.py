@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.place import look_for_nics, own_address, read_labels
+from agent.hardware import look_for_nics, own_address, read_labels
 
 
 def test_labels_become_facts(tmp_path: Path) -> None:

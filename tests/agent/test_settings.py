@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.settings import AgentSettings, gather
-from gateway.config.listening import Address
+from gateway.runtime.addresses import Address
 from tenancy.document import Invalid
 
 REDIS = "redis://:secret@r:6379/1"

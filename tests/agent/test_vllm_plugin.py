@@ -29,7 +29,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made: list[Any] = []
 
     def tells(rank: int = 0) -> Any:
-        made.append(module.TellAgent(None, rank))
+        made.append(module.AgentStatLogger(None, rank))
         return made[-1]
 
     yield SimpleNamespace(module=module, clock=clock, tells=tells)

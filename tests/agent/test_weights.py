@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.weights import LARGEST_CONFIG, told_by_weights
+from agent.server_process import LARGEST_CONFIG, told_by_weights
 
 CONFIG = {"num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256}
 HYBRID = {"text_config": {**CONFIG, "full_attention_interval": 4}}

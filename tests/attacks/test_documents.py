@@ -14,7 +14,7 @@ import pytest
 
 from gateway.commands.check import find_faults
 from gateway.discovery.file import read_pods
-from gateway.identity.load import read_file
+from gateway.identity.policy import read_file
 from routing.reading import read_request
 from routing.refusal import Refused
 from routing.request import Api

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gateway.config.file import read_settings
-from gateway.identity.load import load_policy
+from gateway.config.settings import read_settings
+from gateway.identity.policy import load_policy
 from tests.deploy.files import DEPLOY, documents
 
 COMPOSE = DEPLOY / "compose"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from tests.deploy.files import ENVOY, Document, documents
 
 FILES = sorted(ENVOY.glob("*.yaml"))

@@ -6,9 +6,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from gateway.config.file import read_settings
-from gateway.config.values import Settings
-from gateway.identity.load import load_policy
+from gateway.config.settings import Settings, read_settings
+from gateway.identity.policy import load_policy
 from tests.deploy.files import KUBERNETES, SCHEMAS, Document, documents, objects
 
 PICKER = KUBERNETES / "picker"

@@ -12,7 +12,7 @@ import pytest
 
 from cascade.calibration_file import Stage
 from cascade.calibration_json import write_ladder_file
-from gateway.config.sources import check_file
+from gateway.config.loading import check_file
 from tenancy.document import Invalid
 from tests.envoy.envoys import BUFFERED_NONE, DUPLEX, Way
 from tests.envoy.scene import a_scene, asking

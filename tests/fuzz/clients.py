@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from gateway.http.client_request import Asked, Budget
 from gateway.http.request_headers import promised, retries
 from gateway.http.request_reader import RequestReader

@@ -10,10 +10,11 @@ from typing import cast
 from google.protobuf.message import DecodeError
 from msgspec import Raw
 
-from agent import answers
+from agent import server
 from agent.loads import Loads
 from cascade.calibration_json import BadLadderFile, read_ladder_file, write_ladder_file
-from gateway.discovery.kubernetes.pods import (
+from gateway.config.discovery import KubernetesPlace
+from gateway.discovery.kubernetes_objects import (
     found_in_slices,
     read_node,
     read_pod,
@@ -21,8 +22,6 @@ from gateway.discovery.kubernetes.pods import (
     read_slice,
     selector_of,
 )
-from gateway.discovery.locations import KubernetesPlace
-from gateway.discovery.record import BadRecord, read_record, write_record
 from gateway.ext_proc.http2.bounds import Bounds
 from gateway.ext_proc.http2.connection import Connection
 from gateway.ext_proc.http2.stream import Stream
@@ -30,6 +29,7 @@ from gateway.ext_proc.large_body import large_body
 from gateway.ext_proc.listener import Crowd, Port
 from gateway.ext_proc.messages_pb2 import ProcessingRequest
 from gateway.http.client_request import Budget
+from routing.pod_record import BadRecord, read_record, write_record
 from tests.fuzz.target import Target, cut, split
 
 ROOM = 1 << 20
@@ -153,17 +153,17 @@ def feed_ladder(raw: bytes) -> None:
 def feed_agent(raw: bytes) -> None:
     """What servers of a node tell its agent."""
     for told in (
-        answers.told_by_version(raw),
-        answers.told_by_models(raw),
-        answers.told_by_metrics(raw),
-        answers.told_by_event_sources(raw, "10.0.0.1"),
-        answers.told_by_bootstrap(raw),
-        answers.told_by_server(raw, "10.0.0.1")[0],
+        server.told_by_version(raw),
+        server.told_by_models(raw),
+        server.told_by_metrics(raw),
+        server.told_by_event_sources(raw, "10.0.0.1"),
+        server.told_by_bootstrap(raw),
+        server.told_by_server(raw, "10.0.0.1")[0],
     ):
         assert isinstance(told, dict)
     loads = Loads(lambda: 0.0, lambda: None)
     loads.datagram_received(raw, None)
-    assert loads.strange in (0, 1)
+    assert loads.invalid in (0, 1)
 
 
 TARGETS = (

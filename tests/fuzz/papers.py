@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
-from gateway.config.file import read_settings
+from gateway.config.settings import read_settings
 from tenancy.document import Fault, Invalid
 from tenancy.policy import Bare, KeyFile
 from tenancy.reading.policy import read_policy

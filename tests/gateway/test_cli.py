@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.commands import simulate
+from gateway.commands import entry_point
 from tests.sources import ROOT
 
 POD = ("--pod", "http://127.0.0.1:9")
@@ -188,20 +188,21 @@ def test_a_port_in_use_is_told(port: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_simulate_hands_over_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its flags are the simulator's own, and so is its status."""
+@pytest.mark.parametrize("name", ["agent", "simulate"])
+def test_commands_outside_the_gateway_get_all_arguments(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Flags and exit status are the command's own."""
 
     class Found:
         @staticmethod
         def load() -> object:
             return len
 
-    monkeypatch.setattr(simulate, "entry_points", lambda **_: [Found])
-    assert main(["simulate", "--trace", "x", "--help"]) == 3
+    monkeypatch.setattr(entry_point, "entry_points", lambda **_: [Found])
+    assert main([name, "--trace", "x", "--help"]) == 3
 
 
 def test_without_a_simulator_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 1."""
-    monkeypatch.setattr(simulate, "entry_points", lambda **_: [])
+    monkeypatch.setattr(entry_point, "entry_points", lambda **_: [])
     assert main(["simulate"]) == 1
     assert "no simulator is installed" in capsys.readouterr().err

@@ -7,10 +7,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.config.file import read_settings
-from gateway.config.listening import TlsFiles
-from gateway.config.values import Settings
+from gateway.config.settings import Settings, read_settings
 from gateway.reload import in_force, needs_restart
+from gateway.runtime.addresses import TlsFiles
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from tests.gateway.running import Running, serving

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gateway.config.discovery import Found
 from gateway.config.models import ModelEntry
-from gateway.discovery.source import Found, Source
-from gateway.discovery.static import Static
+from gateway.discovery.source import Source, Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
 from routing.facts import PodFacts

@@ -20,8 +20,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gateway.build import build
-from gateway.config.sources import gather
-from gateway.identity.load import load_policy
+from gateway.config.loading import gather
+from gateway.identity.policy import load_policy
 from gateway.serving import Signals, furnished, looked, taking_traffic, watching
 from simulator.options import Options
 from simulator.pod import SimulatedPod

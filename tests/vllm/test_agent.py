@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio.client import PubSub
 
-from gateway.discovery.record import Record, channel, key, read_record
+from routing.pod_record import Record, channel, key, read_record
 from tests.gateway.kv_index import redis_servers
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 from tests.vllm.agents import AgentChild, found_on

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.discovery.census import Census
+from gateway.discovery.aggregator import Census
 
 
 class SourcesExposition(Collector):

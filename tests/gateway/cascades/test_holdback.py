@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from cascade.calibration_file import Verdict
-from cascade.judging import HoldBack
-from cascade.judging import Moment
-from cascade.logprobs import Trim
+import asyncio
 from collections.abc import Callable
-from gateway.pipeline.attempt import LegEnd
-from routing.request import Api
-from tests.gateway.cascades.fuzzed_holdback import HELD_LONG
-from tests.gateway.cascades.fuzzed_holdback import play
-from tests.gateway.cascades.logprob_streams import FixedJudge
-from tests.gateway.cascades.logprob_streams import chat_pair
-from tests.gateway.http.scene import Scene
-from tests.gateway.http.scene import staged
-from tests.gateway.http.wire import LAST_CHUNK
-from tests.gateway.http.wire import STREAM_HEAD
-from tests.gateway.http.wire import answer_bytes
-from tests.gateway.http.wire import chat_answer
-from tests.gateway.http.wire import chunk
 from types import SimpleNamespace
 from typing import cast
-import asyncio
+
 import pytest
+
+from cascade.calibration_file import Verdict
+from cascade.judging import HoldBack, Moment
+from cascade.logprobs import Trim
+from gateway.pipeline.attempt import LegEnd
+from routing.request import Api
+from tests.gateway.cascades.fuzzed_holdback import HELD_LONG, play
+from tests.gateway.cascades.logprob_streams import FixedJudge, chat_pair
+from tests.gateway.http.scene import Scene, staged
+from tests.gateway.http.wire import LAST_CHUNK, STREAM_HEAD, answer_bytes, chat_answer, chunk
 
 STREAMS = 10_000
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from gateway.cluster.channel import Channel
 from gateway.cluster.messages import Orders, Renew, Renewed
-from gateway.config.exact import EventSource, KvEvents
-from gateway.config.listening import Address, TlsFiles
+from gateway.config.fields import Secret
+from gateway.config.kv_events import EventSource, KvEvents
 from gateway.config.models import ModelEntry
-from gateway.config.secret import Secret
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.reload import Fresh
+from gateway.runtime.addresses import Address, TlsFiles
 from gateway.runtime.host import Host
 from tenancy.policy import Bare
 from tenancy.reading.policy import read_policy

@@ -1,7 +1,7 @@
 """What we have on an engine is told apart from what others told us they have there, though both stand in one ledger."""
 
 from gateway.cluster.peer_load import Others, own_load
-from gateway.discovery.source import Found
+from gateway.config.discovery import Found
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watched import WatchedPod
 from gateway.observe.metrics.collector import Exposition, Gauges, make_registry

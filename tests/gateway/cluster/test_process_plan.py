@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.cluster.process_plan import needs_supervisor, needs_warmth
-from gateway.config.sources import gather
+from gateway.config.loading import gather
 
 
 @pytest.mark.parametrize(

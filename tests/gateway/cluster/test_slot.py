@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from gateway.cluster.child import Child
 from gateway.cluster.messages import Orders
 from gateway.cluster.slot import FIRST_PAUSE_S, LONGEST_PAUSE_S, SETTLED_S, Seat, next_pause
-from gateway.config.values import Settings
+from gateway.config.settings import Settings
 from gateway.observe.log import EventLog
 from gateway.reload import Fresh
 from gateway.runtime.host import Host

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.identity.key_folder import PREFIX
-from gateway.identity.load import read_file
+from gateway.identity.policy import read_file
 
 
 @pytest.fixture

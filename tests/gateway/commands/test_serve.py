@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.commands.serve import COLLECT_AFTER, _spare_the_collector
+from gateway.commands.serve import COLLECT_AFTER, _tune_garbage_collector
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def collector() -> Iterator[None]:
 @pytest.mark.usefixtures("collector")
 def test_what_was_loaded_is_walked_no_more() -> None:
     """Full collections look at what requests leave, not at every module: they must not hold up first tokens."""
-    _spare_the_collector()
+    _tune_garbage_collector()
     assert gc.get_freeze_count() > 10_000
     assert len(gc.get_objects()) < gc.get_freeze_count() / 10
     assert gc.get_threshold() == COLLECT_AFTER

@@ -10,7 +10,7 @@ import pytest
 
 from cascade.calibration_file import ANY_BUCKET, Cut, LadderFile, Stage
 from cascade.calibration_json import write_ladder_file
-from gateway.config.sources import check_file
+from gateway.config.loading import check_file
 from tenancy.document import Invalid
 from tests.scenarios.cascade_pods import ladder_file
 

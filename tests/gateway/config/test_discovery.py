@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.file import read_settings
-from gateway.config.show import show_settings
-from gateway.config.sources import gather
-from gateway.config.values import Settings
-from gateway.discovery.locations import DnsPlace, KubernetesPlace, RegistryPlace
+from gateway.config.discovery import DnsPlace, KubernetesPlace, RegistryPlace
+from gateway.config.loading import gather
+from gateway.config.settings import Settings, read_settings, show_settings
 from routing.facts import PodFacts, Role
 from tenancy.document import Invalid
 

@@ -8,12 +8,10 @@ from typing import Any, cast
 import pytest
 
 from gateway.config.extproc import ExtProc
-from gateway.config.file import read_settings
-from gateway.config.listening import Address, MutualTlsFiles
-from gateway.config.secret import Secret
-from gateway.config.show import show_settings
-from gateway.config.values import Settings
+from gateway.config.fields import Secret
+from gateway.config.settings import Settings, read_settings, show_settings
 from gateway.observe.log import EventLog
+from gateway.runtime.addresses import Address, MutualTlsFiles
 from gateway.serving import warn_of_idle_settings
 
 TLS = MutualTlsFiles(Path("cert"), Path("key"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.fields import (
+    Secret,
     address,
     address_or_off,
     file,
@@ -17,8 +18,7 @@ from gateway.config.fields import (
     secret,
     secret_file,
 )
-from gateway.config.listening import Address
-from gateway.config.secret import Secret
+from gateway.runtime.addresses import Address
 from tenancy.document import Wrong
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config.file import read_settings
+from gateway.config.settings import read_settings
 from routing.lateness import Bounds
 from routing.retries import RetryTerms
 

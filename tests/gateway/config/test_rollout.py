@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.file import read_settings
-from gateway.config.sources import check_file, gather
+from gateway.config.loading import check_file, gather
+from gateway.config.settings import read_settings
 from routing.canary import CanaryTerms
 from routing.roles import RoleTerms
 from tenancy.document import Invalid

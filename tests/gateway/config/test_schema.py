@@ -8,8 +8,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from gateway.config.file import read_settings
-from gateway.config.schema import config_schema
+from gateway.config.settings import config_schema, read_settings
 from scorers.registry import SCORERS
 from tenancy.document import Table
 

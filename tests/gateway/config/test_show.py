@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-from gateway.config.listening import TlsFiles
+from gateway.config.fields import Secret
 from gateway.config.models import ModelEntry
-from gateway.config.secret import Secret
-from gateway.config.show import show_settings
-from gateway.config.values import Settings
+from gateway.config.settings import Settings, show_settings
+from gateway.runtime.addresses import TlsFiles
 
 
 def test_everything_shows_but_secrets() -> None:

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.discovery.kubernetes.reflection import Pace
-from gateway.discovery.kubernetes.source import Kubernetes
-from gateway.discovery.locations import KubernetesPlace
+from gateway.config.discovery import KubernetesPlace
+from gateway.discovery.kubernetes import Kubernetes
+from gateway.discovery.kubernetes_api import Pace
 from tests.gateway.discovery.api_server import TOKEN, ApiServer, Object
 from tests.gateway.discovery.following import Heard, following
 

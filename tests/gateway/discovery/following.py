@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.discovery.source import Found, Source
+from gateway.config.discovery import Found
+from gateway.discovery.source import Source
 from tests.gateway.fake_pod import Pulse
 
 

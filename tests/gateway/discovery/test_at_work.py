@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from gateway.discovery.record import Record, Registered, key, write_record
 from routing.facts import PodFacts
+from routing.pod_record import Record, Registered, key, write_record
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from tests.gateway.discovery.api_server import TOKEN, ApiServer, api_server

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.discovery.empty import FIXES, USUAL_FIX, EmptySources
+from gateway.discovery.aggregator import FIXES, USUAL_FIX, EmptySources
 
 
 @pytest.mark.parametrize(

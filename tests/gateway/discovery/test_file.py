@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.discovery import Found
 from gateway.discovery import file
 from gateway.discovery.file import WatchedFile, read_pods
-from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
 from tenancy.document import Wrong
 from tests.gateway.fake_pod import Pulse
@@ -121,14 +121,14 @@ async def test_what_does_not_change_is_not_told_again(tmp_path: Path, monkeypatc
     path = tmp_path / "pods.yaml"
     path.write_text("[http://a:1]")
     follower, looks = Follower(path), list[Path]()
-    real = file._stamp
+    real = file._version_of
 
     def counted(at: Path) -> tuple[int, int, int, int] | None:
         looks.append(at)
         follower.pulse.beat()
         return real(at)
 
-    monkeypatch.setattr(file, "_stamp", counted)
+    monkeypatch.setattr(file, "_version_of", counted)
     async with follower.following():
         await follower.pulse.until(lambda: len(looks) > 5)
     assert follower.told == [["http://a:1"]]

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.discovery.kubernetes.api import Account, Refused
-from gateway.discovery.locations import KubernetesPlace
-from gateway.discovery.source import Found
+from gateway.config.discovery import Found, KubernetesPlace
+from gateway.discovery.kubernetes_api import Account, Refused
 from routing.facts import PodFacts, Role
 from routing.pods import Standing
 from tests.gateway.discovery.api_server import ApiServer, api_server

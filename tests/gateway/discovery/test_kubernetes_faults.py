@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.discovery.kubernetes.api import Account, Api, Lost
+from gateway.discovery.kubernetes_api import Account, Api, Lost
 from tests.gateway.discovery.api_server import ApiServer, api_server
 from tests.gateway.discovery.cluster import PODS, QUICK, a_pod, followed
 from tests.gateway.discovery.following import Heard

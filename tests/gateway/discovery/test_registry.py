@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.redis_location import parse_redis_url
-from gateway.discovery.record import EngineLoad, Record, Registered, channel, key, write_record
 from gateway.discovery.registry import Pace, Registry
+from gateway.runtime.redis_location import parse_redis_url
+from routing.pod_record import EngineLoad, Record, Registered, channel, key, write_record
 from tests.gateway.discovery.following import Heard, following
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 

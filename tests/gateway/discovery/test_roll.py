@@ -1,9 +1,9 @@
 """An agent's word counts for its time, whatever becomes of the key that it stood in."""
 
-from gateway.discovery.record import Record, Registered, State
-from gateway.discovery.roll import Roll
-from gateway.discovery.source import Found
+from gateway.config.discovery import Found
+from gateway.discovery.registry import Roll
 from routing.facts import PodFacts, Role
+from routing.pod_record import Record, Registered, State
 from routing.pods import Standing
 
 A, B = Registered("http://a:1", PodFacts(role=Role.DECODE)), Registered("http://b:1")

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from gateway.config.secret import Secret
-from gateway.config.values import Settings
+from gateway.config.discovery import DnsPlace, KubernetesPlace, Places, RegistryPlace
+from gateway.config.fields import Secret
+from gateway.config.settings import Settings
 from gateway.discovery import sources
-from gateway.discovery.locations import DnsPlace, KubernetesPlace, Places, RegistryPlace
 from gateway.discovery.sources import Means, asked_sources, missing_libraries
 from tenancy.document import Invalid
 

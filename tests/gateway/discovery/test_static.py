@@ -1,7 +1,7 @@
 """Named pods are told once."""
 
-from gateway.discovery.source import Found
-from gateway.discovery.static import Static
+from gateway.config.discovery import Found
+from gateway.discovery.source import Static
 
 
 async def test_named_pods_are_told_once() -> None:

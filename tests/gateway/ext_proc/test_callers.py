@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.listening import MutualTlsFiles, TlsFiles
-from gateway.config.secret import Secret
+from gateway.config.fields import Secret
 from gateway.ext_proc.callers import CallerCheck
+from gateway.runtime.addresses import MutualTlsFiles, TlsFiles
 from gateway.runtime.tls import check_certificate, listener_tls, renew
 from tenancy.document import Invalid
 from tests.gateway.ext_proc.echoing import ECHO, echoing

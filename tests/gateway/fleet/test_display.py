@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.config.discovery import Found
 from gateway.config.models import ModelEntry
-from gateway.discovery.source import Found
 from gateway.fleet.display import as_shown
 from gateway.fleet.watched import WatchedPod
 from routing.facts import PodFacts

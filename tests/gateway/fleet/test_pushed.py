@@ -2,9 +2,9 @@
 
 from math import inf
 
-from gateway.discovery.record import EngineLoad, Record, Registered
 from gateway.fleet.pushed import Pushed
 from routing.ledger import NOTHING_FOREIGN
+from routing.pod_record import EngineLoad, Record, Registered
 from routing.pods import EngineShape, Pod
 from routing.router import Router
 from scorers.registry import routings

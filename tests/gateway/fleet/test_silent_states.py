@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.discovery.source import Found
+from gateway.config.discovery import Found
 from gateway.fleet.probe import Health
 from gateway.fleet.watched import WatchedPod
 from gateway.fleet.watcher import FIXES, Rhythm

@@ -1,6 +1,6 @@
 """Where a pod stands follows from what its probes and requests have shown."""
 
-from gateway.discovery.source import Found
+from gateway.config.discovery import Found
 from gateway.fleet.probe import Health, Listing
 from gateway.fleet.scrape import EngineReading, Page
 from gateway.fleet.watched import SILENCES, WatchedPod

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from math import inf
 
 from gateway.config.models import ModelEntry
-from gateway.discovery.static import Static
+from gateway.discovery.source import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
 from gateway.pipeline.attempt import LegEnd

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from aiohttp import web
 
+from gateway.config.discovery import Found
 from gateway.config.models import ModelEntry
-from gateway.discovery.source import Found
 from routing.facts import PodFacts, Role
 from routing.pods import Standing
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page

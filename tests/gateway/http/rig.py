@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.cors import Cors
-from gateway.config.port_limits import Limits, Timeouts
+from gateway.config.limits import Limits, Timeouts
 from gateway.http.request_headers import Networks
 from gateway.limits.accounts import Quotas
 from gateway.pipeline.admission_queue import Room

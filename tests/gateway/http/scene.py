@@ -10,7 +10,7 @@ from typing import Any, cast
 from httptools import HttpResponseParser
 
 from cascade.judging import Judge
-from gateway.config.port_limits import Timeouts
+from gateway.config.limits import Timeouts
 from gateway.http.client_request import Asked
 from gateway.http.response_writer import Reply
 from gateway.pipeline.attempt import Leg

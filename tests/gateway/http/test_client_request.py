@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from gateway.http.client_request import JOINED_BYTES, Asked, Budget
 from routing.refusal import Refused
 from tenancy.tenants import Caller, Tenant

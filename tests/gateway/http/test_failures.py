@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.config.port_limits import Timeouts
+from gateway.config.limits import Timeouts
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from routing.retries import RetryTerms

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from gateway.http import client_connection as connection
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import until

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.config.port_limits import Limits, Timeouts
+from gateway.config.limits import Limits, Timeouts
 from gateway.runtime.tls import listener_tls
 from tests.gateway.http.rig import CHAT_PATH, RawClient, Rig, a_chat, a_rig
 from tests.gateway.http.scripted import PATIENCE_S, until

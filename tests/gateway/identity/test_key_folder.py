@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.identity.key_folder import PREFIX, Entry, KeyFolder
-from gateway.identity.key_store import Files
+from gateway.identity.key_folder import PREFIX, Entry, Files, KeyFolder
 from tenancy.document import Wrong
 from tenancy.reading.policy import read_policy
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.identity.key_store import Files
+from gateway.identity.key_folder import Files
 from tenancy.document import Wrong
 from tenancy.policy import KeyFile
 

@@ -9,9 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gateway.config.values import Settings
-from gateway.identity.load import load_policy
-from gateway.identity.policy_watch import watch_policy
+from gateway.config.settings import Settings
+from gateway.identity.policy import load_policy, watch_policy
 from tenancy.policy import Policy
 
 

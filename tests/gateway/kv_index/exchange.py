@@ -16,8 +16,8 @@ from gateway.cluster.host_client import WarmthClient
 from gateway.cluster.host_service import Warmth
 from gateway.cluster.ipc_messages import Hello
 from gateway.cluster.replica_sync import Sharing
-from gateway.config.secret import Secret
-from gateway.config.values import Settings
+from gateway.config.fields import Secret
+from gateway.config.settings import Settings
 from gateway.observe.log import EventLog
 from routing.router import Router
 from tests.routing.engines import router_of

@@ -17,8 +17,8 @@ from prometheus_client import generate_latest
 
 from gateway.cluster.host_client import WarmthClient
 from gateway.cluster.ipc_messages import EnginesFollowed, Hello
-from gateway.config.exact import KvEvents, TokenizerEntry
-from gateway.config.models import ModelEntry
+from gateway.config.kv_events import KvEvents
+from gateway.config.models import ModelEntry, TokenizerEntry
 from gateway.kv_index import lookup_service as sights_module
 from gateway.kv_index.feed import Feed
 from gateway.kv_index.lookup_client import LATE_IN_A_ROW, Asking, AskingExposition

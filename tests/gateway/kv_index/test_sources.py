@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 
 from gateway.cluster.ipc_messages import EngineTold, PodTold
-from gateway.config.exact import EventSource
+from gateway.config.kv_events import EventSource
 from gateway.kv_index.sources import _Told, configured_sources, read_told, told_sources
 from gateway.kv_index.subscriber import Source
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.config.exact import TokenizerEntry
+from gateway.config.models import TokenizerEntry
 from gateway.kv_index.prompts import UnseenError
 from gateway.kv_index.tokenizing import MISMATCHES, MOST_WAITING, RETRY_EVERY, Asked, Tokenizing, Voucher
 from routing.request import Api

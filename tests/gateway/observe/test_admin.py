@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.config.secret import Secret
-from gateway.discovery.source import Found
-from gateway.discovery.static import Static
+from gateway.config.discovery import Found
+from gateway.config.fields import Secret
+from gateway.discovery.source import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
 from gateway.observe.admin import Admin, admin_app

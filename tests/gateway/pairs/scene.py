@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.config.port_limits import Limits, Timeouts
+from gateway.config.limits import Limits, Timeouts
 from gateway.pairs.bootstrap import Bootstraps
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.attempt import LegEnd

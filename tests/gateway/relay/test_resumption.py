@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.port_limits import Limits
+from gateway.config.limits import Limits
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.resume_blocker import Bar

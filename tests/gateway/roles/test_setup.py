@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.redis_location import parse_redis_url
 from gateway.roles import shared as shared_module
 from gateway.roles.keeper import RoleKeeper
 from gateway.roles.setup import RolesAtWork
 from gateway.roles.shared import KEY, SharedRoles
+from gateway.runtime.redis_location import parse_redis_url
 from routing.facts import Role
 from routing.router import Router
 from tests.gateway.kv_index.exchange import until

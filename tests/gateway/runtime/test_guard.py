@@ -264,15 +264,15 @@ def test_a_child_obeys_on_though_an_order_raises() -> None:
 # -- no new loop without a guard ---------------------------------------------------------------------------------------
 
 MAY_RAISE = {
-    "agent/heartbeat.py": {"_beat_on": "raises to `run`, which connects again"},
-    "gateway/discovery/dns_names.py": {"follow": "raises to `Watcher._follow`"},
+    "agent/heartbeat.py": {"_publish_periodically": "raises to `run`, which connects again"},
+    "gateway/discovery/dns.py": {"follow": "raises to `Watcher._follow`"},
     "gateway/discovery/file.py": {"follow": "raises to `Watcher._follow`"},
-    "gateway/discovery/kubernetes/reflection.py": {"_list": "raises to `follow`"},
-    "gateway/discovery/kubernetes/source.py": {"follow": "raises to `Watcher._follow`"},
+    "gateway/discovery/kubernetes_api.py": {"_list": "raises to `follow`"},
+    "gateway/discovery/kubernetes.py": {"follow": "raises to `Watcher._follow`"},
     "gateway/discovery/registry.py": {
         "follow": "raises to `Watcher._follow`",
-        "_stay": "raises to `follow`, which connects again",
-        "_listen": "raises to `_stay`",
+        "_follow_redis": "raises to `follow`, which connects again",
+        "_listen": "raises to `_follow_redis`",
     },
     "gateway/runtime/guard.py": {"keep": "the guard itself"},
     "gateway/pipeline/cascading.py": {"climb": "one request", "_ask_rung": "one request"},

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from gateway.config.listening import Address
+from gateway.runtime.addresses import Address
 from gateway.runtime.ports import (
     MOST_CONNECTIONS,
     CannotListen,

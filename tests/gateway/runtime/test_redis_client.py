@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from gateway.config.redis_location import parse_redis_url
 from gateway.runtime.redis_client import connected
+from gateway.runtime.redis_location import parse_redis_url
 from tests.gateway.cluster.test_redis_bridge import agree, bridge
 from tests.gateway.cluster.test_redis_bridge import connected as are_connected
 from tests.gateway.kv_index.exchange import alike, host, until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.listening import TlsFiles
+from gateway.runtime.addresses import TlsFiles
 from gateway.runtime.tls import check_certificate, listener_tls, load_certificate, renew
 from tenancy.document import Invalid
 from tests.gateway.fake_pod import Pulse

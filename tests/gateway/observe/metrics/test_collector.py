@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.discovery.source import Found
+from gateway.config.discovery import Found
 from gateway.fleet.probe import Health
 from gateway.fleet.watched import WatchedPod
 from gateway.observe.metrics.collector import Exposition, Gauges, make_registry

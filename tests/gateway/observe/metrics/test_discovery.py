@@ -2,9 +2,9 @@
 
 from prometheus_client import CollectorRegistry
 
-from gateway.discovery.census import Census
-from gateway.discovery.source import Found
-from gateway.discovery.static import Static
+from gateway.config.discovery import Found
+from gateway.discovery.aggregator import Census
+from gateway.discovery.source import Static
 from gateway.observe.metrics.discovery import SourcesExposition
 
 

@@ -1,0 +1,239 @@
+"""Facts of a vLLM server from its process: command line, environment, and the model's `config.json`.
+
+The process is found in /proc by the port it listens on. Nothing here fails: what is missing, unreadable or spelled by
+another version is left out. Option names are those of vLLM 0.32 (`vllm serve --help`, `vllm/envs.py`). Only files that
+the process itself sees are read; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from routing.kv_bytes import kv_bytes_per_token
+
+NIXL_PORT, MOONCAKE_PORT = "5600", "8998"
+"""Defaults of vLLM."""
+
+
+_SHORT = {"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size"}
+
+
+_FACTS = {
+    "tensor-parallel-size": "tp",
+    "pipeline-parallel-size": "pp",
+    "data-parallel-size": "dp",
+    "block-size": "block_size",
+    "kv-cache-dtype": "kv_dtype",
+    "revision": "revision",
+}
+
+
+_UNSAID = frozenset(("auto", "", "None"))
+
+
+def is_server(words: Sequence[str]) -> bool:
+    """Return whether this is the command line of a vLLM server."""
+    runs_vllm = any("vllm" in word for word in words)
+    return (runs_vllm and "serve" in words) or any("vllm.entrypoints" in word for word in words)
+
+
+def model_of(words: Sequence[str]) -> str:
+    """Return the model on the command line, a name or a folder; empty if there is none."""
+    said = dict(_options(words))
+    if named := said.get("model"):
+        return named
+    after = list(words)[words.index("serve") + 1 :] if "serve" in words else []
+    return after[0] if after and not after[0].startswith("-") else ""
+
+
+def told_by_command(
+    words: Sequence[str], variables: Mapping[str, str], reached_at: str
+) -> tuple[dict[str, object], bool]:
+    """Return flat facts, and whether the server schedules by priority.
+
+    `reached_at`: the host by which gateways reach the server.
+    """
+    said = dict(_options(words))
+    told: dict[str, object] = {_FACTS[name]: value for name, value in said.items() if name in _FACTS}
+    if layout := variables.get("VLLM_KV_CACHE_LAYOUT"):
+        told["kv_layout"] = layout
+    told |= told_by_transfer(_transfer(said), variables, reached_at)
+    kept = {word: value for word, value in told.items() if value not in _UNSAID}
+    return kept, said.get("scheduling-policy") == "priority"
+
+
+def told_by_transfer(config: Mapping[str, Any], variables: Mapping[str, str], reached_at: str) -> dict[str, object]:
+    """Return flat facts of a `--kv-transfer-config` and the environment variables of its connector."""
+    connector = config.get("kv_connector")
+    if not isinstance(connector, str):
+        return {}
+    told: dict[str, object] = {"kv_connector": connector}
+    told |= {word: config[word] for word in ("kv_role", "engine_id") if isinstance(config.get(word), str)}
+    if connector.startswith("Nixl"):
+        host = _outside(variables.get("VLLM_NIXL_SIDE_CHANNEL_HOST", ""), reached_at)
+        told["side_channel"] = f"{host}:{variables.get('VLLM_NIXL_SIDE_CHANNEL_PORT', NIXL_PORT)}"
+    if connector == "MooncakeConnector" and config.get("kv_role") != "kv_consumer":
+        told["bootstrap"] = f"{bracketed(reached_at)}:{variables.get('VLLM_MOONCAKE_BOOTSTRAP_PORT', MOONCAKE_PORT)}"
+    return told
+
+
+def _outside(host: str, reached_at: str) -> str:
+    """Return the host for a URL; a wildcard or local address is replaced by `reached_at`."""
+    host = reached_at if host in ("", "localhost", "0.0.0.0", "::") else host  # noqa: S104 - compared, not listened on
+    return bracketed(host)
+
+
+def bracketed(host: str) -> str:
+    """Return the host as it is written before a port: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for at, word in enumerate(words):
+        following = words[at + 1] if at + 1 < len(words) else ""
+        if word in _SHORT:
+            yield _SHORT[word], following
+        elif word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            yield name.replace("_", "-"), value if equals else "" if following.startswith("--") else following
+
+
+def _transfer(said: Mapping[str, str]) -> dict[str, Any]:
+    """Merge the JSON option with dotted options such as `--kv-transfer-config.kv_role kv_both`."""
+    name = "kv-transfer-config"
+    try:
+        held = json.loads(said.get(name) or "{}")
+    except ValueError:
+        held = {}
+    config = held if isinstance(held, dict) else {}
+    dotted = {key.removeprefix(f"{name}."): value for key, value in said.items() if key.startswith(f"{name}.")}
+    return config | {key.replace("-", "_"): value for key, value in dotted.items()}
+
+
+LISTENS = "0A"
+"""TCP_LISTEN, as /proc/net/tcp writes it."""
+
+
+ANCESTORS = 4
+"""Levels searched: a server with several front ends listens in children without flags of their own."""
+
+
+CACHES = frozenset(("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "HOME"))
+"""Variables that locate models. Of all others only those of vLLM are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The command line and environment of a process."""
+
+    words: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    root: Path = Path("/")
+    """Its root directory as the agent reaches it: a container has another one."""
+
+
+def command_behind(port: int, proc: Path = Path("/proc")) -> Command:
+    """Return the vLLM command that listens on a TCP port; empty if it is unknown."""
+    sockets = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
+    for pid in _holders(sockets, proc) if sockets else ():
+        for ancestor in _line_of(pid, proc):
+            command = _command(ancestor, proc)
+            if is_server(command.words):
+                return command
+    return Command()
+
+
+def _inodes(port: int, proc: Path) -> Iterator[str]:
+    for table in ("net/tcp", "net/tcp6"):
+        for row in _text(proc / table).splitlines()[1:]:
+            columns = row.split()
+            if len(columns) > 9 and columns[3] == LISTENS and int(columns[1].rpartition(":")[2], 16) == port:
+                yield columns[9]
+
+
+def _holders(sockets: set[str], proc: Path) -> Iterator[str]:
+    for folder in proc.glob("[0-9]*"):
+        try:
+            if any(str(link.readlink()) in sockets for link in (folder / "fd").iterdir()):
+                yield folder.name
+        except OSError:
+            continue  # a process of another user, or one that has exited meanwhile
+
+
+def _line_of(pid: str, proc: Path) -> Iterator[str]:
+    """Yield the process, its parent, and so on."""
+    for _ in range(ANCESTORS):
+        if pid in ("", "0", "1"):
+            return
+        yield pid
+        # The process name in brackets may contain anything, even brackets.
+        pid = (_text(proc / pid / "stat").rpartition(")")[2].split() or ["", ""])[1:2][0]
+
+
+def _command(pid: str, proc: Path) -> Command:
+    words = tuple(_text(proc / pid / "cmdline").split("\0"))
+    pairs = (line.partition("=") for line in _text(proc / pid / "environ").split("\0"))
+    variables = {
+        name: value for name, equals, value in pairs if equals and (name.startswith("VLLM_") or name in CACHES)
+    }
+    return Command(words, variables, proc / pid / "root")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+LARGEST_CONFIG = 1 << 20
+"""Usual files take a few thousand bytes."""
+
+
+MOST_SNAPSHOTS = 16
+
+
+def told_by_weights(
+    words: Sequence[str], variables: Mapping[str, str], root: Path, kv_dtype: object
+) -> dict[str, object]:
+    """Return the flat fact `kv_bytes_per_token`, or none. `root`: the server's `/` as the agent reaches it."""
+    for folder in _folders(model_of(words), variables, root):
+        if (config := _config(folder / "config.json")) is None:
+            continue
+        try:
+            size = kv_bytes_per_token(config, kv_dtype if isinstance(kv_dtype, str) else None)
+        except ValueError:
+            return {}
+        return {"kv_bytes_per_token": round(size)} if size >= 1 else {}
+    return {}
+
+
+def _folders(model: str, variables: Mapping[str, str], root: Path) -> Iterator[Path]:
+    """Yield folders that may hold the model: the named one, or snapshots in the Hugging Face cache, newest first."""
+    if model.startswith("/"):
+        yield root / model.lstrip("/")
+    elif model and ".." not in model:
+        usual = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
+        home = variables.get("HF_HOME") or f"{usual}/huggingface"
+        cache = variables.get("HF_HUB_CACHE") or f"{home}/hub"
+        kept = root / cache.lstrip("/") / f"models--{model.replace('/', '--')}" / "snapshots"
+        try:
+            yield from sorted(kept.iterdir(), key=lambda folder: -folder.stat().st_mtime)[:MOST_SNAPSHOTS]
+        except OSError:
+            return
+
+
+def _config(path: Path) -> dict[str, Any] | None:
+    try:
+        if not path.is_file():  # Reading a pipe would block forever.
+            return None
+        with path.open("rb") as file:
+            text = file.read(LARGEST_CONFIG + 1)
+        said = json.loads(text) if len(text) <= LARGEST_CONFIG else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None

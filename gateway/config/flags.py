@@ -1,0 +1,80 @@
+"""One setting given outside the file: by a flag, an environment variable, or a file that a variable names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tenancy.document import Fault, Wrong
+
+Given = str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One setting as a flag and an environment variable."""
+
+    name: str
+    """The flag without its leading dashes."""
+    parse: Callable[[object], Any]
+    help: str
+    metavar: str = "HOST:PORT"
+    many: bool = False
+    by_file: bool = False
+    """Whether a variable with the suffix _FILE may name the file that holds the value."""
+    flag: bool = True
+    """False for secrets: command lines are visible to all users of a machine."""
+    prefix: str = "HEARTH_"
+
+    @property
+    def field(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        return f"{self.prefix}{self.field.upper()}"
+
+
+def read_said(
+    words: Iterable[Word], flags: Mapping[str, Given | None], variables: Mapping[str, str], faults: list[Fault]
+) -> dict[str, Any]:
+    """Return the values of the settings that were given, by field; flags override variables. Appends faults."""
+    said: dict[str, Any] = {}
+    for word in words:
+        label, given = _given(word, flags, variables, faults)
+        if given is None:
+            continue
+        try:
+            said[word.field] = _parsed(word, given)
+        except Wrong as wrong:
+            faults.append(Fault(label, str(wrong)))
+    return said
+
+
+def _given(
+    word: Word, flags: Mapping[str, Given | None], variables: Mapping[str, str], faults: list[Fault]
+) -> tuple[str, Given | None]:
+    """Return where a setting was given, and its raw value; None if it was not."""
+    if (value := flags.get(word.field)) is not None:
+        return f"--{word.name}", value
+    if held := variables.get(word.variable):
+        return word.variable, _several(word, held)
+    label = f"{word.variable}_FILE"
+    if word.by_file and (path := variables.get(label)):
+        try:
+            return label, _several(word, Path(path).read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError):
+            faults.append(Fault(label, f"cannot read `{path}`"))
+    return word.variable, None
+
+
+def _several(word: Word, held: str) -> Given:
+    return held.replace(",", " ").split() if word.many else held
+
+
+def _parsed(word: Word, given: Given) -> object:
+    if not word.many:
+        return word.parse(given)
+    return tuple(dict.fromkeys(word.parse(value) for value in ([given] if isinstance(given, str) else given)))

@@ -1,0 +1,80 @@
+"""The section `routing`: which scorers choose a pod; value, reader and JSON Schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.config.fields import OFF, schema_of_fields
+from routing.candidates import Scorer
+from scorers.registry import SCORERS, routings
+from tenancy.document import Table, Wrong, one_of, positive, read_fields, whole
+from tenancy.reading.kinds import COUNT
+from tenancy.schema import Schema, table
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The scorers whose seconds are added up, under the name of their composition."""
+
+    name: str = "warm"
+    scorers: tuple[Scorer, ...] = field(default_factory=lambda: routings()["warm"])
+    most_blocks: int = 1 << 16
+    """Maximum blocks per engine in the approximate index: 64 MB or more of distinct prompt text."""
+
+
+def read_routing(root: Table) -> Routing:
+    """Read `routing: NAME`, or `routing: {name: NAME, scorers: {SCORER: {PARAMETER: VALUE}}}`.
+
+    `scorers` changes those of the named routing, or adds to them; `SCORER: off` takes one out.
+    """
+    known = routings()
+    name = root.get("routing", lambda value: "" if isinstance(value, dict) else one_of(known)(value), "warm")
+    if name:
+        return Routing(name, known[name])
+    section = root.table("routing")
+    if section is None:  # pragma: no cover - only a mapping comes here
+        return Routing()
+    name = section.get("name", one_of(known), "warm")
+    scorers = known[name]
+    if (chosen := section.table("scorers")) is not None:
+        scorers = _scorers(chosen, scorers)
+        if not scorers:
+            section.fault("scorers", "must leave a scorer")
+    most_blocks = section.get("most_blocks", positive(whole), Routing().most_blocks)
+    section.close()
+    return Routing(name, scorers, most_blocks)
+
+
+def _scorers(section: Table, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
+    """Read the scorers; the dataclass fields of each are its parameters."""
+    given = {scorer.name: scorer for scorer in usual}
+    found: list[Scorer] = []
+    for scorer in SCORERS:
+        base = given.get(scorer.name)
+        if scorer.name in section.keys:
+            if section.get(scorer.name, _is_off, default=False):
+                continue
+            base = base or scorer()
+            parameters = section.table(scorer.name)
+            base = read_fields(parameters, base) if parameters else base
+        if base is not None:
+            found.append(base)
+    known = [scorer.name for scorer in SCORERS]
+    for key in section.keys:
+        if key not in known:
+            try:
+                one_of(known)(key)
+            except Wrong as wrong:
+                section.fault(key, str(wrong))
+    return tuple(found)
+
+
+def _is_off(value: object) -> bool:
+    """Return whether the value is `off`, which YAML 1.1 reads as false."""
+    return value is False or value == "off"
+
+
+def routing_schema() -> Schema:
+    scorers = {scorer.name: {"anyOf": [schema_of_fields(scorer(), above_zero=False), OFF]} for scorer in SCORERS}
+    whole = table({"name": {"enum": list(routings())}, "scorers": table(scorers), "most_blocks": COUNT.schema})
+    return {"anyOf": [{"enum": list(routings())}, whole]}

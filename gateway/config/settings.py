@@ -1,0 +1,237 @@
+"""The configuration as a whole: `Settings`, its reader from YAML, its JSON Schema, and its display without secrets.
+
+The file uses the names of LiteLLM, vLLM and Kubernetes. Every fault is reported at once with its path. A key that only
+a later version supports is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Any
+
+from gateway.config.cors import cors, cors_schema
+from gateway.config.discovery import ELSEWHERE, Found, Places, discovery_schema, read_discovery
+from gateway.config.extproc import ExtProc, extproc, extproc_schema
+from gateway.config.fields import (
+    LOG_LEVELS,
+    MOST_PROCESSES,
+    NOT_SUPPORTED,
+    OFF,
+    WHERE,
+    Secret,
+    address,
+    address_or_off,
+    file,
+    network,
+    place,
+    processes,
+    read_secret,
+    redis_url,
+    schema_of_fields,
+)
+from gateway.config.kv_events import KvEvents, kv_events, kv_events_schema
+from gateway.config.limits import Limits, Timeouts, retries, retries_schema, stalls, stalls_schema
+from gateway.config.models import ModelEntry, model_schema, models
+from gateway.config.rollout import canaries, canary_schema, roles, roles_schema
+from gateway.config.routing import Routing, read_routing, routing_schema
+from gateway.config.cors import Cors
+from gateway.runtime.addresses import Address, TlsFiles
+from routing.canary import CanaryTerms
+from routing.lateness import Bounds
+from routing.retries import RetryTerms
+from routing.roles import RoleTerms
+from tenancy.document import Locate, Table, as_it_stands, one_of, read_document, read_fields
+from tenancy.reading.kinds import COUNT, FLAG, NAMES, TEXT
+from tenancy.schema import DRAFT, Schema, described, table
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a start, with their defaults."""
+
+    listen: Address = Address("127.0.0.1", 8000)
+    processes: int = 1
+    """Workers that share the traffic port: a core's worth of streams each."""
+    metrics: Address | None = Address("127.0.0.1", 9090)
+    admin: Address | None = Address("127.0.0.1", 9091)
+    admin_token: Secret | None = None
+    policy: Path | None = None
+    redis: Secret | None = None
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    pods: tuple[Found, ...] = ()
+    pod_file: Path | None = None
+    places: Places = ELSEWHERE
+    """Sources of pods beside the static list and the file."""
+    pod_api_key: Secret | None = None
+    models: tuple[ModelEntry, ...] = ()
+    routing: Routing = field(default_factory=Routing)
+    limits: Limits = field(default_factory=Limits)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retries: RetryTerms = field(default_factory=RetryTerms)
+    stalls: Bounds = field(default_factory=Bounds)
+    """When a silent engine or stream counts as stalled."""
+    roles: RoleTerms | None = None
+    """None: engines keep their roles."""
+    canaries: tuple[CanaryTerms, ...] = ()
+    kv_events: KvEvents | None = None
+    """None: only the approximate prefix-cache index."""
+    extproc: ExtProc | None = None
+    """None: no listener for Envoy."""
+    tls: TlsFiles | None = None
+    cors: Cors | None = None
+    """None: browsers reject responses for pages of other origins."""
+    log_level: str = "info"
+    usage_log: Path | None = None
+    route_log: Path | None = None
+    """Input of `hearth simulate`, to replay recorded traffic."""
+
+    @property
+    def model_table(self) -> Mapping[str, ModelEntry]:
+        return {entry.name: entry for entry in self.models}
+
+    @property
+    def static_pods(self) -> tuple[Found, ...]:
+        """Return the pods named by flags, the static list or a model, each once, in order."""
+        named = [Found(url) for entry in self.models for url in entry.pods or ()]
+        return tuple({pod.url: pod for pod in (*reversed(named), *reversed(self.pods))}.values())[::-1]
+
+
+def read_settings(source: str, variables: Mapping[str, str], locate: Locate = as_it_stands) -> tuple[Settings, Table]:
+    """Parse a file. Returns the settings and its table, whose `faults` must be empty for them to be used.
+
+    `locate` resolves the relative file names in the document.
+    """
+    root = read_document(source, variables, locate)
+    usual = Settings()
+    settings = Settings(
+        listen=root.get("listen", address, usual.listen),
+        processes=root.get("processes", processes, usual.processes),
+        metrics=root.get("metrics", address_or_off, usual.metrics),
+        admin=root.get("admin", address_or_off, usual.admin),
+        admin_token=read_secret(root, "admin_token"),
+        policy=root.get("policy", file, None),
+        redis=root.get("redis", redis_url, None),
+        trusted_proxies=root.each("trusted_proxies", network) or (),
+        pod_api_key=read_secret(root, "pod_api_key"),
+        models=models(root),
+        routing=read_routing(root),
+        tls=_tls(root.table("tls")),
+        cors=cors(root),
+        log_level=_log_level(root.table("log")),
+        usage_log=root.get("usage_log", place, None),
+        route_log=root.get("route_log", place, None),
+        kv_events=kv_events(root),
+        extproc=extproc(root),
+        roles=roles(root),
+        canaries=canaries(root),
+        retries=retries(root),
+        stalls=stalls(root),
+        limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
+        timeouts=read_fields(times, usual.timeouts, above_zero=True)
+        if (times := root.table("timeouts"))
+        else usual.timeouts,
+    )
+    if (discovery := root.table("discovery")) is not None:
+        pools = tuple(dict.fromkeys(entry.inference_pool for entry in settings.models if entry.inference_pool))
+        pods, pod_file, places = read_discovery(discovery, pools)
+        settings = replace(settings, pods=pods, pod_file=pod_file, places=places)
+    for word in ("ladders", "telemetry"):
+        root.refuse(word, NOT_SUPPORTED)
+    root.close()
+    return settings, root
+
+
+def _tls(section: Table | None) -> TlsFiles | None:
+    if section is None:
+        return None
+    cert, key = section.need("cert", file, None), section.need("key", file, None)
+    section.close()
+    return TlsFiles(cert, key) if cert and key else None
+
+
+def _log_level(section: Table | None) -> str:
+    if section is None:
+        return "info"
+    level = section.get("level", one_of(LOG_LEVELS), "info")
+    section.close()
+    return level
+
+
+def config_schema() -> Schema:
+    """Return the JSON Schema of hearth.yaml. Whether files exist and addresses are free, only the reader checks."""
+    return {
+        "$schema": DRAFT,
+        "title": "Hearth configuration",
+        **table(
+            {
+                **_ports(),
+                "policy": described(
+                    TEXT.schema, "The file of tenants and their keys; without it everybody may come in."
+                ),
+                "redis": described(TEXT.schema, "Shared state of several gateways: redis://HOST and other forms."),
+                "trusted_proxies": described(NAMES.schema, "Networks whose word about who asks is believed."),
+                "pod_api_key": described(TEXT.schema, "What the pods were given as --api-key."),
+                "pod_api_key_file": described(TEXT.schema, "The file that holds it, instead."),
+                "discovery": described(discovery_schema(), "Where pods come from."),
+                "model_list": described(
+                    {"type": "array", "items": model_schema()}, "What a pod cannot tell of its models."
+                ),
+                "routing": described(routing_schema(), "How a pod is chosen: a name, or what is to be otherwise."),
+                "kv_events": described(
+                    {"anyOf": [FLAG.schema, kv_events_schema()]}, "Exact warmth: engines tell what they hold."
+                ),
+                "roles": described({"anyOf": [FLAG.schema, roles_schema()]}, "Roles of engines follow the traffic."),
+                "canaries": described({"type": "array", "items": canary_schema()}, "Pods on trial, in their turns."),
+                "extproc": described(extproc_schema(), "Where Envoy sends requests to be placed; absent: nowhere."),
+                "tls": described(
+                    table({"cert": TEXT.schema, "key": TEXT.schema}, required=("cert", "key")),
+                    "PEM files of the listener.",
+                ),
+                "cors": described(cors_schema(), "Web pages that may ask from a browser; absent: none."),
+                "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
+                "route_log": described(TEXT.schema, "One JSON line per request to play again with another routing."),
+                "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "What is logged."),
+                "limits": described(schema_of_fields(Limits()), "Bounds on what the traffic port takes in."),
+                "retries": described(retries_schema(), "How often a request is tried again, and how often all are."),
+                "stalls": described(stalls_schema(), "When an engine has been silent for too long."),
+                "timeouts": described(schema_of_fields(Timeouts()), "Bounds on waiting, in seconds."),
+            }
+        ),
+    }
+
+
+def _ports() -> dict[str, Schema]:
+    or_off: Schema = {"anyOf": [WHERE, OFF]}
+    count: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_PROCESSES}, COUNT.schema["anyOf"][1]]}
+    return {
+        "listen": described(WHERE, "Where clients come in: 127.0.0.1:8000 by default."),
+        "processes": described(count, "Workers that share the traffic port, about a core each."),
+        "metrics": described(or_off, "Metrics and health, read-only, or off: 127.0.0.1:9090 by default."),
+        "admin": described(or_off, "Receipts, fleet, drain, reload, or off: 127.0.0.1:9091 by default."),
+        "admin_token": described(TEXT.schema, "Asked for by the admin port; needed beyond loopback."),
+        "admin_token_file": described(TEXT.schema, "The file that holds it, instead."),
+    }
+
+
+def show_settings(settings: Settings) -> dict[str, object]:
+    """Return every field by name as JSON values; secrets and fields hidden from repr are left out."""
+    return {field.name: _shown(getattr(settings, field.name)) for field in fields(settings)}
+
+
+def _shown(value: Any) -> object:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Secret() | Address():
+            return str(value)
+        case Routing():
+            return {"name": value.name, "scorers": {scorer.name: _shown(scorer) for scorer in value.scorers}}
+        case tuple():
+            return [_shown(held) for held in value]
+        case _ if is_dataclass(value):
+            return {field.name: _shown(getattr(value, field.name)) for field in fields(value) if field.repr}
+        case _:
+            return str(value)

@@ -1,0 +1,384 @@
+"""A client of the Kubernetes API server, and local copies of its objects kept current by list and watch.
+
+Own HTTP, no client library: see docs/adr/0029-kubernetes-client.md. Every failure is one of three: `Gone` (the version to continue from has
+expired), `Refused` (an error or an invalid response), or `Lost` (no response, or one that broke off). A reflection
+lists in pages, watches from the version of the list, resumes from the last version when a watch ends, and lists again
+when that version has expired. Nothing is known until a first list is complete; afterwards the last known state stays
+valid until the server reports a change. Knows no pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Raw
+
+from gateway.config.discovery import KubernetesPlace
+from gateway.discovery.kubernetes_objects import Event, Meta, Page, Status
+from gateway.runtime.guard import restarted
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+LARGEST_PAGE = 128 << 20
+"""A page of 500 pods is about ten megabytes; the bound keeps a server from filling our memory."""
+
+
+LARGEST_LINE = 4 << 20
+"""etcd stores no object larger than 1.5 MB."""
+
+
+ANSWER_S = 30.0
+"""Timeout of a page, and of the start of a watch."""
+
+
+class Gone(Exception):  # noqa: N818 - an event
+    """The resource version or page token to continue from has expired (HTTP 410)."""
+
+
+class Refused(Exception):  # noqa: N818 - an event
+    """The server rejected the request or sent an invalid response."""
+
+
+class Lost(Exception):  # noqa: N818 - an event
+    """No response, or one that broke off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Address of the API server and our credentials there. Files are read at each use, as tokens expire."""
+
+    url: str
+    namespace: str
+    token_file: Path | None
+    ca_file: Path | None
+
+    @classmethod
+    def of(cls, place: KubernetesPlace, variables: Mapping[str, str] = os.environ, folder: Path = ACCOUNT) -> Self:
+        """Return the configured account, else that of the pod we run in. Raises `Refused` outside a cluster."""
+        host, port = variables.get("KUBERNETES_SERVICE_HOST"), variables.get("KUBERNETES_SERVICE_PORT", "443")
+        if place.api is None and not host:
+            raise Refused("we run in no cluster (KUBERNETES_SERVICE_HOST is not set): say `api`")
+        host = f"[{host}]" if host and ":" in host else host
+        return cls(
+            url=place.api or f"https://{host}:{port}",
+            namespace=place.namespace or _read(folder / "namespace") or "default",
+            token_file=place.token_file or _there(folder / "token"),
+            ca_file=place.ca_file or _there(folder / "ca.crt"),
+        )
+
+    def headers(self) -> dict[str, str]:
+        """Return the request headers with the current token."""
+        token = _read(self.token_file) if self.token_file else ""
+        return {"accept": "application/json", **({"authorization": f"Bearer {token}"} if token else {})}
+
+
+class Api:
+    """One per configured namespace. Holds one session; each watch is a separate connection."""
+
+    def __init__(self, account: Account, session: aiohttp.ClientSession) -> None:
+        self.account = account
+        self._session = session
+        self._trust: tuple[float, ssl.SSLContext] | None = None
+
+    async def page(self, path: str, query: Mapping[str, str]) -> Page:
+        """Return one page of a list. Raises `Gone`, `Refused`, `Lost`."""
+        async with self._asking(path, query, aiohttp.ClientTimeout(total=ANSWER_S)) as answer:
+            body = await _whole(answer)
+        try:
+            return msgspec.json.decode(body, type=Page)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused(f"{path}: {error}") from None
+
+    async def watch(self, path: str, query: Mapping[str, str], lasts_s: float) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of a watch that the server ends after `lasts_s`. Raises `Gone`, `Refused`, `Lost`."""
+        asked = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
+        bounds = aiohttp.ClientTimeout(total=lasts_s + ANSWER_S, sock_connect=ANSWER_S)
+        async with self._asking(path, asked, bounds) as answer:
+            held = b""
+            async for chunk in answer.content.iter_any():
+                *lines, held = (held + chunk).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        yield line
+                if len(held) > LARGEST_LINE:
+                    raise Refused(f"{path}: a line of more than {LARGEST_LINE} bytes")
+
+    @asynccontextmanager
+    async def _asking(
+        self, path: str, query: Mapping[str, str], bounds: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        url = f"{self.account.url}{path}"
+        try:
+            async with self._session.get(
+                url,
+                params=query,
+                headers=self.account.headers(),
+                ssl=self._trusted(),
+                timeout=bounds,
+                allow_redirects=False,
+            ) as answer:
+                if answer.status != 200:
+                    raise _refusal(path, answer.status, await _whole(answer))
+                yield answer
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise Lost(f"{path}: the server's certificate is not trusted ({error.certificate_error})") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Lost(f"{path}: {type(error).__name__}") from None
+
+    def _trusted(self) -> ssl.SSLContext | bool:
+        """Return the TLS context of the current CA file, or True for the authorities of the system."""
+        path = self.account.ca_file
+        if path is None:
+            return True
+        changed = path.stat().st_mtime
+        if self._trust is None or self._trust[0] != changed:
+            try:
+                self._trust = (changed, ssl.create_default_context(cafile=path))
+            except ssl.SSLError as error:
+                raise Refused(f"{path} is no certificate: {error.reason}") from None
+        return self._trust[1]
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for chunk in answer.content.iter_any():
+        parts.append(chunk)
+        size += len(chunk)
+        if size > LARGEST_PAGE:
+            raise Refused(f"an answer of more than {LARGEST_PAGE} bytes")
+    return b"".join(parts)
+
+
+def _refusal(path: str, status: int, body: bytes) -> Gone | Refused:
+    try:
+        said = msgspec.json.decode(body, type=Status)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        said = Status()
+    if status == 410:
+        return Gone(said.message)
+    return Refused(f"{path}: {status} {said.reason or ''}: {said.message[:200]}".rstrip(": "))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _there(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+T = TypeVar("T")
+
+
+Say = Callable[..., None]
+
+
+MOST_OBJECTS = 20_000
+"""Of one kind: a wrong selector must not fill our memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Timing in seconds, and objects per page."""
+
+    page: int = 500
+    watch_s: float = 240.0
+    """Maximum duration of a watch, drawn between half of it and all, to spread the gateways."""
+    first_wait_s: float = 0.5
+    longest_wait_s: float = 30.0
+    brief_s: float = 1.0
+    """A watch that ended sooner without an event has failed."""
+    gather_s: float = 0.1
+    """Changes are collected for this long before they are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """Which objects are listed, and how each is parsed."""
+
+    path: str
+    query: Mapping[str, str]
+    read: Callable[[Raw], T | None]
+    """Returns None for an object that is to be ignored. Raises ValueError if it is invalid."""
+
+
+class Reflection(Generic[T]):
+    """Calls `changed` after each list and each event."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind[T],
+        changed: Callable[[], object],
+        *,
+        say: Say,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        pace: Pace,
+    ) -> None:
+        self._api = api
+        self._kind = kind
+        self._changed = changed
+        self._say = say
+        self._clock = clock
+        self._draw = draw
+        self._pace = pace
+        self._version: str | None = None
+        """Resource version to continue from; None if a list is needed."""
+        self._task: asyncio.Task[None] | None = None
+        self.held: dict[str, T] = {}
+        self.is_whole = False
+        self.trouble = ""
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Run `follow` as a task of the group."""
+        self._task = group.create_task(self.follow(), name=f"follow {self._kind.path}")
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    @restarted("discovery")
+    async def follow(self) -> None:
+        """Keep the copy current until cancelled."""
+        wait_s = self._pace.first_wait_s
+        while True:
+            try:
+                if self._version is None:
+                    await self._list()
+                    continue
+                if await self._watch(self._version):
+                    wait_s = self._pace.first_wait_s
+                    continue
+            except Gone:
+                self._version = None
+            except Refused as refused:
+                # Whatever is wrong with the version, a list needs none.
+                self._version = None
+                self._note_trouble(str(refused))
+            except Lost as lost:
+                self._note_trouble(str(lost))
+            await asyncio.sleep(wait_s * (0.5 + self._draw()))
+            wait_s = min(self._pace.longest_wait_s, 2 * wait_s)
+
+    async def _list(self) -> None:
+        """List all objects in pages; the copy is replaced when the last page has arrived."""
+        fresh: dict[str, T] = {}
+        query = {**self._kind.query, "limit": str(self._pace.page)}
+        while True:
+            page = await self._api.page(self._kind.path, query)
+            for item in page.items or ():
+                self._put(fresh, item)
+            if not page.metadata.continue_:
+                break
+            query["continue"] = page.metadata.continue_
+        self.held, self.is_whole = fresh, True
+        self._version = page.metadata.resource_version
+        self._note_word()
+
+    async def _watch(self, version: str) -> bool:
+        """Apply events until the watch ends. Returns False if it ended at once without an event."""
+        began_s, has_told = self._clock(), False
+        lasts_s = self._pace.watch_s * (0.5 + 0.5 * self._draw())
+        query = {**self._kind.query, "resourceVersion": version}
+        async with aclosing(self._api.watch(self._kind.path, query, lasts_s)) as lines:
+            async for line in lines:
+                self._take(line)
+                self._note_word()
+                has_told = True
+        return has_told or self._clock() - began_s >= self._pace.brief_s
+
+    def _take(self, line: bytes) -> None:
+        """Apply one event. Raises `Gone` and `Refused`."""
+        try:
+            event = msgspec.json.decode(line, type=Event)
+            if event.type == "ERROR":
+                raise _failure(msgspec.json.decode(event.object, type=Status))
+            meta = msgspec.json.decode(event.object, type=Meta).metadata
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused(f"{self._kind.path}: {error}") from None
+        if event.type == "DELETED":
+            self.held.pop(meta.name, None)
+        elif event.type in ("ADDED", "MODIFIED"):
+            self._put(self.held, event.object)
+        self._version = meta.resource_version or self._version
+
+    def _put(self, held: dict[str, T], written: Raw) -> None:
+        """Store one object, replacing its previous state."""
+        name = ""
+        try:
+            name = msgspec.json.decode(written, type=Meta).metadata.name
+            value = self._kind.read(written)
+        except (ValueError, RecursionError) as error:
+            self._say(
+                "warning", "an object of Kubernetes cannot be read", path=self._kind.path, name=name, error=str(error)
+            )
+            value = None
+        if value is None:
+            held.pop(name, None)
+            return
+        if len(held) >= MOST_OBJECTS and name not in held:
+            raise Refused(f"{self._kind.path}: more than {MOST_OBJECTS} objects: narrow the selector")
+        held[name] = value
+
+    def _note_word(self) -> None:
+        if self.trouble:
+            self._say("info", "Kubernetes answers again", path=self._kind.path)
+        self.trouble = ""
+        self._changed()
+
+    def _note_trouble(self, words: str) -> None:
+        if not self.trouble:
+            self._say("warning", "Kubernetes does not answer as it should, what is known stands", error=words)
+        self.trouble = words
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Everything that the reflections of one namespace share."""
+
+    api: Api
+    group: asyncio.TaskGroup
+    changed: Callable[[], object]
+    say: Say
+    clock: Callable[[], float]
+    draw: Callable[[], float]
+    pace: Pace
+    running: list[Reflection[Any]]
+
+    @property
+    def namespace(self) -> str:
+        return self.api.account.namespace
+
+    def begin(self, kind: Kind[T]) -> Reflection[T]:
+        """Start and return a reflection."""
+        reflection = Reflection(
+            self.api, kind, self.changed, say=self.say, clock=self.clock, draw=self.draw, pace=self.pace
+        )
+        reflection.start(self.group)
+        self.running.append(reflection)
+        return reflection
+
+    def end(self, reflection: Reflection[T]) -> None:
+        """Stop a reflection."""
+        reflection.stop()
+        self.running.remove(reflection)
+
+
+def _failure(status: Status) -> Gone | Refused:
+    if status.code == 410 or status.reason in ("Expired", "Gone"):
+        return Gone(status.message)
+    return Refused(f"watch: {status.code} {status.reason}: {status.message[:200]}")

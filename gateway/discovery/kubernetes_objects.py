@@ -1,0 +1,292 @@
+"""The Kubernetes objects that discovery reads, and how they become discovered pods. Pure: knows no API and no watch.
+
+Each type has the fields that are used, under the names of the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from gateway.config.discovery import Found, KubernetesPlace
+from gateway.discovery.aggregator import facts_over, merged
+from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
+from routing.pods import Standing
+
+
+class Metadata(Struct, frozen=True, rename="camel"):
+    """Metadata of an object."""
+
+    name: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
+
+
+class Meta(Struct, frozen=True):
+    """Any object: only its metadata."""
+
+    metadata: Metadata = Metadata()
+
+
+class PageMetadata(Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = field(name="continue", default="")
+
+
+class Page(Struct, frozen=True):
+    """One page of a list; its objects are parsed one by one."""
+
+    metadata: PageMetadata = PageMetadata()
+    items: list[Raw] | None = None
+
+
+class Event(Struct, frozen=True):
+    """One event of a watch."""
+
+    type: str
+    object: Raw
+
+
+class Status(Struct, frozen=True):
+    """The API server's error response."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerPort(Struct, frozen=True, rename="camel"):
+    container_port: int
+    name: str = ""
+
+
+class Container(Struct, frozen=True):
+    ports: list[ContainerPort] | None = None
+
+
+class PodSpec(Struct, frozen=True, rename="camel"):
+    containers: list[Container] | None = None
+    node_name: str = ""
+
+
+class Condition(Struct, frozen=True):
+    type: str
+    status: str
+
+
+class PodStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    pod_ip: str = field(name="podIP", default="")
+    conditions: list[Condition] | None = None
+
+
+class Pod(Struct, frozen=True):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class Node(Struct, frozen=True):
+    metadata: Metadata
+
+
+class TargetPort(Struct, frozen=True):
+    number: int
+
+
+class Selector(Struct, frozen=True, rename="camel"):
+    match_labels: dict[str, str]
+
+
+class PoolSpec(Struct, frozen=True, rename="camel"):
+    selector: Selector
+    target_ports: list[TargetPort]
+
+
+class InferencePool(Struct, frozen=True):
+    """A pool of `inference.networking.k8s.io/v1`."""
+
+    metadata: Metadata
+    spec: PoolSpec
+
+
+class Conditions(Struct, frozen=True):
+    """Conditions of an endpoint; a missing one counts as ready."""
+
+    ready: bool | None = None
+    terminating: bool | None = None
+
+
+class TargetRef(Struct, frozen=True):
+    name: str = ""
+
+
+class Endpoint(Struct, frozen=True, rename="camel"):
+    addresses: list[str]
+    conditions: Conditions = Conditions()
+    node_name: str | None = None
+    zone: str | None = None
+    target_ref: TargetRef | None = None
+
+
+class EndpointPort(Struct, frozen=True):
+    name: str | None = None
+    port: int | None = None
+
+
+class EndpointSlice(Struct, frozen=True, rename="camel"):
+    metadata: Metadata
+    address_type: str = "IPv4"
+    endpoints: list[Endpoint] | None = None
+    ports: list[EndpointPort] | None = None
+
+
+ROLE_LABEL = "llm-d.ai/role"
+
+
+FACT_PREFIX = "hearth/"
+"""Prefix of a fact as label or annotation: `hearth/kv_connector: NixlConnector`."""
+
+
+PRIORITY = f"{FACT_PREFIX}scheduling_policy"
+
+
+REVISION_LABELS = ("controller-revision-hash", "pod-template-hash")
+"""Labels by which StatefulSets and Deployments distinguish the pods of rollouts."""
+
+
+USUAL_PORT = 8000
+"""Default port of vLLM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The fields of a Pod object that matter, before one of its ports is chosen."""
+
+    address: str
+    ports: tuple[tuple[str, int], ...]
+    node: str
+    facts: PodFacts
+    takes_priority: bool
+    held: Standing | None
+
+    def port(self, wanted: int | None) -> int:
+        """Return `wanted`, else the port called `http`, else the only one, else vLLM's default."""
+        named = dict(self.ports)
+        only = self.ports[0][1] if len(self.ports) == 1 else USUAL_PORT
+        return wanted or named.get("http", only)
+
+    def found(self, scheme: str, port: int, pool: str | None, nodes: Mapping[str, PodFacts]) -> Found:
+        """Return the engine behind a port; topology facts that the pod lacks come from its node."""
+        facts = facts_over(self.facts, nodes[self.node]) if self.node in nodes else self.facts
+        return Found(url(scheme, self.address, port), pool, facts, takes_priority=self.takes_priority, held=self.held)
+
+
+def read_pod(written: Raw, place: KubernetesPlace) -> Sight | None:
+    """Parse a Pod. Returns None if it has no address or has ended. Raises ValueError."""
+    pod = msgspec.json.decode(written, type=Pod)
+    if not pod.status.pod_ip or pod.status.phase in ("Succeeded", "Failed"):
+        return None
+    said = {**(pod.metadata.annotations or {}), **(pod.metadata.labels or {})}
+    ports = tuple((port.name, port.container_port) for each in pod.spec.containers or () for port in each.ports or ())
+    return Sight(
+        address=pod.status.pod_ip,
+        ports=ports,
+        node=pod.spec.node_name,
+        facts=_facts(said, pod.spec.node_name, place),
+        takes_priority=said.get(PRIORITY) == "priority",
+        held=_held(pod),
+    )
+
+
+def read_node(written: Raw, place: KubernetesPlace) -> PodFacts | None:
+    """Parse the topology labels of a Node. Raises ValueError."""
+    node = msgspec.json.decode(written, type=Node)
+    return _readable(_placed(node.metadata.labels or {}, place))
+
+
+def read_pool(written: Raw) -> InferencePool:
+    """Parse an InferencePool. Raises ValueError."""
+    return msgspec.json.decode(written, type=InferencePool)
+
+
+def read_slice(written: Raw) -> EndpointSlice:
+    """Parse an EndpointSlice. Raises ValueError."""
+    return msgspec.json.decode(written, type=EndpointSlice)
+
+
+def selector_of(pool: InferencePool) -> str:
+    """Return the label selector of a pool in the form of a list query."""
+    return ",".join(f"{key}={value}" for key, value in sorted(pool.spec.selector.match_labels.items()))
+
+
+def found_in_slices(
+    slices: Iterable[EndpointSlice], place: KubernetesPlace, nodes: Mapping[str, PodFacts]
+) -> tuple[Found, ...]:
+    """Return the endpoints of a service; one in several slices, or with IPv4 and IPv6 addresses, counts once."""
+    pods: dict[str, list[Found]] = {}
+    for each in sorted(slices, key=lambda each: (each.address_type, each.metadata.name)):
+        port = _slice_port(each, place)
+        for endpoint in each.endpoints or () if port else ():
+            for address in endpoint.addresses[:1]:
+                found = _endpoint(endpoint, url(place.scheme, address, port), nodes)
+                same = pods.setdefault(endpoint.target_ref.name if endpoint.target_ref else found.url, [])
+                if not same or same[0].url == found.url:
+                    same.append(found)
+    return tuple(merged(pods.values()).values())
+
+
+def url(scheme: str, address: str, port: int) -> str:
+    """Return the URL that identifies a pod."""
+    return f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}"
+
+
+def _slice_port(each: EndpointSlice, place: KubernetesPlace) -> int:
+    """Return the port of a slice's endpoints, 0 if it has none that fits."""
+    ports = {port.name or "": port.port for port in each.ports or () if port.port}
+    if place.port:
+        return place.port if place.port in ports.values() else 0
+    return ports.get("http") or next(iter(ports.values()), 0)
+
+
+def _endpoint(endpoint: Endpoint, at: str, nodes: Mapping[str, PodFacts]) -> Found:
+    facts = _readable({"zone": endpoint.zone, "host": endpoint.node_name})
+    facts = facts_over(facts, nodes.get(endpoint.node_name or "", NO_FACTS))
+    held = Standing.UNREADY if endpoint.conditions.ready is False else None
+    return Found(at, facts=facts, held=Standing.DRAINING if endpoint.conditions.terminating else held)
+
+
+def _held(pod: Pod) -> Standing | None:
+    """Return DRAINING for a pod that is being deleted, UNREADY for one that is not ready, else None."""
+    if pod.metadata.deletion_timestamp is not None:
+        return Standing.DRAINING
+    ready = next((each.status for each in pod.status.conditions or () if each.type == "Ready"), "False")
+    return None if ready == "True" else Standing.UNREADY
+
+
+def _facts(said: Mapping[str, str], node: str, place: KubernetesPlace) -> PodFacts:
+    """Return the facts in labels and annotations; invalid values are ignored."""
+    known: dict[str, str | None] = {"host": node or None, **_placed(said, place)}
+    known["revision"] = next((said[label] for label in REVISION_LABELS if label in said), None)
+    known["role"] = said.get(ROLE_LABEL)
+    ours = {word.removeprefix(FACT_PREFIX): value for word, value in said.items() if word.startswith(FACT_PREFIX)}
+    return _readable(known | {word: value for word, value in ours.items() if word in WORDS})
+
+
+def _placed(labels: Mapping[str, str], place: KubernetesPlace) -> dict[str, str | None]:
+    named = {"region": place.region_label, "zone": place.zone_label, "rack": place.rack_label}
+    return {word: labels.get(label) for word, label in named.items()}
+
+
+def _readable(said: Mapping[str, str | None]) -> PodFacts:
+    """Return the valid facts: one bad label must not hide a pod."""
+    try:
+        return read_facts(said)
+    except BadFacts as bad:
+        wrong = {fault.partition(":")[0] for fault in bad.faults}
+        return read_facts({word: value for word, value in said.items() if word not in wrong})

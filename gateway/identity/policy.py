@@ -1,0 +1,142 @@
+"""Loads the policy that the settings name, and reloads it when it or one of its files changes.
+
+A policy is checked against what it needs: key files, prices, the library for tokens. Kubernetes changes what it mounts
+without a signal, so the files are polled; an invalid policy is reported, and the old one stays in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from gateway.config.loading import IN_POLICY, beside
+from gateway.config.models import ModelEntry
+from gateway.config.settings import Settings
+from gateway.identity.key_folder import Files
+from gateway.identity.tokens import read_keys
+from gateway.observe.log import EventLog
+from gateway.runtime.guard import report, restarted
+from tenancy.document import Fault, Invalid, Wrong
+from tenancy.policy import Policy
+from tenancy.reading.policy import read_policy
+from tenancy.tenants import Tenant
+
+
+def load_policy(settings: Settings, variables: Mapping[str, str]) -> Policy | None:
+    """Load the policy of the settings. Returns None if they name none. Raises `Invalid`."""
+    return None if settings.policy is None else read_file(settings.policy, variables, settings.model_table)
+
+
+def read_file(path: Path, variables: Mapping[str, str], prices: Mapping[str, ModelEntry] | None) -> Policy:
+    """Load the policy of one file. Raises `Invalid`, with the file's name before each path.
+
+    `prices`: the models' prices, which budgets need; None leaves budgets unchecked.
+    """
+    try:
+        policy = read_policy(path.read_text(encoding="utf-8"), variables, Files(), beside(path, IN_POLICY))
+        if faults := [*_bad_keys(policy), *_unpriced(policy, prices)]:
+            raise Invalid(faults)
+    except Invalid as invalid:
+        raise Invalid([fault.within(path) for fault in invalid.faults]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid([Fault(str(path), f"cannot be read: {error}")]) from None
+    return policy
+
+
+def _bad_keys(policy: Policy) -> Iterator[Fault]:
+    if policy.jwt is None:
+        return
+    if find_spec("jwt") is None or find_spec("cryptography") is None:
+        yield Fault("auth.jwt", "needs a library: pip install 'hearth-gateway[jwt]'")
+    elif policy.jwt.jwks is not None:
+        try:
+            read_keys(policy.jwt.jwks)
+        except Wrong as wrong:
+            yield Fault("auth.jwt.jwks_file", str(wrong))
+
+
+def _unpriced(policy: Policy, prices: Mapping[str, ModelEntry] | None) -> Iterator[Fault]:
+    """Yield the models that a budget covers and that have no price."""
+    if prices is None:
+        return
+    for name, tenant in policy.tenants.items():
+        if not _has_budget(tenant):
+            continue
+        if tenant.models is None:
+            yield Fault(f"tenants.{name}.models", "is missing: a budget needs to know which models it pays for")
+        for model in sorted(tenant.models or ()):
+            entry = prices.get(model)
+            if entry is None or entry.input_cost_per_token is None or entry.output_cost_per_token is None:
+                words = f"`{model}` has no price in the model_list of the configuration"
+                yield Fault(f"tenants.{name}.max_budget", words)
+
+
+def _has_budget(tenant: Tenant) -> bool:
+    return any(quota.budget is not None for quota in (tenant.quota, tenant.per_user, *tenant.groups.values()))
+
+
+POLL_S = 2.0
+
+
+Stamps = frozenset[tuple[str, int, int, int]]
+
+
+@restarted("policy watch")
+async def watch_policy(
+    settings: Callable[[], Settings],
+    in_force: Callable[[], Policy | None],
+    renew: Callable[[Policy | None], Awaitable[list[str]]],
+    variables: Mapping[str, str],
+    *,
+    say: EventLog,
+    poll_s: float = POLL_S,
+) -> None:
+    """Poll the files until cancelled. `renew` puts a policy in force and returns its faults."""
+    known = seen = await asyncio.to_thread(_stamps, settings(), in_force())
+    while True:
+        await asyncio.sleep(poll_s)
+        before, seen = seen, await asyncio.to_thread(_stamps, settings(), in_force())
+        if seen == known or seen != before:
+            continue  # unchanged, or still being written
+        before, known = known, seen  # noted before the files are read, so that later changes are seen next time
+        try:
+            policy = await asyncio.to_thread(load_policy, settings(), variables)
+            if policy == in_force():
+                continue
+            faults = await renew(policy)
+        except Invalid as invalid:
+            faults = [str(fault) for fault in invalid.faults]
+        except Exception as error:  # noqa: BLE001 - reported; the files are read again at the next look
+            report("policy watch", error)
+            known = before
+            continue
+        if faults:
+            say("error", "policy refused, the old one stays", faults=faults)
+            continue
+        say("info", "policy renewed", file=str(settings().policy))
+
+
+def _stamps(settings: Settings, policy: Policy | None) -> Stamps:
+    """Return all files of the policy with their versions."""
+    if settings.policy is None:
+        return frozenset()
+    named = policy.files if policy is not None else ()
+    return frozenset(_found([settings.policy, *map(Path, named)]))
+
+
+def _found(paths: Iterable[Path]) -> Iterator[tuple[str, int, int, int]]:
+    for path in paths:
+        try:
+            yield from _stamped((path, *path.glob("*"), *path.glob("*/*")))
+        except OSError:
+            continue  # deleted meanwhile: the next poll sees the change
+
+
+def _stamped(paths: Iterable[Path]) -> Iterator[tuple[str, int, int, int]]:
+    for path in paths:
+        with suppress(OSError):
+            held = path.stat()
+            yield str(path), held.st_ino, held.st_mtime_ns, held.st_size

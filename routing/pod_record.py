@@ -1,0 +1,184 @@
+"""The record of an agent's pods in Redis: one value and its JSON form, written by `hearth agent`, read by gateways.
+
+It stands in `routing` beside `facts.py`, whose facts it carries, because the agent and `gateway.discovery` are separate
+programs that share this format and nothing else.
+
+A key per agent (`key`) holds a JSON record and expires after the record's `ttl_s`. Each beat writes the whole record,
+so an emptied Redis is complete again one beat later. The same record is published on a channel (`channel`) for speed
+only; the key is authoritative. An agent that leaves deletes its key and publishes a record without pods. Load figures
+are published on the channel alone. Pure: knows no socket and no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
+
+VERSION = 1
+"""Of the shape. A reader passes over words that it does not know; another version means that it would misread."""
+
+LARGEST_RECORD = 64 << 10
+"""Bytes. A pod takes some six hundred."""
+
+MOST_PODS = 64
+"""Beside one agent; a node has a dozen GPUs."""
+
+LONGEST_TTL_S = 3600.0
+
+_AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""It stands in a key: no brackets, stars or colons."""
+
+
+class BadRecord(ValueError):  # noqa: N818 - it carries a verdict on what was read
+    """What is wrong with a record, or with one to be written."""
+
+
+class State(StrEnum):
+    """Whether a pod wants requests."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    """It finishes what it has and takes nothing new."""
+
+
+class EngineLoad(Struct, frozen=True, omit_defaults=True):
+    """What an engine itself said of one of its steps."""
+
+    rank: int = 0
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    """Share of its KV cache that requests use, 0 to 1."""
+    age_s: float = 0.0
+    """How old this was when the record was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One pod of an agent."""
+
+    url: str
+    facts: PodFacts = NO_FACTS
+    state: State = State.SERVING
+    takes_priority: bool = False
+    """Its engine was started with `--scheduling-policy priority`."""
+    loads: tuple[EngineLoad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that one agent says; each record replaces its last."""
+
+    agent: str
+    beat: int
+    """Counts up from the agent's start: of two records the one with the higher beat is the later."""
+    ttl_s: float
+    """Without another record for so long, these pods are to be forgotten."""
+    pods: tuple[Registered, ...] = ()
+    life: int = 0
+    """Drawn at the agent's start: beats count anew in another life."""
+
+
+def key(prefix: str, agent: str) -> str:
+    """Where an agent's record stands."""
+    return f"{prefix}hearth:agent:{agent}"
+
+
+def keys_pattern(prefix: str) -> str:
+    """Matches the keys of all agents, as SCAN wants it."""
+    return re.sub(r"([*?\[\]^\\])", r"\\\1", prefix) + "hearth:agent:*"
+
+
+def channel(prefix: str) -> str:
+    """Where records are published."""
+    return f"{prefix}hearth:agents"
+
+
+def is_agent_name(name: str) -> bool:
+    """Whether an agent may be called so: letters, digits, `.`, `_` and `-`, 128 at most."""
+    return _AGENT.fullmatch(name) is not None
+
+
+def parse_pod_url(words: str) -> str:
+    """Return `SCHEME://HOST:PORT`, the one form that identifies a pod. Raises ValueError."""
+    shown = f": `{words}`"
+    try:
+        parts = urlsplit(words)
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"is no URL{shown}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or any(char <= " " for char in words):
+        raise ValueError(f"must be a URL beginning with http:// or https://{shown}")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(f"a pod is a scheme, a host and a port, without a path{shown}")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a pod's key belongs into pod_api_key, not into its URL")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else 80)}"
+
+
+class _Pod(Struct, frozen=True, omit_defaults=True):
+    url: str
+    facts: dict[str, Any] = {}
+    state: State = State.SERVING
+    takes_priority: bool = False
+    load: list[EngineLoad] = []
+
+
+class _Record(Struct, frozen=True):
+    v: int
+    agent: str
+    beat: int
+    ttl_s: float
+    pods: list[_Pod]
+    life: int = 0
+
+
+class _Version(Struct, frozen=True):
+    v: int
+
+
+def write_record(record: Record) -> bytes:
+    """The record as JSON. Raises `BadRecord` where no reader would take it."""
+    pods = [_Pod(pod.url, pod.facts.told(), pod.state, pod.takes_priority, list(pod.loads)) for pod in record.pods]
+    written = msgspec.json.encode(_Record(VERSION, record.agent, record.beat, record.ttl_s, pods, record.life))
+    if len(written) > LARGEST_RECORD or len(pods) > MOST_PODS:
+        raise BadRecord(f"more than {MOST_PODS} pods or {LARGEST_RECORD} bytes")
+    return written
+
+
+def read_record(written: bytes) -> Record:
+    """What stands in Redis. Raises `BadRecord` that names what is wrong; words of a later writer are passed over."""
+    if len(written) > LARGEST_RECORD:
+        raise BadRecord(f"more than {LARGEST_RECORD} bytes")
+    try:
+        version = msgspec.json.decode(written, type=_Version).v
+        if version != VERSION:
+            raise BadRecord(f"v: is {version}, we read {VERSION}")
+        said = msgspec.json.decode(written, type=_Record)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRecord(str(error)) from None
+    if not is_agent_name(said.agent):
+        raise BadRecord("agent: is no name")
+    if not 0.1 <= said.ttl_s <= LONGEST_TTL_S:
+        raise BadRecord(f"ttl_s: must be from 0.1 to {LONGEST_TTL_S:.0f}")
+    if len(said.pods) > MOST_PODS:
+        raise BadRecord(f"pods: more than {MOST_PODS}")
+    pods = tuple(_registered(at, pod) for at, pod in enumerate(said.pods))
+    return Record(said.agent, said.beat, said.ttl_s, pods, said.life)
+
+
+def _registered(at: int, pod: _Pod) -> Registered:
+    try:
+        facts = read_facts({word: value for word, value in pod.facts.items() if word in WORDS})
+        return Registered(parse_pod_url(pod.url), facts, pod.state, pod.takes_priority, tuple(pod.load))
+    except (BadFacts, ValueError) as wrong:
+        raise BadRecord(f"pods[{at}]: {wrong}") from None

@@ -1,0 +1,82 @@
+"""The words of exact warmth."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config.kv_events import EventSource, KvEvents, LoadTimes
+from gateway.config.models import TokenizerEntry
+from gateway.config.settings import Settings, read_settings
+
+
+def settings(source: str) -> Settings:
+    found, root = read_settings(source, {})
+    assert not root.faults, list(map(str, root.faults))
+    return found
+
+
+def faults(source: str) -> list[str]:
+    return [str(fault) for fault in read_settings(source, {})[1].faults]
+
+
+def test_exact_warmth_is_off_until_it_is_asked_for() -> None:
+    """Absent and false are the same; true is all defaults."""
+    assert settings("").kv_events is None
+    assert settings("kv_events: false").kv_events is None
+    assert settings("kv_events: true").kv_events == KvEvents()
+    assert settings("kv_events: {}").kv_events == KvEvents()
+
+
+def test_every_word_is_read(tmp_path: Path) -> None:
+    """Waiting, bounds, media, sources and a model's tokenizer."""
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "chat.jinja").write_text("x")
+    found = settings(
+        f"""
+kv_events:
+  wait_ms: 5
+  most_blocks: 1000
+  tokenizer_cache_mb: 16
+  load_us_per_token: {{cpu: 3}}
+  sources:
+    - {{pod: "http://a:8000", endpoint: "tcp://*:5557"}}
+    - {{pod: "http://b:8000", endpoint: "ipc:///run/kv", replay_endpoint: "tcp://b:5558", topic: kv}}
+model_list:
+  - {{model_name: m, tokenizer: {tmp_path}, chat_template: {tmp_path}/chat.jinja}}
+  - {{model_name: n, tokenizer: pod}}
+  - {{model_name: o}}
+"""
+    )
+    sources = (
+        EventSource("http://a:8000", "tcp://*:5557"),
+        EventSource("http://b:8000", "ipc:///run/kv", "tcp://b:5558", "kv"),
+    )
+    assert found.kv_events == KvEvents(5.0, 1000, 16, LoadTimes(cpu=3.0), sources)
+    place = TokenizerEntry(tmp_path, tmp_path / "chat.jinja")
+    assert [entry.tokenizer for entry in found.models] == [place, TokenizerEntry("pod"), None]
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("kv_events: 3", "kv_events: must be true or false, not a number"),
+        ("kv_events: {wait: 3}", "kv_events.wait: unknown key (did you mean `wait_ms`?)"),
+        ("kv_events: {most_blocks: 0}", "kv_events.most_blocks: must be above 0"),
+        (
+            'kv_events: {sources: [{pod: "http://a:1", endpoint: "http://a:5"}]}',
+            "kv_events.sources[0].endpoint: must be tcp://HOST:PORT or ipc://PATH, not `http://a:5`",
+        ),
+        ("kv_events: {sources: [{}]}", "kv_events.sources[0].pod: is missing"),
+        (
+            "model_list: [{model_name: m, tokenizer: /nowhere}]",
+            "model_list[0].tokenizer: must be `pod` or a folder that holds tokenizer.json: `/nowhere` does not",
+        ),
+        (
+            f"model_list: [{{model_name: m, tokenizer: pod, chat_template: {__file__}}}]",
+            "model_list[0].chat_template: is of use only with a tokenizer's folder: a pod has its own",
+        ),
+    ],
+)
+def test_faults_are_told_with_their_path(source: str, fault: str) -> None:
+    """Each wrong word, where it stands and why."""
+    assert fault in faults(source)

@@ -1,0 +1,111 @@
+"""Relative file names in a document are beside the document, not in the working directory."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config.loading import IN_CONFIG, IN_POLICY, beside, check_file
+from gateway.identity.policy import read_file
+from tenancy.document import Invalid
+
+CONFIG = """
+policy: policy.yaml
+admin_token_file: secrets/admin
+pod_api_key_file: ./secrets/pod
+tls: {cert: tls.crt, key: tls.key}
+usage_log: logs/usage.jsonl
+route_log: logs/routes.jsonl
+discovery:
+  file: {path: pods.yaml}
+  kubernetes: {namespace: n, selector: {app_file: vllm}, api: "https://a:1", token_file: token, ca_file: ca.crt}
+model_list:
+  - {model_name: a, tokenizer: models/a, chat_template: chat.jinja}
+  - {model_name: b, tokenizer: pod}
+extproc: {listen: "127.0.0.1:0", tls: {cert: tls.crt, key: tls.key}}
+"""
+
+POLICY = """
+auth:
+  keys_dir: keys
+  hmac_secret_file: secrets/hmac
+  jwt: {issuer: "https://sso.example", audiences: [h], tenant_claim: t, jwks_file: jwks.json}
+tenants: {legal: {}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all the files; the process works in another."""
+    made, elsewhere = tmp_path / "etc", tmp_path / "elsewhere"
+    for name in ("secrets", "logs", "models/a", "keys/legal"):
+        (made / name).mkdir(parents=True)
+    for name in ("token", "ca.crt", "chat.jinja", "secrets/admin", "secrets/pod", "models/a/tokenizer.json"):
+        (made / name).write_text("secret")
+    (made / "secrets/hmac").write_text("a secret of thirty-two characters")
+    (made / "pods.yaml").write_text("[]")
+    (made / "keys/legal/k1").write_text("0" * 64)
+    (made / "hearth.yaml").write_text(CONFIG)
+    (made / "policy.yaml").write_text(POLICY)
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    return made
+
+
+def test_a_configuration_finds_its_files_from_anywhere(folder: Path) -> None:
+    """Each word that names a file; a label and the word `pod` name none."""
+    (folder / "tls.crt").write_text("")
+    (folder / "tls.key").write_text("")
+    settings = check_file(folder / "hearth.yaml", {})
+    assert settings.policy == folder / "policy.yaml"
+    assert settings.pod_file == folder / "pods.yaml"
+    assert settings.usage_log == folder / "logs/usage.jsonl"
+    (kubernetes,) = settings.places.kubernetes
+    assert (kubernetes.selector, kubernetes.ca_file) == ("app_file=vllm", folder / "ca.crt")
+    tokenizers = [entry.tokenizer.place for entry in settings.models if entry.tokenizer]
+    assert tokenizers == [folder / "models/a", "pod"]
+    assert settings.extproc
+    assert settings.extproc.tls
+    assert settings.extproc.tls.key == folder / "tls.key"
+
+
+def test_a_policy_finds_its_files_from_anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder of keys, its secret and the issuer's keys; those are also the files that are watched."""
+    monkeypatch.setattr("gateway.identity.policy._bad_keys", lambda _: iter(()))
+    (folder / "jwks.json").write_text("keys")
+    policy = read_file(folder / "policy.yaml", {}, None)
+    assert set(policy.keys) == {"0" * 64}
+    assert policy.jwt
+    assert policy.jwt.jwks == "keys"
+    assert policy.files == tuple(str(folder / name) for name in ("keys", "secrets/hmac", "jwks.json"))
+
+
+def test_a_file_named_by_its_folder_alone_is_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hearth.yaml` in the working directory goes on finding `policy.yaml` there, and faults name it so."""
+    monkeypatch.chdir(tmp_path)
+    Path("hearth.yaml").write_text("policy: policy.yaml\n")
+    with pytest.raises(Invalid, match=r"there is no file `policy\.yaml`"):
+        check_file(Path("hearth.yaml"), {})
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "found"),
+    [
+        ("policy", "p.yaml", "/etc/hearth/p.yaml"),
+        ("policy", "/srv/p.yaml", "/srv/p.yaml"),
+        ("policy", "", ""),
+        ("listen", "a:1", "a:1"),
+        ("tls.client_ca", "ca.crt", "/etc/hearth/ca.crt"),
+        ("redis", "rediss://h?ssl_ca_certs=ca.crt&prefix=x", "rediss://h?ssl_ca_certs=/etc/hearth/ca.crt&prefix=x"),
+        ("redis", "rediss://h?ssl_ca_certs=%2Fca.crt", "rediss://h?ssl_ca_certs=/ca.crt"),
+    ],
+)
+def test_what_is_located(path: str, said: str, found: str) -> None:
+    """Relative names of files, also inside a URL; nothing else."""
+    assert beside(Path("/etc/hearth/hearth.yaml"), IN_CONFIG)(path, said) == found
+
+
+def test_tenants_are_no_files() -> None:
+    """Only what stands under `auth` names files in a policy."""
+    locate = beside(Path("/etc/hearth/policy.yaml"), IN_POLICY)
+    assert locate("tenants.a.tier", "gold") == "gold"
+    assert locate("auth.keys_dir", "keys") == "/etc/hearth/keys"
