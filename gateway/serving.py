@@ -24,11 +24,11 @@ from gateway.config.values import Settings
 from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
 from gateway.observe.admin import Admin, admin_app
-from gateway.observe.log import Bridge, EventLog
 from gateway.observe.metrics.callback_errors import CallbackErrors
 from gateway.observe.metrics_listener import metrics_app
 from gateway.reload import Reloader
 from gateway.runtime.closing import close_door
+from gateway.runtime.event_log import Bridge, EventLog
 from gateway.runtime.ports import addresses_of, cannot_listen, open_port
 from gateway.runtime.tls import renew
 

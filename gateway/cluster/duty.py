@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 
 from gateway.cluster.channel import Channel
 from gateway.cluster.messages import Drained, Orders, Ping, Renew, Renewed, Reopen
-from gateway.observe.log import EventLog
 from gateway.reload import Fresh
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, run
 from gateway.serving import Signals
 from tenancy.document import Invalid

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from gateway.cluster.hub import Hub
 from gateway.config.redis_location import RedisPlace
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from gateway.runtime.redis_client import Client, connected
 

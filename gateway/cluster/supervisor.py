@@ -24,9 +24,9 @@ from gateway.config.extproc import ExtProc
 from gateway.config.values import Settings
 from gateway.identity.load import load_policy
 from gateway.identity.policy_watch import watch_policy
-from gateway.observe.log import EventLog
 from gateway.observe.metrics.callback_errors import CallbackErrors
 from gateway.reload import Fresh, Reread, in_force, needs_restart, read_anew
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
 from gateway.runtime.ports import addresses_of, bindings_of, open_port, reserve_port
 from gateway.serving import Signals, bridged, caught, taking_signals, warn_of_idle_settings

@@ -11,8 +11,8 @@ from gateway.cluster.child import Child
 from gateway.cluster.messages import Orders
 from gateway.cluster.slot import FIRST_PAUSE_S, LONGEST_PAUSE_S, SETTLED_S, Seat, next_pause
 from gateway.config.values import Settings
-from gateway.observe.log import EventLog
 from gateway.reload import Fresh
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.host import Host
 from gateway.runtime.line_writer import LineWriter
 

@@ -13,7 +13,7 @@ from gateway.config.listening import Address, MutualTlsFiles
 from gateway.config.secret import Secret
 from gateway.config.show import show_settings
 from gateway.config.values import Settings
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.serving import warn_of_idle_settings
 
 TLS = MutualTlsFiles(Path("cert"), Path("key"))

@@ -1,4 +1,4 @@
-"""The log: one JSON line per request and per event, and one usage record per request for chargeback.
+"""The request log: one JSON line per request, and one usage record per request for chargeback.
 
 A witness only puts the outcome aside; a moment later all of them are encoded at once and handed to a thread that
 writes. Says nothing of what was asked or answered, and no key.
@@ -7,18 +7,15 @@ writes. Says nothing of what was asked or answered, and no key.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
 
 import msgspec
 
 from gateway.cascades.record import Climbed
 from gateway.config.models import ModelEntry
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome
+from gateway.runtime.event_log import LEVELS, stamp
 from gateway.runtime.guard import report, run
 from gateway.runtime.line_writer import LineWriter
 
@@ -27,8 +24,6 @@ FLUSH_S = 0.05
 
 MOST_AT_ONCE = 200
 """Lines encoded in one go: under half a millisecond of the loop."""
-
-LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 Encode = Callable[[Outcome], bytes]
 """One line, or nothing where nothing is to be said."""
@@ -73,48 +68,6 @@ class OutcomeLog:
         except Exception as error:  # noqa: BLE001 - of this line alone: the others are written
             report("log", error)
             return b""
-
-
-class EventLog:
-    """Says what happens to the gateway itself, beside its requests."""
-
-    def __init__(self, writer: LineWriter, level: str = "info", **always: object) -> None:
-        """`always`: fields that stand in every line, as who says it."""
-        self.writer = writer
-        self.level = level
-        self._always = always
-
-    def __call__(self, level: str, message: str, **fields: object) -> None:
-        if LEVELS[level] >= LEVELS[self.level]:
-            line = {"timestamp": stamp(time.time()), "level": level, "message": message, **self._always, **fields}
-            self.writer.put(msgspec.json.encode(line, enc_hook=str) + b"\n")
-
-
-class Bridge(logging.Handler):
-    """What libraries say through `logging`, as our events."""
-
-    def __init__(self, say: EventLog) -> None:
-        super().__init__(logging.WARNING)
-        self._say = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """One event per record, with its error but no traceback: that is for a bug report, not for a log line."""
-        level = "error" if record.levelno >= logging.ERROR else "warning"
-        error = record.exc_info[1] if record.exc_info else None
-        fields = {"error": repr(error)} if error else {}
-        self._say(level, record.getMessage(), logger=record.name, **fields)
-
-
-def stamp(at_s: float) -> str:
-    """RFC 3339, in UTC."""
-    second, thousandths = divmod(round(at_s * 1e6) // 1000, 1000)
-    return f"{_second(second)}.{thousandths:03d}Z"
-
-
-@lru_cache(maxsize=8)
-def _second(at_s: int) -> str:
-    """Thousands of lines share it: to write out a date takes longer than the rest of a line."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class RequestLine(msgspec.Struct):

@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.config.models import ModelEntry
-from gateway.observe.log import MOST_AT_ONCE, Bridge, EventLog, OutcomeLog, request_line, usage_line
+from gateway.observe.request_log import MOST_AT_ONCE, OutcomeLog, request_line, usage_line
 from gateway.pipeline.outcome import Outcome
 from gateway.runtime.line_writer import LineWriter
 from routing.blocks import Prompt
@@ -140,23 +138,3 @@ async def test_outcomes_are_written_soon_and_all() -> None:
     log.witness(an_outcome(request=a_request(id="last")))
     log.flush()
     assert taker.lines == [str(number).encode() for number in range(many)] + [b"last"]
-
-
-def test_events_are_lines_too(tmp_path: Path) -> None:
-    """Below the level they are not said; what libraries log comes out the same way."""
-    path = tmp_path / "log"
-    say = EventLog(LineWriter(path), "warning")
-    say("info", "not said")
-    say("error", "pod file is bad", file=path)
-    logger = logging.Logger("library")  # noqa: LOG001 - one that nobody else has
-    logger.addHandler(Bridge(say))
-    logger.info("not said either")
-    try:
-        raise ValueError("why")
-    except ValueError:
-        logger.exception("it broke")
-    say.writer.close()
-    shown = [json.loads(each) for each in path.read_text().splitlines()]
-    assert [(each["level"], each["message"]) for each in shown] == [("error", "pod file is bad"), ("error", "it broke")]
-    assert shown[0]["file"] == str(path)
-    assert (shown[1]["logger"], shown[1]["error"]) == ("library", "ValueError('why')")
