@@ -23,12 +23,12 @@ MOST_KINDS = 256
 class CallbackErrors(Collector):
     """The exception handler of one event loop. Counts by name; logs each kind of exception once."""
 
-    def __init__(self, say: Callable[..., None]) -> None:
+    def __init__(self, say: Callable[..., None], *, after: Callable[[], None] = lambda: None) -> None:
+        """`after` is called after each exception that a guard has caught, to repair what it left half done."""
         self._say = say
+        self._after = after
         self._logged: set[tuple[str, str, str]] = set()
         self.caught: Counter[str] = Counter()
-        self.after: Callable[[], None] = lambda: None
-        """Called after each exception that a guard has caught: what it left half done is to be found."""
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Take note of an exception. Of those that no guard names, asyncio's own words are logged as well."""
@@ -42,7 +42,7 @@ class CallbackErrors(Collector):
         if kind not in self._logged and len(self._logged) < MOST_KINDS:
             self._logged.add(kind)
             self._say("error", "exception caught, its loop goes on", loop=name, error=kind[1], at=kind[2])
-        self.after()
+        self._after()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The family of this moment."""

@@ -19,8 +19,8 @@ def fail(words: str) -> None:
 async def test_exceptions_are_counted_by_loop_and_each_kind_is_logged_once() -> None:
     """The log names loop, kind and place, and not the exception's words: they may be what a client has sent."""
     said: list[dict[str, Any]] = []
-    errors, looked = CallbackErrors(lambda *_, **fields: said.append(fields)), list[int]()
-    errors.after = lambda: looked.append(1)
+    looked = list[int]()
+    errors = CallbackErrors(lambda *_, **fields: said.append(fields), after=lambda: looked.append(1))
     asyncio.get_running_loop().set_exception_handler(errors)
     for words in ("secret", "secret", "other"):
         run("patrol", fail, words)

@@ -1,7 +1,7 @@
-"""One of several gateways decides roles, and the others follow: through one key in Redis that is both lease and news.
+"""The lease on roles among all gateways that share a Redis: one key that holds lease and assignment.
 
-Who holds the lease writes what it decided with it, every second; whoever finds another's word there follows it. Redis
-away: whoever decided goes on until its lease would have ended, then all keep the roles that they know.
+While Redis is unreachable the holder goes on deciding until its lease would have expired; then all keep the roles that
+they know.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
-from msgspec import Struct
 
 from gateway.cluster.redis_bridge import heed_cancel
 from gateway.config.redis_location import RedisPlace
-from gateway.roles.setup import LEASE_S, MOST_BYTES
+from gateway.roles.lease import LEASE_S, MOST_BYTES, RoleAssignment, RoleLease
 from gateway.runtime.guard import restarted
 from gateway.runtime.redis_client import Client, connected
 
@@ -31,58 +30,38 @@ if said and cjson.decode(said)['who'] ~= ARGV[1] then return said end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return ARGV[2]
 """
-"""Our word, where nobody else's stands; what stands there then."""
+"""Writes our assignment unless another gateway's stands there. Returns what stands there then."""
 
 
-class Word(Struct, frozen=True):
-    """What one gateway has decided: who it is, and roles by engine name."""
-
-    who: str
-    roles: dict[str, str] = {}
-
-
-class SharedRoles:
-    """One per gateway that has a Redis."""
+class RedisRoleLease(RoleLease):
+    """One per gateway that has a Redis. `run` keeps it connected."""
 
     def __init__(self, place: RedisPlace, who: str, clock: Callable[[], float]) -> None:
+        super().__init__(who, clock)
         self._key = f"{place.prefix}{KEY}"
         self._place = place
-        self._who = who
-        self._clock = clock
         self._client: Client | None = None
         self._lost = asyncio.Event()
-        self._ours_until_s = 0.0
 
     @property
     def is_connected(self) -> bool:
         """Whether Redis is there."""
         return self._client is not None
 
-    @property
-    def decides(self) -> bool:
-        """Whether the lease is ours."""
-        return self._clock() < self._ours_until_s
-
-    async def exchange(self, roles: Mapping[str, str]) -> Mapping[str, str]:
-        """Say what we would have, and hear what is to be: our own word where the lease is ours, another's where it is
-        not, ours again while nobody answers.
-        """
+    async def _propose(self, roles: Mapping[str, str], expires_s: float) -> RoleAssignment | None:
         client = self._client
         if client is None:
-            return roles
-        word = msgspec.json.encode(Word(self._who, dict(roles)))
-        began_s = self._clock()
+            return None
+        proposed = msgspec.json.encode(RoleAssignment(self._who, roles=dict(roles)))
         try:
             async with asyncio.timeout(ANSWER_S):
-                said = cast("Any", await client.eval(SCRIPT, 1, self._key, self._who, word, int(LEASE_S * 1000)))
-            heard = msgspec.json.decode(said[:MOST_BYTES], type=Word)
+                stored = cast("Any", await client.eval(SCRIPT, 1, self._key, self._who, proposed, int(LEASE_S * 1000)))
+            return msgspec.json.decode(stored[:MOST_BYTES], type=RoleAssignment)
         except Exception:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
             heed_cancel()
             self._client = None
             self._lost.set()
-            return roles
-        self._ours_until_s = began_s + LEASE_S if heard.who == self._who else 0.0
-        return heard.roles
+            return None
 
     @restarted("roles")
     async def run(self) -> None:

@@ -1,75 +1,55 @@
-"""Roles at work in a gateway: looks every second, decides or follows. What is decided is the keeper's matter."""
+"""Assigns roles in a gateway: every second it decides or follows the gateway that does. `balancer.py` decides what."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.roles.keeper import LOOK_S, RoleKeeper
+from gateway.roles.balancer import LOOK_S, RoleKeeper
+from gateway.roles.lease import RoleLease
 from gateway.runtime.guard import restarted
 from routing.facts import Role
 from routing.roles import Change
 from routing.router import Router
 
-LEASE_S = 5.0
-"""For so long who decides roles goes on to, unheard."""
-
-MOST_BYTES = 1 << 20
-"""A longer word on roles is nobody's of ours."""
-
-Say = Callable[..., None]
-
-
-class Shared(Protocol):
-    """How several gateways come to one word on roles (`shared.py`, `on_host.py`)."""
-
-    @property
-    def decides(self) -> bool:
-        """Whether it is ours to decide now."""
-        ...
-
-    async def exchange(self, roles: Mapping[str, str]) -> Mapping[str, str]:
-        """Say what we would have, and hear what is to be."""
-        ...
-
 
 class RolesAtWork(Collector):
-    """One per gateway in whose configuration roles follow the traffic."""
+    """One per gateway whose configuration has roles follow the traffic; shows the roles as metrics."""
 
     def __init__(
         self,
         router: Router,
         keeper: RoleKeeper,
-        shared: Shared | None,
-        say: Say,
+        lease: RoleLease | None,
+        say: Callable[..., None],
         clock: Callable[[], float],
     ) -> None:
+        """`lease`: None where no other gateway assigns roles to these pods."""
         self._router = router
         self._keeper = keeper
-        self._shared = shared
+        self._lease = lease
         self._say = say
         self._clock = clock
         router.keeps_roles = True
 
     @restarted("roles")
     async def run(self) -> None:
-        """Until cancelled."""
+        """Look every second until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Look once. What was decided counts when it has become everybody's word: a gateway that was stopped meanwhile
-        and has lost the lease follows, and logs no change.
+        """Decide or follow once. A decision counts only once it is stored under the lease: a gateway that was stopped
+        meanwhile and has lost the lease follows the other, and logs no change.
         """
-        changes = self._keeper.look(self._clock()) if self._shared is None or self._shared.decides else []
-        if self._shared is not None:
-            self._follow(await self._shared.exchange(self._roles()))
-            changes = changes if self._shared.decides else []
+        changes = self._keeper.look(self._clock()) if self._lease is None or self._lease.decides else []
+        if self._lease is not None:
+            self._follow(await self._lease.exchange(self._roles()))
+            changes = changes if self._lease.decides else []
         for change in changes:
             self._announce(change)
 
@@ -87,7 +67,7 @@ class RolesAtWork(Collector):
                 self._router.fleet.assume(name, Role(role))
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """All families of this moment."""
+        """Return all metric families of this moment."""
         role = GaugeMetricFamily("hearth_engine_role", "1 for the role it has.", labels=("engine", "role"))
         for name, has in self._roles().items():
             for each in Role:

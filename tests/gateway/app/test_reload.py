@@ -7,10 +7,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from gateway.app.reload import in_force, needs_restart
 from gateway.config.file import read_settings
 from gateway.config.listening import TlsFiles
 from gateway.config.values import Settings
-from gateway.reload import in_force, needs_restart
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from tests.gateway.running import Running, serving

@@ -1,11 +1,11 @@
-"""All that a gateway counts of its requests, and puts where it is shown."""
+"""The metrics of a gateway: what it counts of its requests, and the registration of all collectors."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING
 
+from gateway.app.gateway import Gateway
 from gateway.cascades.metrics import CascadeExposition, CascadeTallies
 from gateway.limits.metrics import LimitsExposition
 from gateway.observe.metrics.calibration import Calibration
@@ -18,15 +18,12 @@ from gateway.pairs.metrics import PairTallies
 from gateway.pipeline.outcome import Witness
 from routing.router import Router
 
-if TYPE_CHECKING:  # It has these counts.
-    from gateway.gateway import Gateway
 
-
-class Counts:
-    """One per gateway."""
+class GatewayMetrics:
+    """One per gateway: first counts requests, then is registered with what else is shown."""
 
     def __init__(self, router: Router, priced: Container[str], say: Callable[..., None]) -> None:
-        """`priced`: models that may stand in a label though no pod serves them."""
+        """`priced`: models that may be label values even if no pod serves them."""
         self._router = router
         self._calibration = Calibration(lambda: {pod.url for pod in router.fleet.pods}, say)
         self.tallies = Tallies(
@@ -38,11 +35,11 @@ class Counts:
 
     @property
     def witnesses(self) -> tuple[Witness, ...]:
-        """Who has to see every outcome."""
+        """Observers of every outcome."""
         return self.tallies.witness, self._tiers.witness, self._climbs.witness, self._pairs.witness
 
-    def show(self, gateway: Gateway) -> None:
-        """Put them, and what its parts hold at the moment of a look, into a gateway's registry."""
+    def register(self, gateway: Gateway) -> None:
+        """Register them, and the collectors of the gateway's components, with its registry."""
         clock, fleet = asyncio.get_running_loop().time, self._router.fleet
         for shown in (
             Exposition(self.tallies, _gauges(gateway)),

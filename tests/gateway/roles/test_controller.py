@@ -10,22 +10,23 @@ from pathlib import Path
 import pytest
 
 from gateway.config.redis_location import parse_redis_url
-from gateway.roles import shared as shared_module
-from gateway.roles.keeper import RoleKeeper
-from gateway.roles.setup import RolesAtWork
-from gateway.roles.shared import KEY, SharedRoles
+from gateway.roles import lease, redis_lease
+from gateway.roles.balancer import RoleKeeper
+from gateway.roles.controller import RolesAtWork
+from gateway.roles.redis_lease import KEY, RedisRoleLease
 from routing.facts import Role
 from routing.router import Router
 from tests.gateway.kv_index.exchange import until
 from tests.gateway.kv_index.redis_servers import redis_server
-from tests.gateway.roles.test_keeper import TERMS, roles_of, router_of
+from tests.gateway.roles.test_balancer import TERMS, roles_of, router_of
 
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis is waited for, and no lease runs out by itself, however slow this machine is."""
-    monkeypatch.setattr(shared_module, "ANSWER_S", 60.0)
-    monkeypatch.setattr(shared_module, "LEASE_S", 3600.0)
+    monkeypatch.setattr(redis_lease, "ANSWER_S", 60.0)
+    for module in (lease, redis_lease):
+        monkeypatch.setattr(module, "LEASE_S", 3600.0)
 
 
 class Gateway:
@@ -34,7 +35,7 @@ class Gateway:
     def __init__(self, url: str, who: str) -> None:
         self.now_s = 0.0
         self.router = router_of(3)
-        self.shared = SharedRoles(parse_redis_url(url), who, lambda: self.now_s)
+        self.shared = RedisRoleLease(parse_redis_url(url), who, lambda: self.now_s)
         keeper = RoleKeeper(self.router, TERMS)
         self.at_work = RolesAtWork(self.router, keeper, self.shared, lambda *_, **__: None, lambda: self.now_s)
 

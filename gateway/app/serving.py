@@ -17,16 +17,16 @@ from typing import Any
 
 from aiohttp import web
 
-from gateway.build import build
+from gateway.app.build import build
+from gateway.app.gateway import Gateway
+from gateway.app.reload import Reloader
 from gateway.config.secret import Secret
 from gateway.config.show import show_settings
 from gateway.config.values import Settings
-from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
 from gateway.observe.admin import Admin, admin_app
 from gateway.observe.metrics.callback_errors import CallbackErrors
 from gateway.observe.metrics_listener import metrics_app
-from gateway.reload import Reloader
 from gateway.runtime.closing import close_door
 from gateway.runtime.event_log import Bridge, EventLog
 from gateway.runtime.ports import addresses_of, cannot_listen, open_port

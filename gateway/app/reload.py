@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
+from gateway.app.gateway import Gateway
 from gateway.cascades.setup import served_ladders
 from gateway.config.values import Settings
 from gateway.discovery.static import Static
-from gateway.gateway import Gateway
 from gateway.identity.load import load_policy
 from gateway.identity.policy_watch import watch_policy
 from gateway.pairs.setup import know_sizes

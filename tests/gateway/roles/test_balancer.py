@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from gateway.roles.keeper import RoleKeeper, may_be_both
+from gateway.roles.balancer import RoleKeeper, may_be_both
 from routing.blocks import Prompt
 from routing.facts import PodFacts, Role
 from routing.placement import Placement

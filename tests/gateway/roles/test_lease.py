@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.roles.keeper import RoleKeeper
-from gateway.roles.on_host import RolesOnHost
-from gateway.roles.setup import LEASE_S, RolesAtWork
+from gateway.roles.balancer import RoleKeeper
+from gateway.roles.controller import RolesAtWork
+from gateway.roles.lease import LEASE_S, HostRoleLease
 from routing.facts import Role
 from routing.roles import Change
-from tests.gateway.roles.test_keeper import TERMS, router_of
+from tests.gateway.roles.test_balancer import TERMS, router_of
 
 
 class Time:
@@ -32,7 +32,7 @@ def time() -> Time:
 
 async def test_one_decides_and_the_others_follow(tmp_path: Path, time: Time) -> None:
     """Whoever came first, for as long as it goes on; its siblings hear its word."""
-    one, two = RolesOnHost(tmp_path, "one", time), RolesOnHost(tmp_path, "two", time)
+    one, two = HostRoleLease(tmp_path, "one", time), HostRoleLease(tmp_path, "two", time)
     assert await one.exchange({"a": "prefill"}) == {"a": "prefill"}
     assert await two.exchange({"a": "decode"}) == {"a": "prefill"}
     assert one.decides
@@ -45,7 +45,7 @@ async def test_one_decides_and_the_others_follow(tmp_path: Path, time: Time) -> 
 
 async def test_a_stopped_decider_is_followed_by_another_and_does_not_fight(tmp_path: Path, time: Time) -> None:
     """Its lease runs out; when it goes on it finds another's word, and follows that."""
-    one, two = RolesOnHost(tmp_path, "one", time), RolesOnHost(tmp_path, "two", time)
+    one, two = HostRoleLease(tmp_path, "one", time), HostRoleLease(tmp_path, "two", time)
     await one.exchange({"a": "prefill"})
     time.now_s += LEASE_S
     assert not one.decides
@@ -65,7 +65,7 @@ async def test_a_decision_that_outlived_its_lease_is_not_announced(tmp_path: Pat
             time.now_s += LEASE_S
             return [Change("http://1", Role.PREFILL, 2.0, 0.5)]
 
-    one, two = RolesOnHost(tmp_path, "one", time), RolesOnHost(tmp_path, "two", time)
+    one, two = HostRoleLease(tmp_path, "one", time), HostRoleLease(tmp_path, "two", time)
     at_work = RolesAtWork(router, Stopped(router, TERMS), one, lambda _, words, **__: announced.append(words), time)
     await one.exchange({})
     time.now_s += LEASE_S
@@ -87,7 +87,7 @@ async def test_a_decision_that_holds_is_announced(tmp_path: Path, time: Time) ->
         def look(self, now_s: float) -> list[Change]:
             return [Change("http://1", Role.PREFILL, 2.0, 0.5)]
 
-    shared = RolesOnHost(tmp_path, "one", time)
+    shared = HostRoleLease(tmp_path, "one", time)
     await shared.exchange({})
     at_work = RolesAtWork(
         router,
@@ -104,18 +104,18 @@ async def test_a_decision_that_holds_is_announced(tmp_path: Path, time: Time) ->
 async def test_a_word_that_makes_no_sense_is_written_over(tmp_path: Path, time: Time, said: bytes) -> None:
     """Broken, or leased for longer than anybody may."""
     (tmp_path / "roles.json").write_bytes(said)
-    one = RolesOnHost(tmp_path, "one", time)
+    one = HostRoleLease(tmp_path, "one", time)
     assert await one.exchange({"a": "prefill"}) == {"a": "prefill"}
     assert one.decides
 
 
 async def test_nobody_waits_for_the_file(tmp_path: Path, time: Time) -> None:
     """While a sibling has it, and where the folder is gone: roles stay as they are known."""
-    one = RolesOnHost(tmp_path, "one", time)
+    one = HostRoleLease(tmp_path, "one", time)
     with (tmp_path / "roles.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert await one.exchange({"a": "prefill"}) == {"a": "prefill"}
         assert not one.decides
-    gone = RolesOnHost(tmp_path / "gone", "two", time)
+    gone = HostRoleLease(tmp_path / "gone", "two", time)
     assert await gone.exchange({"a": "decode"}) == {"a": "decode"}
     assert not gone.decides

@@ -1,7 +1,7 @@
-"""Keeps the split between prefill and decode where the traffic wants it: one look, at most one change a pool.
+"""Balances prefill and decode engines with the traffic: at most one change per pool and look.
 
-Reads fleet, ledger and costs of the router, asks `routing.roles`, and gives the chosen engine its role. Asks and tells
-the engines themselves nothing. Knows no clock; each look is given its time.
+Reads fleet, ledger and costs of the router, lets `routing.roles` decide, and sets the role of the chosen engine in the
+fleet. Sends nothing to the engines. Time is an argument of each look.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Pool:
 
 
 class RoleKeeper:
-    """One per gateway that decides."""
+    """One per gateway. Keeps per pool what `routing.roles` needs from one look to the next."""
 
     def __init__(self, router: Router, terms: RoleTerms | None = None) -> None:
         self.terms = terms or RoleTerms()
@@ -46,7 +46,7 @@ class RoleKeeper:
         self._pools: dict[Hashable, _Pool] = {}
 
     def look(self, now_s: float) -> list[Change]:
-        """Give every pool that needs one a change."""
+        """Change at most one role in each pool that needs it. Returns the changes; `now_s` is loop time in seconds."""
         changes = []
         members = self._members()
         for key, engines in members.items():
