@@ -27,7 +27,7 @@ from gateway.identity.issuer import Issuer
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.setup import join_host
 from gateway.limits.setup import make_quotas
-from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics.process import CallbackErrors
 from gateway.observe.receipts import Receipts
 from gateway.observe.writers import open_logs
 from gateway.pairs.setup import make_pairs

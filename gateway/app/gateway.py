@@ -22,8 +22,7 @@ from gateway.http.listener import Front
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.lookup_client import Asking
 from gateway.limits.accounts import Quotas
-from gateway.observe.metrics.callback_errors import CallbackErrors
-from gateway.observe.metrics.collector import make_registry
+from gateway.observe.metrics.process import CallbackErrors, make_registry
 from gateway.observe.receipts import Receipts
 from gateway.observe.request_log import OutcomeLog
 from gateway.pipeline.admission_queue import Room

@@ -9,10 +9,8 @@ from gateway.app.gateway import Gateway
 from gateway.cascades.metrics import CascadeExposition, CascadeTallies
 from gateway.limits.metrics import LimitsExposition
 from gateway.observe.metrics.calibration import Calibration
-from gateway.observe.metrics.collector import Exposition, Gauges
-from gateway.observe.metrics.counters import Tallies
-from gateway.observe.metrics.discovery import SourcesExposition
-from gateway.observe.metrics.retries import RetriesExposition
+from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
+from gateway.observe.metrics.requests import RetriesExposition, Tallies
 from gateway.observe.metrics.tiers import TierExposition, TierTallies, WaitingForPod, waiting_in
 from gateway.pairs.metrics import PairTallies
 from gateway.pipeline.outcome import Witness
@@ -42,7 +40,8 @@ class GatewayMetrics:
         """Register them, and the collectors of the gateway's components, with its registry."""
         clock, fleet = asyncio.get_running_loop().time, self._router.fleet
         for shown in (
-            Exposition(self.tallies, _gauges(gateway)),
+            self.tallies,
+            _fleet_collector(gateway),
             self._calibration,
             SourcesExposition(gateway.watcher.census, clock),
             LimitsExposition(gateway.quotas),
@@ -55,9 +54,9 @@ class GatewayMetrics:
             gateway.registry.register(shown)
 
 
-def _gauges(gateway: Gateway) -> Gauges:
+def _fleet_collector(gateway: Gateway) -> FleetCollector:
     front, logs = gateway.front, gateway.logs
-    return Gauges(
+    return FleetCollector(
         router=gateway.router,
         pods=lambda: gateway.watcher.pods,
         open_requests=lambda: front.open_requests,

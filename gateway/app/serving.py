@@ -25,7 +25,7 @@ from gateway.config.show import show_settings
 from gateway.config.values import Settings
 from gateway.identity.load import load_policy
 from gateway.observe.admin import Admin, admin_app
-from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics.process import CallbackErrors
 from gateway.observe.metrics_listener import metrics_app
 from gateway.runtime.closing import close_door
 from gateway.runtime.event_log import Bridge, EventLog

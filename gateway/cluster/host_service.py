@@ -34,7 +34,7 @@ from gateway.config.values import Settings
 from gateway.kv_index.lookup_service import Sights
 from gateway.kv_index.metrics import ExactExposition
 from gateway.limits.host_coordinator import HostSlices
-from gateway.observe.metrics.exchange import ExchangeExposition
+from gateway.observe.metrics.process import ExchangeExposition
 from gateway.runtime.event_log import EventLog
 
 

@@ -15,7 +15,7 @@ from gateway.cluster.child import socket_of
 from gateway.cluster.duty import obeying
 from gateway.cluster.host_service import Warmth
 from gateway.cluster.messages import Orders, Started
-from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics.process import CallbackErrors
 from gateway.observe.metrics_listener import metrics_app
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter

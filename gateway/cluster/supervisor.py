@@ -26,7 +26,7 @@ from gateway.config.extproc import ExtProc
 from gateway.config.values import Settings
 from gateway.identity.load import load_policy
 from gateway.identity.policy_watch import watch_policy
-from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics.process import CallbackErrors
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
 from gateway.runtime.ports import addresses_of, bindings_of, open_port, reserve_port

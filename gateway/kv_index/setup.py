@@ -12,7 +12,7 @@ from gateway.cluster.ipc_messages import Hello
 from gateway.cluster.replica_sync import Sharing
 from gateway.kv_index.lookup_client import Asking, AskingExposition
 from gateway.limits.setup import share_limits
-from gateway.observe.metrics.sharing import SharingExposition
+from gateway.observe.metrics.process import SharingExposition
 from gateway.runtime.host import Host
 
 

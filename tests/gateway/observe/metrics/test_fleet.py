@@ -3,14 +3,17 @@
 import re
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.discovery.census import Census
 from gateway.discovery.source import Found
+from gateway.discovery.static import Static
 from gateway.fleet.probe import Health
 from gateway.fleet.watched import WatchedPod
-from gateway.observe.metrics.collector import Exposition, Gauges, make_registry
-from gateway.observe.metrics.counters import Tallies
+from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
+from gateway.observe.metrics.process import make_registry
+from gateway.observe.metrics.requests import Tallies
 from routing.pods import EngineShape, Pod, Standing
 from routing.refusal import Reason
 from routing.request import Api, Request
@@ -28,7 +31,7 @@ class Scraped:
         self.router = Router(routings()["warm"])
         self.tallies = Tallies(lambda _: True)
         self.pods: list[WatchedPod] = []
-        gauges = Gauges(
+        fleet = FleetCollector(
             router=self.router,
             pods=lambda: self.pods,
             open_requests=lambda: 3,
@@ -37,7 +40,8 @@ class Scraped:
             clock=lambda: 100.0,
         )
         self.registry = make_registry()
-        self.registry.register(Exposition(self.tallies, gauges))
+        self.registry.register(self.tallies)
+        self.registry.register(fleet)
 
     def add(self, url: str) -> None:
         self.router.put_pod(Pod(url, standing=Standing.READY, models=frozenset({"tiny"})))
@@ -150,3 +154,20 @@ def test_gateways_in_one_interpreter_share_nothing() -> None:
     one, two = Scraped(), Scraped()
     one.tallies.witness(an_outcome())
     assert not any(name == "hearth_requests_total" for name, _ in two.samples())
+
+
+def test_each_source_has_its_figures() -> None:
+    """One that has never spoken has no age, but may have trouble."""
+    good, silent = Static([]), Static([])
+    good.name, silent.name = "good", "silent"
+    silent.trouble = "away"
+    census = Census([good, silent])
+    census.take(good, (Found("http://a:1"), Found("http://b:1")), 3.0)
+    registry = CollectorRegistry()
+    registry.register(SourcesExposition(census, lambda: 5.0))
+
+    def value(name: str, source: str) -> float | None:
+        return registry.get_sample_value(f"hearth_source_{name}", {"source": source})
+
+    assert [value(name, "good") for name in ("pods", "age_seconds", "trouble")] == [2.0, 2.0, 0.0]
+    assert [value(name, "silent") for name in ("pods", "age_seconds", "trouble")] == [None, None, 1.0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics.process import CallbackErrors
 from gateway.runtime.guard import run
 
 

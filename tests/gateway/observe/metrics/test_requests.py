@@ -3,11 +3,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.observe.metrics.counters import COUNTED_AT_ONCE, OTHER, Histogram, Tallies
+from gateway.observe.metrics.requests import COUNTED_AT_ONCE, RetriesExposition, Tallies
 from gateway.pipeline.resume_blocker import Bar
+from gateway.runtime.metric_families import OTHER, Histogram
+from routing.lateness import Bounds, Late, Lateness
 from routing.learning import Usage
 from routing.refusal import Reason
+from routing.retries import Budget, RetryTerms, Try
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
 
@@ -116,3 +120,25 @@ def test_a_histogram_loses_nothing(values: list[float]) -> None:
         sum(value > 10.0 for value in values),
     ]
     assert histogram.total == pytest.approx(sum(values))
+
+
+def test_every_kind_has_its_count() -> None:
+    """Also those of which there was none."""
+    budget, lateness = Budget(RetryTerms(saved=2)), Lateness(Bounds(least_s=1.0, first_s=0.1), 60.0)
+    assert [budget.take(what) for what in (Try.CUT, Try.MOVE, Try.AGAIN)] == [True, True, False]
+    vigil = lateness.vigil("e", "m", 0.1, 0.0)
+    while vigil.silent(now_s := vigil._looked_s + 0.2) is None:
+        assert now_s < 100
+    registry = CollectorRegistry()
+    registry.register(RetriesExposition(budget, lateness.found))
+    page = generate_latest(registry).decode()
+    for line in (
+        'hearth_second_attempts_total{why="cut"} 1.0',
+        'hearth_second_attempts_total{why="again"} 0.0',
+        'hearth_second_attempts_refused_total{why="again"} 1.0',
+        "hearth_retry_budget 0.0",
+        'hearth_stalls_total{what="engine"} 1.0',
+        'hearth_stalls_total{what="stream"} 0.0',
+    ):
+        assert line in page
+    assert lateness.found == {Late.ENGINE: 1}
