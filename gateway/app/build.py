@@ -95,7 +95,12 @@ def _assemble(settings: Settings, host: Host) -> Gateway:
     passage = Passage(
         router,
         health=watcher.take_end,
-        witnesses=[*metrics.witnesses, canaries.witness, receipts.witness, *(log.witness for log in logs.values())],
+        witnesses=[
+            metrics.tallies.witness,
+            canaries.witness,
+            receipts.witness,
+            *(log.witness for log in logs.values()),
+        ],
         clock=clock,
         wall_clock=time.time,
         draw=draw,
@@ -174,7 +179,7 @@ def _serve_envoy(gateway: Gateway, host: Host) -> None:
     config = gateway.settings.extproc
     if config is None:
         return
-    from gateway.ext_proc.setup import EnvoyShell  # noqa: PLC0415 - protobuf takes six megabytes
+    from gateway.ext_proc.server import EnvoyShell  # noqa: PLC0415 - protobuf takes six megabytes
 
     gateway.envoy = EnvoyShell(
         gateway.settings,

@@ -33,7 +33,7 @@ from tenancy.admission import Admission
 from tenancy.policy import Policy
 
 if TYPE_CHECKING:
-    from gateway.ext_proc.setup import EnvoyShell  # Protobuf takes six megabytes.
+    from gateway.ext_proc.server import EnvoyShell  # Protobuf takes six megabytes.
 
 
 @dataclass(slots=True)

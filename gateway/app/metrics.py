@@ -13,7 +13,6 @@ from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
 from gateway.observe.metrics.requests import RetriesExposition, Tallies
 from gateway.observe.metrics.tiers import TierExposition, TierTallies, WaitingForPod, waiting_in
 from gateway.pairs.metrics import PairTallies
-from gateway.pipeline.outcome import Witness
 from routing.router import Router
 
 
@@ -24,23 +23,20 @@ class GatewayMetrics:
         """`priced`: models that may be label values even if no pod serves them."""
         self._router = router
         self._calibration = Calibration(lambda: {pod.url for pod in router.fleet.pods}, say)
-        self.tallies = Tallies(
-            lambda model: router.fleet.knows(model) or model in priced, judge=self._calibration.judge
-        )
         self._tiers = TierTallies(router.fleet)
         self._climbs = CascadeTallies()
         self._pairs = PairTallies()
-
-    @property
-    def witnesses(self) -> tuple[Witness, ...]:
-        """Observers of every outcome."""
-        return self.tallies.witness, self._tiers.witness, self._climbs.witness, self._pairs.witness
+        self.tallies = Tallies(
+            lambda model: router.fleet.knows(model) or model in priced,
+            judge=self._calibration.judge,
+            also=(self._tiers.witness, self._climbs.witness, self._pairs.witness),
+        )
 
     def register(self, gateway: Gateway) -> None:
         """Register them, and the collectors of the gateway's components, with its registry."""
         clock, fleet = asyncio.get_running_loop().time, self._router.fleet
         for shown in (
-            self.tallies,
+            self.tallies,  # First: the others show what it has counted in their batches.
             _fleet_collector(gateway),
             self._calibration,
             SourcesExposition(gateway.watcher.census, clock),

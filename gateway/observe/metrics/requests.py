@@ -7,7 +7,7 @@ bounded: models that no pod serves, and tenants beyond a cap, are `other`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -19,6 +19,8 @@ from routing.lateness import Late
 from routing.receipt import Attempt
 from routing.refusal import Reason
 from routing.retries import Budget, Try
+
+Observe = Callable[[Outcome], None]
 
 COUNTED_AT_ONCE = 64
 """One by one, each between two requests, they take twice as long."""
@@ -89,10 +91,11 @@ class Tallies(Collector):
         is_known: Callable[[str], bool],
         *,
         judge: Callable[[Attempt], None] = lambda _: None,
+        also: Sequence[Observe] = (),
         most_models: int = 200,
         most_tenants: int = 100,
     ) -> None:
-        """`judge` is called with the last attempt of every request."""
+        """`judge` is called with the last attempt of every request, `also` with every outcome: in the same batches."""
         self._models: dict[str, ModelTally] = {}
         self._tenants: dict[str, TenantTally] = {}
         self._fresh: list[Outcome] = []
@@ -100,6 +103,7 @@ class Tallies(Collector):
         """Refusals that came before there was a request: bad JSON, no key, too large."""
         self._is_known = is_known
         self._judge = judge
+        self._also = also
         self._most_models = most_models
         self._most_tenants = most_tenants
 
@@ -138,6 +142,8 @@ class Tallies(Collector):
                 self._count_tenant(self._tenant(outcome.tenant), outcome)
             if outcome.attempts:
                 self._judge(outcome.attempts[-1])
+            for observe in self._also:
+                observe(outcome)
         self._fresh.clear()
 
     @staticmethod

@@ -289,7 +289,7 @@ MAY_RAISE = {
 
 ONE_SHOT = {
     "gateway/ext_proc/access_log.py": "gives up one request",
-    "gateway/ext_proc/transport.py": "gives up one request",
+    "gateway/ext_proc/carrier.py": "gives up one request",
     "gateway/ext_proc/http2/connection.py": "one connection; its handle is reset before anything else",
     "gateway/runtime/guard.py": "the guard itself",
     "gateway/relay/holdback_stream.py": "one answer",

@@ -1,28 +1,30 @@
-"""Builds the shell behind Envoy from a gateway's parts, opens its ports, and empties it in the end."""
+"""The ext_proc server: built from a gateway's components, opens its ports, drains them, and shows its metrics."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import random
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from gateway.config.extproc import ExtProc
 from gateway.config.listening import Address
+from gateway.config.secret import Secret
 from gateway.config.values import Settings
-from gateway.ext_proc.callers import CallerCheck
-from gateway.ext_proc.exchange import Exchange
+from gateway.ext_proc.carrier import Means
+from gateway.ext_proc.exchange import Exchange, Office, Rules
 from gateway.ext_proc.health import Health
-from gateway.ext_proc.http2.bounds import Bounds
-from gateway.ext_proc.http2.handler import Serve
+from gateway.ext_proc.http2.connection import Guard, Serve
+from gateway.ext_proc.http2.frames import Bounds, Fields
 from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.ext_proc.listener import EMPTYING_S, Port
-from gateway.ext_proc.metrics import Exposition
-from gateway.ext_proc.shared import Office, Rules
-from gateway.ext_proc.transport import Means
 from gateway.http.listener import Front
 from gateway.http.request_headers import is_within
 from gateway.pipeline.attempt import LegEnd
@@ -32,14 +34,99 @@ from gateway.runtime.tls import listener_tls, renew
 from routing.refusal import Reason, Refused
 from routing.router import Router
 
+Say = Callable[..., None]
+
+LOGGED_EVERY_S = 60.0
+"""Between two lines about rejected callers of one kind."""
+
+TOKEN, CERTIFICATE = "token", "certificate"
+
+OF_CERTIFICATES = frozenset(("CERTIFICATE_VERIFY_FAILED", "PEER_DID_NOT_RETURN_A_CERTIFICATE"))
+"""As OpenSSL names a handshake that failed for want of a good certificate of the client."""
+
+
+class CallerCheck:
+    """One per gateway process."""
+
+    def __init__(self, clock: Callable[[], float], say: Say) -> None:
+        self._clock = clock
+        self._say = say
+        self._logged_s: dict[str, float] = {}
+        self.rejected = {TOKEN: 0, CERTIFICATE: 0}
+
+    def __repr__(self) -> str:
+        return f"<CallerCheck, rejected: {self.rejected}>"
+
+    def with_token(self, token: Secret, open_paths: Collection[bytes]) -> Guard:
+        """Return a guard that serves requests with this token, and those for `open_paths` without."""
+        wanted = token.value.encode()
+
+        def is_known(fields: Fields) -> bool:
+            scheme, _, shown = fields.get(b"authorization", b"").partition(b" ")
+            is_right = hmac.compare_digest(shown.strip(), wanted) and scheme.lower() == b"bearer"
+            if is_right or fields.get(b":path") in open_paths:
+                return True
+            self._reject(TOKEN)
+            return False
+
+        return is_known
+
+    def watch_handshakes(self, tls: ssl.SSLContext) -> None:
+        """Count handshakes that fail for want of a certificate: no connection of ours ever hears of them."""
+        reject = self._reject
+
+        class WatchedTls(ssl.SSLObject):
+            def do_handshake(self) -> None:
+                try:
+                    super().do_handshake()
+                except ssl.SSLError as error:
+                    if error.reason in OF_CERTIFICATES:
+                        reject(CERTIFICATE)
+                    raise
+
+        tls.sslobject_class = WatchedTls
+
+    def _reject(self, by: str) -> None:
+        self.rejected[by] += 1
+        now_s, logged_s = self._clock(), self._logged_s.get(by)
+        if logged_s is None or now_s - logged_s >= LOGGED_EVERY_S:
+            self._logged_s[by] = now_s
+            self._say("warning", "extproc caller rejected", by=by)
+
+
+class ExtProcCollector(Collector):
+    """Gauges read when somebody asks."""
+
+    def __init__(self, port: Port, office: Office, callers: CallerCheck) -> None:
+        self._port = port
+        self._office = office
+        self._callers = callers
+
+    def collect(self) -> Iterator[Metric]:
+        shown = {
+            "hearth_extproc_connections": ("Connections of Envoys.", len(self._port.connections)),
+            "hearth_extproc_streams": ("Streams open on them.", self._port.open_streams),
+            "hearth_extproc_requests": ("Requests under way behind Envoy.", self._office.crowd.now),
+            "hearth_extproc_access_logs": ("Envoys that write their access log to us.", self._office.log.streams),
+        }
+        for name, (words, value) in shown.items():
+            yield GaugeMetricFamily(name, words, value)
+        rejected = CounterMetricFamily(
+            "hearth_extproc_unauthenticated",
+            "Callers rejected for want of a certificate (handshakes) or a token (requests).",
+            labels=("by",),
+        )
+        for by, count in self._callers.rejected.items():
+            rejected.add_metric((by,), count)
+        yield rejected
+
+
 EXT_PROC = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
 BACKLOG = 1024
 
 KNOWN_S = 10.0
 """The longest wait for Envoy's health checks to hear that we go: they come every second or two."""
-
-Say = Callable[..., None]
 
 
 class EnvoyShell:
@@ -100,7 +187,7 @@ class EnvoyShell:
         self.tls = listener_tls(words.tls, speaks="h2") if words.tls else None
         if self.tls is not None and words.tls is not None and words.tls.client_ca is not None:
             self.callers.watch_handshakes(self.tls)
-        self.exposition = Exposition(self.port, self.office, self.callers)
+        self.exposition = ExtProcCollector(self.port, self.office, self.callers)
 
     def _exchange(self, stream: Stream) -> Taker:
         return Exchange(self.office, stream)

@@ -7,7 +7,7 @@ from hpack.struct import HeaderTuple, NeverIndexedHeaderTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ext_proc.http2.receiver import BlockReader
+from gateway.ext_proc.http2.frames import BlockReader
 
 FIRST = bytes.fromhex(
     "8304a560b5773fa5d05b3b98855cbe5315761c8bf7657c1e525b2a1d1aec390a841ec635d87215084185acc4ea5b3f864002746586"

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ext_proc import responses as telling
-from gateway.ext_proc.large_body import LARGE_BYTES, REQUEST_BODY, RESPONSE_BODY, large_body
+from gateway.ext_proc import messages
+from gateway.ext_proc.messages import LARGE_BYTES, RECEIVED_REQUEST_BODY, RECEIVED_RESPONSE_BODY, held, large_body
 from gateway.ext_proc.messages_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
-from gateway.ext_proc.protobuf import held
 
 DESTINATION = "x-gateway-destination-endpoint"
 FIELDS = st.lists(st.tuples(st.sampled_from(["x-request-id", "authorization"]), st.text("abc \xe9", max_size=300)))
@@ -24,7 +23,7 @@ def test_a_pick_by_headers_names_the_pod_twice_and_sets_fields(
     fields: list[tuple[str, str]], length: int | None
 ) -> None:
     """Header, metadata, other headers, and what of the client's is taken out."""
-    told = ProcessingResponse.FromString(telling.pick_by_headers("10.0.0.1:80", fields, length=length))
+    told = ProcessingResponse.FromString(messages.pick_by_headers("10.0.0.1:80", fields, length=length))
     common = told.request_headers.response
     own = [("content-length", str(length))] if length is not None else []
     assert fields_of(common.header_mutation) == [(DESTINATION, "10.0.0.1:80"), *fields, *own]
@@ -38,7 +37,7 @@ def test_a_pick_by_headers_names_the_pod_twice_and_sets_fields(
 @given(body=st.none() | st.binary(max_size=300))
 def test_a_pick_by_body_brings_another_body_where_there_is_one(body: bytes | None) -> None:
     """With its length; else nothing is said of the body."""
-    told = ProcessingResponse.FromString(telling.pick_by_body("10.0.0.1:80", [], body))
+    told = ProcessingResponse.FromString(messages.pick_by_body("10.0.0.1:80", [], body))
     common = told.request_body.response
     assert common.HasField("body_mutation") == (body is not None)
     assert common.body_mutation.body == (body or b"")
@@ -51,12 +50,12 @@ def test_a_pick_by_body_brings_another_body_where_there_is_one(body: bytes | Non
 def test_pieces_are_the_body(size: int, *, ends: bool) -> None:
     """In order, none too large, and only the last one ends it, where no trailers follow."""
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    pieces = [ProcessingResponse.FromString(piece) for piece in telling.request_pieces(body, ends=ends)]
+    pieces = [ProcessingResponse.FromString(piece) for piece in messages.request_pieces(body, ends=ends)]
     streamed = [piece.request_body.response.body_mutation.streamed_response for piece in pieces]
     assert b"".join(one.body for one in streamed) == body
     assert [one.end_of_stream for one in streamed] == [False] * (len(streamed) - 1) + [ends]
-    assert max(len(one.body) for one in streamed) <= telling.PIECE_BYTES
-    answers = [ProcessingResponse.FromString(piece) for piece in telling.answer_pieces(body)]
+    assert max(len(one.body) for one in streamed) <= messages.PIECE_BYTES
+    answers = [ProcessingResponse.FromString(piece) for piece in messages.answer_pieces(body)]
     assert b"".join(one.response_body.response.body_mutation.streamed_response.body for one in answers) == body
 
 
@@ -64,23 +63,23 @@ def test_pieces_are_the_body(size: int, *, ends: bool) -> None:
 def test_an_answers_head_sets_fields_and_may_ask_to_see_the_body(fields: list[tuple[str, str]]) -> None:
     """What is asked for is response mode STREAMED."""
     for shows_body in (False, True):
-        told = ProcessingResponse.FromString(telling.answer_head(fields, shows_body=shows_body))
+        told = ProcessingResponse.FromString(messages.answer_head(fields, shows_body=shows_body))
         assert fields_of(told.response_headers.response.header_mutation) == fields
         assert told.mode_override.response_body_mode == (1 if shows_body else 0)
 
 
 def test_a_no_of_ours_is_told_whole() -> None:
     """Status, headers, body."""
-    told = ProcessingResponse.FromString(telling.no(429, [("retry-after", "1")], b"{}", "hearth")).immediate_response
+    told = ProcessingResponse.FromString(messages.no(429, [("retry-after", "1")], b"{}", "hearth")).immediate_response
     assert (told.status.code, told.body, fields_of(told.headers)) == (429, b"{}", [("retry-after", "1")])
 
 
-@pytest.mark.parametrize("phase", [REQUEST_BODY, RESPONSE_BODY])
+@pytest.mark.parametrize("phase", [RECEIVED_REQUEST_BODY, RECEIVED_RESPONSE_BODY])
 @given(size=st.integers(LARGE_BYTES, LARGE_BYTES * 9), ends=st.booleans(), has_metadata=st.booleans())
 def test_a_large_body_is_cut_out_of_its_message(phase: int, size: int, *, ends: bool, has_metadata: bool) -> None:
     """As reading the whole message finds it."""
     told = ProcessingRequest()
-    said = told.request_body if phase == REQUEST_BODY else told.response_body
+    said = told.request_body if phase == RECEIVED_REQUEST_BODY else told.response_body
     said.body, said.end_of_stream = b"x" * size, ends
     if has_metadata:
         told.metadata_context.filter_metadata["envoy.lb"].fields["a"].string_value = "b"

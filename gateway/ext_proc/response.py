@@ -1,25 +1,30 @@
-"""The answer side of one exchange: what Envoy shows of a pod's answer goes into the relay, what comes out goes back.
+"""The response of one exchange: what Envoy shows of a pod's response goes into the relay, what comes out goes to Envoy.
 
-How much there is to see and to say depends on the mode (`Sight`); what the answer means is the relay's business, as in
-every shell.
+How much can be seen and changed depends on the mode (`Sight`); what the response means is the relay's business, as for
+clients of our own port.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import cast
 
-from gateway.ext_proc import responses as telling
+from gateway.ext_proc import messages
 from gateway.ext_proc.http2.stream import Stream
 from gateway.ext_proc.messages_pb2 import HeaderMap
-from gateway.ext_proc.modes import Sight
-from gateway.ext_proc.response_writer import EnvoyReply, Fields
+from gateway.ext_proc.protocol import Sight
+from gateway.http.client_request import Asked
+from gateway.http.response_writer import JSON, UNBUFFERED, Reply
 from gateway.relay.bodies import BUSY, OUR_KEY_IS_WRONG, Answer, PodHead
 from gateway.relay.relay import EVENT_STREAM, Relay
 from gateway.relay.token_limiter import EVENT_END
 
+Fields = list[tuple[str, str]]
+
 
 class AnswerSide:
-    """One exchange's; a `Speaker` for its reply."""
+    """The response side of one exchange; also what its reply writes to."""
 
     __slots__ = (
         *("_answer", "_has_said", "_is_begun", "_is_over", "_said_all", "_samples", "_stream", "_trailers_end"),
@@ -69,7 +74,7 @@ class AnswerSide:
         relay, reply = self.relay, self.reply
         if relay is None or reply is None or relay.ended.done():
             if not self._has_said:
-                self._stream.send(telling.ANSWER_HEADERS_GO_ON)
+                self._stream.send(messages.ANSWER_HEADERS_GO_ON)
             return
         if self.sight is Sight.FULL:
             self._answer = relay.open_answer(head)
@@ -94,7 +99,7 @@ class AnswerSide:
         self._is_begun = True
         if not self.is_seen:  # Else it begins with its first token, as in every shell.
             reply.begun = True
-        self._stream.send(telling.answer_head(reply.head_fields(), shows_body=is_sample))
+        self._stream.send(messages.answer_head(reply.head_fields(), shows_body=is_sample))
         if ends:
             self.end_seen()
 
@@ -116,7 +121,7 @@ class AnswerSide:
         if self._answer is None and self.is_under_way and self.relay is not None and self.relay.status < 400:
             self._see_sample(self.relay)
         self.feed(piece, ends=ends)
-        self._stream.send(telling.ANSWER_BODY_GOES_ON)
+        self._stream.send(messages.ANSWER_BODY_GOES_ON)
 
     def _see_sample(self, relay: Relay) -> None:
         """Envoy shows us what we asked it to."""
@@ -138,7 +143,7 @@ class AnswerSide:
         """They, and not a piece, are the end."""
         self._trailers_end = True
         self.end_seen()
-        self._stream.send(telling.ANSWER_TRAILERS_GO_ON)
+        self._stream.send(messages.ANSWER_TRAILERS_GO_ON)
 
     def end_seen(self) -> None:
         """All of the answer has come."""
@@ -155,23 +160,23 @@ class AnswerSide:
         if self._is_over or self._is_begun:
             return
         self._is_begun = self._has_said = True
-        self._stream.send(telling.no(status, fields, body, "hearth"))
+        self._stream.send(messages.no(status, fields, body, "hearth"))
         self._stream.finish()
         self._said_all()
 
     def begin(self, fields: Fields) -> None:
         if self.sight is Sight.FULL and not self._is_over:
             self._is_begun = True
-            self._stream.send(telling.answer_head(fields))
+            self._stream.send(messages.answer_head(fields))
 
     def write(self, piece: bytes) -> None:
         if self.sight is Sight.FULL and not self._is_over:
-            for told in telling.answer_pieces(piece):
+            for told in messages.answer_pieces(piece):
                 self._stream.send(told)
 
     def end(self) -> None:
         if self.sight is Sight.FULL and not self._is_over and not self._trailers_end:
-            self._stream.send(telling.ANSWER_ENDS)
+            self._stream.send(messages.ANSWER_ENDS)
 
     def abort(self) -> None:
         """What has begun cannot be ended well: the client sees its connection end."""
@@ -179,6 +184,44 @@ class AnswerSide:
             self._is_over = True
             self._stream.reset()
             self._said_all()
+
+
+class EnvoyReply(Reply):
+    """The answer to one request behind Envoy."""
+
+    __slots__ = ("_answer_side",)
+
+    def __init__(self, asked: Asked, request_id: str, answer_side: AnswerSide) -> None:
+        # Of a transport a reply wants to write, and to abort; without chunks it writes what it is given.
+        transport = cast("asyncio.Transport", answer_side)
+        super().__init__(asked, request_id, transport, keep_alive=True, answered=_nothing)
+        self._answer_side = answer_side
+
+    def answer(
+        self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.begun = True
+        told = [("content-type", content_type), *self.head_fields(), *fields]
+        self._end()
+        self._answer_side.say(status, told, body if self._wants_body else b"")
+
+    def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
+        self.begun = True
+        self.is_stream = is_stream
+        self._answer_side.begin([*self.head_fields(), *(UNBUFFERED if is_stream else ())])
+        if first:
+            self._write(first)
+
+    def end(self) -> None:
+        self._answer_side.end()
+        self._end()
+
+    def head_fields(self) -> Fields:
+        """What we say on the head of every answer."""
+        told = [("x-request-id", self._echoed_id)]
+        if self.api is not None:
+            told.append(("x-hearth-receipt", self.request_id))
+        return [*told, *self.fields]
 
 
 def head_of(headers: HeaderMap) -> PodHead:
@@ -197,10 +240,10 @@ def head_of(headers: HeaderMap) -> PodHead:
     return PodHead(status, kind, length, encoded)
 
 
-def _nothing() -> None:
-    """All has been said, and that is known."""
-
-
 def is_pods_no(status: int) -> bool:
     """Whether a pod's status is about the pod, so that its client is told in our words."""
     return status >= 500 or status in BUSY or status in OUR_KEY_IS_WRONG
+
+
+def _nothing() -> None:
+    """Envoy ends the stream; no other request follows on it."""

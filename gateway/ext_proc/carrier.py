@@ -1,17 +1,15 @@
-"""Carries a request by Envoy's hands: tells it where to go, watches what is shown of the answer, says how it ended."""
+"""Carries a request by way of Envoy: sends it the pod, follows what is shown of the response, returns how it ended."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from gateway.ext_proc import names
-from gateway.ext_proc.endpoints import endpoint_of
-from gateway.ext_proc.modes import Sight
+from gateway.ext_proc.protocol import PATH, PREFILLER, PRIORITY, RANK, REQUEST_ID, Sight, endpoint_of
+from gateway.ext_proc.response import AnswerSide
 from gateway.http.response_writer import Reply
 from gateway.limits.meter import Tab
 from gateway.pipeline.attempt import Leg, LegEnd
@@ -43,22 +41,6 @@ class Pick:
     body: bytes
 
 
-class Envoy(Protocol):
-    """One request's stream, as its carrier uses it."""
-
-    @property
-    def sight(self) -> Sight: ...
-    @property
-    def events(self) -> int:
-        """Of the answer, as far as they were seen."""
-        ...
-
-    @property
-    def has_heard_answer(self) -> bool: ...
-
-    def send_pick(self, pick: Pick, relay: Relay) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Means:
     """What all carriers of one gateway need."""
@@ -74,7 +56,8 @@ class EnvoyCarrier:
 
     def __init__(
         self,
-        envoy: Envoy,
+        answer: AnswerSide,
+        send_pick: Callable[[Pick, Relay], None],
         target: bytes,
         reply: Reply,
         means: Means,
@@ -85,7 +68,8 @@ class EnvoyCarrier:
         body_needed_no_more: Callable[[], None],
     ) -> None:
         """`target` is the request's path as Envoy has it; `path` is what the pod is to be asked at."""
-        self._envoy = envoy
+        self._answer = answer
+        self._send_pick = send_pick
         self._target = target
         self._reply = reply
         self._means = means
@@ -120,7 +104,7 @@ class EnvoyCarrier:
             self._capped = cap_of(tab)
             self._body = self._capped(self._body)
             self._reply.fields += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
-        if tab.is_watched and self._envoy.sight is Sight.FULL:
+        if tab.is_watched and self._answer.sight is Sight.FULL:
             self._watch = Watch(self._reply, tab)
 
     def judged_by(self, judge: object) -> None:
@@ -146,7 +130,7 @@ class EnvoyCarrier:
         )
         if self._watch is not None:
             self._watch.relay = relay
-        self._envoy.send_pick(self._pick(placement), relay)
+        self._send_pick(self._pick(placement), relay)
         self._body = b""
         self._body_needed_no_more()
         timer = loop.call_at(first_byte_by_s, self._time_is_up, relay)
@@ -161,34 +145,34 @@ class EnvoyCarrier:
         return leg if leg.begun else replace(leg, begun=True)
 
     def _time_is_up(self, relay: Relay) -> None:
-        if not self._envoy.has_heard_answer:
+        if not self._answer.has_heard_head:
             relay.fail(LegEnd.TIMEOUT, f"{relay.placement.engine.pod} did not answer in time.")
 
     def _estimate(self) -> None:
         """Of a stream that passed us by: what was seen of it, or what answers usually are."""
         tab = self._tab
-        if tab is not None and tab.request.stream and self._envoy.sight is not Sight.FULL:
-            tab.passed(self._envoy.events or tab.request.expected_output_tokens)
+        if tab is not None and tab.request.stream and self._answer.sight is not Sight.FULL:
+            tab.passed(self._answer.events or tab.request.expected_output_tokens)
 
     def _pick(self, placement: Placed) -> Pick:
         engine, request, body, means = placement.engine, placement.request, self._body, self._means
-        fields = [(names.REQUEST_ID, self._reply.request_id)]
+        fields = [(REQUEST_ID, self._reply.request_id)]
         if self._target != self._path.encode("ascii"):
-            fields.append((names.PATH, self._path))  # Without its query, as our own proxy asks pods.
+            fields.append((PATH, self._path))  # Without its query, as our own proxy asks pods.
         key = means.key_of(engine.pod)
         if key is not None:
             fields.append(("authorization", f"Bearer {key}"))
         if engine.rank is not None:
-            fields.append((names.RANK, str(engine.rank)))
+            fields.append((RANK, str(engine.rank)))
         # Said only where it is heeded: elsewhere it may be an error. Higher goes first here, lower there.
         priority = -request.priority if request.priority and means.takes_priority(engine.pod) else 0
         if priority and request.api in WITH_PRIORITY:
             body = with_fields(body, b'"priority":%d' % priority)
         elif priority and request.api is Api.MESSAGES:
-            fields.append((names.PRIORITY, str(priority)))
+            fields.append((PRIORITY, str(priority)))
         prefill = getattr(placement, "prefill", None)
         if prefill is not None:
-            fields.append((names.PREFILLER, endpoint_of(prefill.engine.pod)))
+            fields.append((PREFILLER, endpoint_of(prefill.engine.pod)))
         return Pick(self._endpoints(placement), fields, body)
 
     def _endpoints(self, placement: Placed) -> str:

@@ -14,17 +14,15 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from gateway.ext_proc.exchange import Exchange
-from gateway.ext_proc.http2.bounds import Bounds
+from gateway.ext_proc.carrier import EnvoyCarrier, Means
+from gateway.ext_proc.exchange import Exchange, Office, Rules
+from gateway.ext_proc.http2.frames import Bounds
 from gateway.ext_proc.http2.stream import Stream
 from gateway.ext_proc.listener import Port
 from gateway.ext_proc.messages_pb2 import HeaderMap, HeaderValue, HttpBody, HttpHeaders, ProcessingRequest
 from gateway.ext_proc.messages_pb2 import ProtocolConfiguration as Config
-from gateway.ext_proc.modes import BUFFERED, FULL_DUPLEX, NONE
-from gateway.ext_proc.response_side import AnswerSide
-from gateway.ext_proc.response_writer import EnvoyReply
-from gateway.ext_proc.shared import Office, Rules
-from gateway.ext_proc.transport import EnvoyCarrier, Means
+from gateway.ext_proc.protocol import BUFFERED, FULL_DUPLEX, NONE
+from gateway.ext_proc.response import AnswerSide, EnvoyReply
 from gateway.relay.relay import Relay
 from tests.gateway.ext_proc.speaking import EXT_PROC, Call, calling
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig
