@@ -92,15 +92,16 @@ def _assemble(settings: Settings, host: Host) -> Gateway:
         router.rollout = rollout
     canaries = CanaryWatch(rollout, router.fleet, say, clock)
 
+    observers = [metrics.tallies.witness, receipts.witness, *(log.witness for log in logs.values())]
+    background = [issuer.run, canaries.run]
+    if settings.canaries:
+        observers.insert(1, canaries.witness)
+    if is_first:
+        background.append(UnpairedWatch(router, say, clock).run)
     passage = Passage(
         router,
         health=watcher.take_end,
-        witnesses=[
-            metrics.tallies.witness,
-            canaries.witness,
-            receipts.witness,
-            *(log.witness for log in logs.values()),
-        ],
+        witnesses=observers,
         clock=clock,
         wall_clock=time.time,
         draw=draw,
@@ -148,7 +149,7 @@ def _assemble(settings: Settings, host: Host) -> Gateway:
         front=front,
         others=Others(),
         errors=CallbackErrors(say, after=room.reconcile),
-        background=[issuer.run, canaries.run, *([UnpairedWatch(router, say, clock).run] if is_first else [])],
+        background=background,
     )
     metrics.register(gateway)
     gateway.registry.register(canaries)
