@@ -19,8 +19,8 @@ from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source
 from gateway.discovery.sources import Means, asked_sources
 from gateway.discovery.static import Static
+from gateway.fleet.external_load import Pushed
 from gateway.fleet.probe import Prober, probe_session
-from gateway.fleet.pushed import Pushed
 from gateway.fleet.watcher import Watcher
 from gateway.http.listener import Front
 from gateway.identity.issuer import Issuer

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from gateway.cluster.peer_load import ByEngine, own_load
 from gateway.discovery.census import Census
-from gateway.fleet.watched import WatchedPod
+from gateway.fleet.pod_state import WatchedPod
 from gateway.runtime.metric_families import Family
 from routing.pods import Engine, Standing
 from routing.router import Router

@@ -2,8 +2,8 @@
 
 from gateway.cluster.peer_load import Others, own_load
 from gateway.discovery.source import Found
+from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.view import show_fleet
-from gateway.fleet.watched import WatchedPod
 from gateway.observe.metrics.fleet import FleetCollector
 from gateway.observe.metrics.process import make_registry
 from tests.routing.engines import ask, place
