@@ -1,7 +1,7 @@
 """Envoy's access log, streamed to us: which side ended a request whose response we did not see end.
 
 A lost pod and a disconnected client look alike to a picker: its stream ends. Envoy knows which it was, and logs it a
-moment later, if it is configured to (`http_grpc` access log, `buffer_size_bytes: 0`). Without it the stream's end counts.
+moment later if configured to (`http_grpc` access log, `buffer_size_bytes: 0`). Otherwise the end of the stream counts.
 """
 
 from __future__ import annotations

@@ -652,7 +652,7 @@ class Connection(asyncio.Protocol):
             if not stream.room_came():
                 self.wait_for_room(stream)
 
-    # -- timeouts and closing -------------------------------------------------------------------------------------------
+    # -- timeouts and closing -----------------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:
         """Ping a silent peer, and end what has waited too long. Called every second or so."""
