@@ -29,12 +29,11 @@ from gateway.http.listener import Front
 from gateway.http.request_headers import is_within
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.http_transport import PodKeys
+from gateway.runtime.event_log import LogFunction
 from gateway.runtime.ports import addresses_of, cannot_listen
 from gateway.runtime.tls import listener_tls, renew
 from routing.refusal import Reason, Refused
 from routing.router import Router
-
-Say = Callable[..., None]
 
 LOGGED_EVERY_S = 60.0
 """Minimum between two log lines about rejected callers of one kind."""
@@ -48,7 +47,7 @@ OF_CERTIFICATES = frozenset(("CERTIFICATE_VERIFY_FAILED", "PEER_DID_NOT_RETURN_A
 class CallerCheck:
     """Authenticates callers of the ext_proc port. One per gateway process."""
 
-    def __init__(self, clock: Callable[[], float], say: Say) -> None:
+    def __init__(self, clock: Callable[[], float], say: LogFunction) -> None:
         self._clock = clock
         self._say = say
         self._logged_s: dict[str, float] = {}
@@ -143,7 +142,7 @@ class EnvoyShell:
         is_ready: Callable[[], bool],
         take_end: Callable[[str, LegEnd], object],
         number: int,
-        say: Say,
+        say: LogFunction,
     ) -> None:
         """`number` tells workers of one host apart, 0 where there is but one: each has its port, or they share; `say`
         logs.
@@ -218,7 +217,7 @@ class EnvoyShell:
         stack.callback(port.close)
         return addresses_of(server.sockets)
 
-    def renewing(self, say: Say) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+    def renewing(self, say: LogFunction) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """Return the task that renews its certificate, if it has one."""
         tls, words = self.tls, self._words
         return [] if tls is None else [lambda: renew(tls, lambda: words.tls, say)]

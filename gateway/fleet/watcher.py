@@ -23,11 +23,10 @@ from gateway.fleet.pod_state import WatchedPod, as_shown
 from gateway.fleet.probe import Health, Prober
 from gateway.fleet.scrape import Page
 from gateway.pipeline.attempt import LegEnd
+from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import report, restarted
 from routing.pods import EngineShape, Pod, Standing
 from routing.router import Router
-
-Say = Callable[..., None]
 
 FIXES: Mapping[Health, str] = {
     Health.GONE: "nothing listens there: check host and port of its URL, and that vLLM has started",
@@ -67,7 +66,7 @@ class Watcher:
         sources: Sequence[Source],
         prober: Prober,
         *,
-        say: Say,
+        say: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
         models: Mapping[str, ModelEntry] | None = None,

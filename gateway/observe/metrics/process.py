@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from gateway.cluster.replica_sync import Sharing
+from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import NAME
 from gateway.runtime.metric_families import OTHER, Family
 
@@ -50,7 +51,7 @@ class CallbackErrors(Collector):
     logs each kind once. See `gateway/runtime/guard.py`.
     """
 
-    def __init__(self, say: Callable[..., None], *, after: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, say: LogFunction, *, after: Callable[[], None] = lambda: None) -> None:
         """`after` is called after each exception that a guard has caught, to repair what it left half done."""
         self._say = say
         self._after = after
