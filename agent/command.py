@@ -26,8 +26,8 @@ from agent.server import Asker, Spot
 from agent.server_process import bracketed, command_behind
 from agent.settings import WORDS, AgentSettings, gather
 from gateway.config.flags import Given
-from gateway.observe.log import EventLog
 from gateway.runtime.addresses import Address
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
 from tenancy.document import Invalid
 

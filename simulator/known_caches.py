@@ -38,7 +38,7 @@ class KnownCaches:
             listed = self._router.fleet.pod(url)
             for engine in listed.engines if listed else ():
                 known.add(engine.slot)
-                coming = (_common(reusable, other) for other in self._in_prefill[engine.name].values())
+                coming = (_shared_length(reusable, other) for other in self._in_prefill[engine.name].values())
                 if blocks := max(held, max(coming, default=0)):
                     seen[engine.slot] = Seen(blocks * self._block_tokens)
         watch = _Placed(sequence, self._in_prefill)
@@ -70,7 +70,7 @@ class _Placed:
         """Nothing is kept of a request that has left its engine."""
 
 
-def _common(one: Iterable[int], other: Iterable[int]) -> int:
+def _shared_length(one: Iterable[int], other: Iterable[int]) -> int:
     """Return how many leading blocks are equal."""
     count = 0
     for mine, theirs in zip(one, other, strict=False):

@@ -16,9 +16,9 @@ from typing import Self
 
 import aiohttp
 
+from gateway.app.reload import Fresh
 from gateway.cluster.channel import Channel
 from gateway.cluster.messages import Drained, Failed, Orders, Ping, Renew, Renewed, Reopen, Started
-from gateway.reload import Fresh
 
 ANSWER_S = 5.0
 """A busy worker answers its supervisor when its streams let it; one that hangs is not waited for."""

@@ -7,12 +7,12 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+from gateway.app.reload import Fresh
+from gateway.app.serving import Signals
 from gateway.cluster.channel import Channel
 from gateway.cluster.messages import Drained, Orders, Ping, Renew, Renewed, Reopen
-from gateway.observe.log import EventLog
-from gateway.reload import Fresh
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, run
-from gateway.serving import Signals
 from tenancy.document import Invalid
 
 

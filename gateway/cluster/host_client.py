@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from gateway.cluster.ipc import Line
 from gateway.cluster.ipc_messages import Hello, Message
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted, run
 
 FIRST_WAIT_S = 0.05

@@ -33,8 +33,8 @@ from gateway.config.settings import Settings
 from gateway.kv_index.lookup_service import Sights
 from gateway.kv_index.metrics import ExactExposition
 from gateway.limits.host_coordinator import HostSlices
-from gateway.observe.log import EventLog
-from gateway.observe.metrics.exchange import ExchangeExposition
+from gateway.observe.metrics.process import ExchangeExposition
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.redis_location import parse_redis_url
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from gateway.app.reload import Fresh
+from gateway.app.serving import bridged, caught, taking_signals
 from gateway.cluster.channel import Channel
 from gateway.cluster.child import socket_of
 from gateway.cluster.duty import obeying
 from gateway.cluster.host_service import Warmth
 from gateway.cluster.messages import Orders, Started
-from gateway.observe.log import EventLog
-from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics.process import CallbackErrors
 from gateway.observe.metrics_listener import metrics_app
-from gateway.reload import Fresh
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
 from gateway.runtime.ports import open_socket
-from gateway.serving import bridged, caught, taking_signals
 
 
 async def be_warmth(orders: Orders, channel: Channel, where: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.reload import Fresh
+from gateway.app.reload import Fresh
 from gateway.runtime.host import Host
 from gateway.runtime.ports import Binding
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.app.reload import Fresh
 from gateway.cluster.child import Answer, Child
 from gateway.cluster.messages import Orders
 from gateway.cluster.process_plan import needs_warmth
 from gateway.cluster.slot import Seat
-from gateway.observe.log import EventLog
-from gateway.reload import Fresh
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.host import Host
 from gateway.runtime.ports import Binding
 from routing.pods import Standing

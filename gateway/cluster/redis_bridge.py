@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.cluster.hub import Hub
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import heed_cancel, restarted
 from gateway.runtime.redis_client import Client, connected
 from gateway.runtime.redis_location import RedisPlace

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gateway.cluster.host_client import WarmthClient
 from gateway.cluster.ipc_messages import Batch, Missed, Past, Recall, Restate
 from gateway.cluster.updates import UnreadableError, read_batch, write_batch
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, restarted, run
 from routing.bygone import Bygone
 from routing.hearing import Hearing

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from gateway.cluster.child import CannotStart, Child
 from gateway.cluster.messages import Orders
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 
 FIRST_PAUSE_S = 0.1

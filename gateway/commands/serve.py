@@ -13,6 +13,7 @@ from pathlib import Path
 
 import uvloop
 
+from gateway.app.serving import serve
 from gateway.cluster.child import CannotStart
 from gateway.cluster.process_plan import needs_supervisor
 from gateway.cluster.supervisor import supervise
@@ -21,7 +22,6 @@ from gateway.config.flags import Given
 from gateway.config.loading import WORDS, gather
 from gateway.config.settings import Settings
 from gateway.runtime.ports import CannotListen
-from gateway.serving import serve
 from tenancy.document import Fault, Invalid
 
 COLLECT_AFTER = (20_000, 20, 100)

@@ -12,7 +12,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
-from gateway.config.cors import cors, cors_schema
+from gateway.config.cors import Cors, cors, cors_schema
 from gateway.config.discovery import ELSEWHERE, Found, Places, discovery_schema, read_discovery
 from gateway.config.extproc import ExtProc, extproc, extproc_schema
 from gateway.config.fields import (
@@ -37,7 +37,6 @@ from gateway.config.limits import Limits, Timeouts, retries, retries_schema, sta
 from gateway.config.models import ModelEntry, model_schema, models
 from gateway.config.rollout import canaries, canary_schema, roles, roles_schema
 from gateway.config.routing import Routing, read_routing, routing_schema
-from gateway.config.cors import Cors
 from gateway.runtime.addresses import Address, TlsFiles
 from routing.canary import CanaryTerms
 from routing.lateness import Bounds

@@ -1,7 +1,8 @@
 """Pods of one Kubernetes namespace: selected by labels, by a service's EndpointSlices, or by an InferencePool.
 
-Own list and watch over HTTP, no client library: see docs/adr/0029-kubernetes-client.md. While the API server does not answer, its last state
-stays in force; our own probes still check each pod. Each scope holds the reflections it needs, and finds pods in them.
+Own list and watch over HTTP, no client library: see docs/adr/0029-kubernetes-client.md. While the API server does not
+answer, its last state stays in force; our own probes still check each pod. Each scope holds the reflections it needs,
+and finds pods in them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A client of the Kubernetes API server, and local copies of its objects kept current by list and watch.
 
-Own HTTP, no client library: see docs/adr/0029-kubernetes-client.md. Every failure is one of three: `Gone` (the version to continue from has
-expired), `Refused` (an error or an invalid response), or `Lost` (no response, or one that broke off). A reflection
-lists in pages, watches from the version of the list, resumes from the last version when a watch ends, and lists again
-when that version has expired. Nothing is known until a first list is complete; afterwards the last known state stays
-valid until the server reports a change. Knows no pod.
+Own HTTP, no client library: see docs/adr/0029-kubernetes-client.md. Every failure is one of three: `Gone` (the version
+to continue from has expired), `Refused` (an error or an invalid response), or `Lost` (no response, or one that broke
+off). A reflection lists in pages, watches from the version of the list, resumes from the last version when a watch
+ends, and lists again when that version has expired. Nothing is known until a first list is complete; afterwards the
+last known state stays valid until the server reports a change. Knows no pod.
 """
 
 from __future__ import annotations

@@ -1,19 +1,56 @@
-"""grpc.health.v1: whether we live, and whether we are ready to pick.
+"""grpc.health.v1: whether the gateway is alive, and whether it is ready to pick endpoints.
 
-`liveness` is served as long as we are; `readiness`, the name of the external processor and no name at all while the
-gateway takes requests.
+`liveness` is served as long as the process runs; `readiness`, the name of the external processor and no name at all
+while the gateway accepts requests. Counts who has read that it is not: the port must not close before Envoy's health
+check has, since Envoy that finds it closed uses another picker, but not with a body of which it has written more than
+64 KB already: it keeps no more of it, and in full duplex it does not wait before it writes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
-from gateway.ext_proc.checkers import Checkers
-from gateway.ext_proc.http2.handler import Serve
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.connection import Serve
+from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.ext_proc.messages_pb2 import HealthCheckRequest, HealthCheckResponse
+
+NOES = 2
+"""A client that checks again after a NOT_SERVING has acted on the first one: its checks follow each other."""
+
+
+class Checkers:
+    """Connections that check readiness. One per gateway process."""
+
+    def __init__(self) -> None:
+        self._noes: dict[object, int] = {}
+        self._stirred = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Checkers on {len(self._noes)} connections>"
+
+    def tell(self, connection: object, *, is_ready: bool) -> None:
+        """Note the response that a connection was sent."""
+        self._noes[connection] = 0 if is_ready else self._noes.get(connection, 0) + 1
+        self._stirred.set()
+
+    def forget(self, connection: object) -> None:
+        """Drop a connection that has ended."""
+        self._noes.pop(connection, None)
+        self._stirred.set()
+
+    async def wait_until_known(self, limit_s: float) -> None:
+        """Wait until all current clients know that we are not ready, at most `limit_s`. Later ones see nothing else."""
+        asked = tuple(self._noes)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while any(self._noes.get(one, NOES) < NOES for one in asked):
+                    self._stirred.clear()
+                    await self._stirred.wait()
+
 
 LIVENESS = "liveness"
 READINESS = frozenset({"", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"})
@@ -23,7 +60,7 @@ NOT_FOUND, INVALID_ARGUMENT = 5, 3
 
 
 class Health:
-    """What is known of our health, told once (`Check`) or as it changes (`Watch`)."""
+    """The health service: responds once (`Check`) or on every change (`Watch`)."""
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
@@ -43,8 +80,8 @@ class Health:
         return SERVING if self._is_ready() else NOT_SERVING
 
 
-class Check:
-    """One question, one answer."""
+class Check(Taker):
+    """A unary health check."""
 
     __slots__ = ("_health", "_stream")
 
@@ -67,21 +104,12 @@ class Check:
     def ended(self) -> None:
         self._stream.finish(INVALID_ARGUMENT, "No question was asked.")
 
-    def lost(self) -> None:
-        """Nobody waits any more."""
-
     def overfull(self) -> None:
         self._stream.finish(INVALID_ARGUMENT, "The question is too long.")
 
-    def check(self, now_s: float) -> None:
-        """Who asks nothing takes no room; the connection has bounds of its own."""
-
-    def leave(self) -> None:
-        """One answer is no long way."""
-
 
 class Watch(Check):
-    """The answer now, and again whenever it is another one."""
+    """A streamed health check: the status now, and on every change."""
 
     __slots__ = ("_name", "_told")
 
@@ -95,13 +123,13 @@ class Watch(Check):
         self._tell()
 
     def ended(self) -> None:
-        """The question has been asked; its answers go on."""
+        """The request is complete; responses go on."""
 
     def check(self, now_s: float) -> None:
         self._tell()
 
     def leave(self) -> None:
-        """Whoever watches hears of it by the last answer, and has to watch another one."""
+        """Send the last status and end: the client has to watch another gateway."""
         self._tell()
         self._stream.finish()
 

@@ -17,7 +17,7 @@ from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
 from gateway.identity.key_folder import Files
 from gateway.identity.tokens import read_keys
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, restarted
 from tenancy.document import Fault, Invalid, Wrong
 from tenancy.policy import Policy

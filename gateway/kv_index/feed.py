@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.kv_index.kv_batches import Reader, UnreadableError
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from routing.exact import ExactIndex
 from routing.kv_events import AllBlocksCleared
 from routing.trust import Doubt, Trust

@@ -18,7 +18,7 @@ from gateway.config.kv_events import KvEvents
 from gateway.kv_index.feed import Feed
 from gateway.kv_index.sources import configured_sources, entries_by_pod, told_sources
 from gateway.kv_index.subscriber import Sockets, Source, Subscriber
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from routing.exact import ExactIndex
 

@@ -19,7 +19,7 @@ from gateway.config.settings import Settings
 from gateway.kv_index.followers import Followers
 from gateway.kv_index.prompts import UnseenError
 from gateway.kv_index.tokenizing import Asked, Tokenizing
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted, run
 from routing.chains import LINK_TOKENS, Ends, alike
 from routing.exact import NOTHING_HELD, ExactIndex, Held

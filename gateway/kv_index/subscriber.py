@@ -16,7 +16,7 @@ import zmq.asyncio
 
 from gateway.kv_index.feed import Feed
 from gateway.kv_index.kv_batches import sequence_of
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, restarted, run
 
 Sockets = zmq.Context[zmq.Socket[bytes]]

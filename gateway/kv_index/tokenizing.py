@@ -21,7 +21,7 @@ import msgspec
 from gateway.config.models import POD, TokenizerEntry
 from gateway.kv_index.prompts import Chat, Ids, Text, UnseenError, read_spoken
 from gateway.kv_index.tokenizer import BadTokenizerError, LocalTokenizer
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from routing.chains import Ends, TokenPrompt, pack_tokens, root_of
 from routing.request import Api
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from gateway.limits.coordinator import Lender, LenderAway
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from tenancy.limits.apart import GRACE_S, cap_apart, float_of, stretch
 from tenancy.limits.book import Book, Lack, Meter, Needs

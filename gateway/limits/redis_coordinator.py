@@ -16,7 +16,7 @@ from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisLate
 
 from gateway.limits.coordinator import LenderAway
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import heed_cancel, restarted
 from gateway.runtime.redis_client import Client, connected
 from gateway.runtime.redis_location import RedisPlace

@@ -7,9 +7,9 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 
+from gateway.app.gateway import Gateway
 from gateway.cluster.host_client import WarmthClient
 from gateway.config.models import ModelEntry
-from gateway.gateway import Gateway
 from gateway.limits.accounts import Quotas
 from gateway.limits.coordinator import Lender
 from gateway.limits.estimate import Expecting

@@ -1,7 +1,4 @@
-"""The admin port: receipts, fleet, drain, reload, settings. JSON, for operators; a token beyond loopback.
-
-Shows and triggers; what it triggers is done by others.
-"""
+"""The admin port: receipts, fleet, drain, reload, settings. JSON; without a token for loopback clients only."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ MOST_SHOWN = 1000
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """What the admin port looks at and can set going."""
+    """What the admin port shows and triggers."""
 
     receipts: Receipts
     router: Router
@@ -41,7 +38,7 @@ class Admin:
     clock: Callable[[], float]
     token: Secret | None = None
     theirs: Callable[[], ByEngine] = dict
-    """What others have on our engines."""
+    """Load of other gateways on our engines."""
     quotas: Quotas | None = None
     ladders: Ladders | None = None
 
@@ -51,7 +48,7 @@ class _Named(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def admin_app(admin: Admin) -> web.Application:
-    """The application of the admin port."""
+    """Return the application of the admin port."""
     app = web.Application(middlewares=guards(admin.token))
     app.add_routes(
         [
@@ -70,7 +67,7 @@ def admin_app(admin: Admin) -> web.Application:
 
 
 def guards(token: Secret | None) -> list[Middleware]:
-    """What stands before every admin application: answers are JSON, and not everybody gets one."""
+    """Return the middlewares of every admin application: JSON errors, authorization, bounded bodies."""
     return [_errors_as_json, _guard(token) if token else _only_by_hand, reads_bodies]
 
 
@@ -99,7 +96,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 @web.middleware
 async def _only_by_hand(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Without a token only who is on this machine may ask, and a web page in a browser there is somebody else."""
+    """Allow only clients of this machine, and no web page in a browser there."""
     try:
         host = request.url.host or ""
     except ValueError:

@@ -5,13 +5,13 @@ import socket
 from ipaddress import ip_network
 from pathlib import Path
 
+from gateway.app.reload import Fresh
 from gateway.cluster.channel import Channel
 from gateway.cluster.messages import Orders, Renew, Renewed
 from gateway.config.fields import Secret
 from gateway.config.kv_events import EventSource, KvEvents
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
-from gateway.reload import Fresh
 from gateway.runtime.addresses import Address, TlsFiles
 from gateway.runtime.host import Host
 from tenancy.policy import Bare

@@ -9,7 +9,7 @@ from gateway.cluster import replica_sync as sharing_module
 from gateway.cluster.ipc_messages import Batch
 from gateway.cluster.updates import write_batch
 from gateway.config.settings import Settings
-from gateway.observe.metrics.sharing import SharingExposition
+from gateway.observe.metrics.process import SharingExposition
 from routing.news import Ended
 from tests.gateway.kv_index.exchange import Worker, alike, host, until
 from tests.routing.engines import TALK, ask, place, serve

@@ -7,12 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gateway.app.reload import Fresh
 from gateway.cluster.child import Child
 from gateway.cluster.messages import Orders
 from gateway.cluster.slot import FIRST_PAUSE_S, LONGEST_PAUSE_S, SETTLED_S, Seat, next_pause
 from gateway.config.settings import Settings
-from gateway.observe.log import EventLog
-from gateway.reload import Fresh
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.host import Host
 from gateway.runtime.line_writer import LineWriter
 

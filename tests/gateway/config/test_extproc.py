@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.app.serving import warn_of_idle_settings
 from gateway.config.extproc import ExtProc
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings, read_settings, show_settings
-from gateway.observe.log import EventLog
 from gateway.runtime.addresses import Address, MutualTlsFiles
-from gateway.serving import warn_of_idle_settings
+from gateway.runtime.event_log import EventLog
 
 TLS = MutualTlsFiles(Path("cert"), Path("key"))
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.ext_proc.http2.bounds import Bounds
-from gateway.ext_proc.http2.handler import Guard, Guest, Serve
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.connection import Connection, Guard, Serve
+from gateway.ext_proc.http2.frames import Bounds
+from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.ext_proc.listener import Crowd, Port
 from gateway.http.client_request import Budget
 
@@ -17,7 +17,7 @@ ECHO = "/test.Echo/Echo"
 
 
 @dataclass
-class Echo:
+class Echo(Taker):
     """One stream: every message comes back twice where it is told to."""
 
     stream: Stream
@@ -37,12 +37,6 @@ class Echo:
         self.fates.append("overfull")
         self.stream.finish(8, "too much")
 
-    def check(self, now_s: float) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
-
 
 @dataclass
 class Echoing:
@@ -59,7 +53,7 @@ async def echoing(
     most_bytes: int = 1 << 24,
     most: int = 10_000,
     more: Mapping[bytes, Serve] | None = None,
-    on_parted: Callable[[Guest], object] = lambda _: None,
+    on_parted: Callable[[Connection], object] = lambda _: None,
     guard: Guard | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Echoing]:

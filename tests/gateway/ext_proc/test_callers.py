@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.fields import Secret
-from gateway.ext_proc.callers import CallerCheck
+from gateway.ext_proc.server import CallerCheck
 from gateway.runtime.addresses import MutualTlsFiles, TlsFiles
 from gateway.runtime.tls import check_certificate, listener_tls, renew
 from tenancy.document import Invalid

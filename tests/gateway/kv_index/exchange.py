@@ -18,7 +18,7 @@ from gateway.cluster.ipc_messages import Hello
 from gateway.cluster.replica_sync import Sharing
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from routing.router import Router
 from tests.routing.engines import router_of
 from tests.routing.exchanges import loads

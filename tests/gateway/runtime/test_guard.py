@@ -18,7 +18,7 @@ from gateway.cluster.channel import Channel
 from gateway.cluster.duty import _obey
 from gateway.cluster.messages import Drained, Renew, Renewed, Reopen
 from gateway.http.timeout_sweeper import Patrol
-from gateway.observe.log import OutcomeLog
+from gateway.observe.request_log import OutcomeLog
 from gateway.runtime.guard import NAME, Ticker, report, restarted, run
 from simulator.clock import run_virtually
 from tests.gateway.samples import an_outcome
@@ -289,7 +289,7 @@ MAY_RAISE = {
 
 ONE_SHOT = {
     "gateway/ext_proc/access_log.py": "gives up one request",
-    "gateway/ext_proc/transport.py": "gives up one request",
+    "gateway/ext_proc/carrier.py": "gives up one request",
     "gateway/ext_proc/http2/connection.py": "one connection; its handle is reset before anything else",
     "gateway/runtime/guard.py": "the guard itself",
     "gateway/relay/holdback.py": "one answer",

@@ -1,0 +1,207 @@
+"""Where a pod stands follows from what its probes and requests have shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.config.discovery import Found
+from gateway.config.models import ModelEntry
+from gateway.fleet.pod_state import SILENCES, WatchedPod, as_shown
+from gateway.fleet.probe import Health, Listing
+from gateway.fleet.scrape import EngineReading, Page
+from routing.facts import PodFacts
+from routing.pods import EngineShape, ModelCard, Pod, Standing
+
+LISTED = Listing((ModelCard("tiny"),))
+
+
+def a_pod(*, ready: bool = True) -> WatchedPod:
+    pod = WatchedPod(Found("http://a:1"))
+    if ready:
+        pod.take_health(Health.WELL, 0)
+        pod.take_listing(LISTED, 0)
+    return pod
+
+
+def test_a_pod_is_starting_until_it_is_well_and_has_named_its_models() -> None:
+    """Both are needed; failures before that are no news."""
+    pod = a_pod(ready=False)
+    assert pod.standing() is Standing.STARTING
+    for health in (Health.GONE, Health.SILENT, Health.NOT_READY, Health.WELL):
+        pod.take_health(health, 0)
+        assert pod.standing() is Standing.STARTING
+    pod.take_listing(Listing(None, "refuses our key"), 0)
+    assert (pod.standing(), pod.trouble) == (Standing.STARTING, "refuses our key")
+    pod.take_listing(LISTED, 0)
+    assert (pod.standing(), pod.trouble) == (Standing.READY, "")
+
+
+def test_a_pod_that_says_it_is_not_ready_is_not_used() -> None:
+    """And is used again as soon as it says it is."""
+    pod = a_pod()
+    pod.take_health(Health.NOT_READY, 1)
+    assert pod.standing() is Standing.UNREADY
+    pod.take_health(Health.WELL, 2)
+    assert pod.standing() is Standing.READY
+
+
+def test_one_silent_probe_changes_nothing_and_several_in_a_row_do() -> None:
+    """A long pause of a busy pod is not its death."""
+    pod = a_pod()
+    for _ in range(SILENCES - 1):
+        pod.take_health(Health.SILENT, 1)
+    assert pod.standing() is Standing.READY
+    pod.take_health(Health.WELL, 1)
+    for _ in range(SILENCES):
+        pod.take_health(Health.SILENT, 1)
+    assert pod.standing() is Standing.BROKEN
+
+
+def test_a_pod_that_is_gone_is_broken_at_once_and_comes_back_by_a_probe() -> None:
+    """Not before its pause is over."""
+    pod = a_pod()
+    pod.take_health(Health.GONE, 1)
+    assert pod.standing() is Standing.BROKEN
+    pod.take_health(Health.WELL, 1.5)
+    assert pod.standing() is Standing.DOUBTED
+    pod.take_health(Health.WELL, 2)
+    assert pod.standing() is Standing.READY
+
+
+def test_a_pod_that_was_away_is_asked_again_before_it_is_used() -> None:
+    """Its models and its metrics may be another's."""
+    pod = a_pod()
+    pod.take_page(Page(), 0)
+    pod.take_health(Health.SILENT, 1)
+    assert pod.listed_s == pod.scraped_s == float("-inf")
+
+
+def test_drained_stands_above_everything() -> None:
+    """Until it is undrained."""
+    pod = a_pod()
+    pod.is_drained = True
+    pod.take_health(Health.GONE, 1)
+    assert pod.standing() is Standing.DRAINING
+    pod.is_drained = False
+    assert pod.standing() is Standing.BROKEN
+
+
+def test_a_restart_is_seen_by_its_start_time_or_a_falling_counter() -> None:
+    """And by absence, where the pod tells neither."""
+    pod = a_pod()
+    assert not pod.take_page(Page(started_s=100.0), 0)
+    assert not pod.take_page(Page(started_s=100.0), 0)
+    assert pod.take_page(Page(started_s=160.0), 0)
+
+    pod = a_pod()
+    assert not pod.take_page(Page({0: EngineReading(prompt_tokens=50.0)}), 0)
+    assert not pod.take_page(Page({0: EngineReading(prompt_tokens=60.0)}), 0)
+    assert pod.take_page(Page({0: EngineReading(prompt_tokens=10.0)}), 0)
+
+    pod = a_pod()
+    assert not pod.take_page(None, 0)
+    pod.take_health(Health.GONE, 1)
+    pod.take_health(Health.WELL, 2)
+    assert pod.take_page(None, 2)
+    assert not pod.take_page(None, 3)
+
+
+def test_a_pod_that_was_gone_for_a_moment_but_did_not_restart_keeps_its_warmth() -> None:
+    """Its process is the same, so its cache is."""
+    pod = a_pod()
+    pod.take_page(Page(started_s=100.0), 0)
+    pod.take_health(Health.GONE, 1)
+    pod.take_health(Health.WELL, 2)
+    assert not pod.take_page(Page(started_s=100.0), 2)
+
+
+def test_engines_are_told_by_rank_only_where_there_are_several() -> None:
+    """One engine is addressed without a rank."""
+    pod = a_pod()
+    assert pod.shapes() == ()
+    pod.take_page(Page({0: EngineReading(kv_capacity_tokens=1600, block_tokens=16)}), 0)
+    assert pod.shapes() == (EngineShape(None, kv_tokens=1600, block_tokens=16),)
+    pod.take_page(Page({0: EngineReading(), 1: EngineReading()}), 0)
+    assert [shape.rank for shape in pod.shapes()] == [0, 1]
+
+
+def test_a_pod_whose_engine_is_silent_is_broken_however_well_its_server_is() -> None:
+    """Until it shows a token, or begins a new life."""
+    pod = a_pod()
+    pod.take_silence(10)
+    for now_s in (11, 12, 60):
+        pod.take_health(Health.WELL, now_s)
+        assert pod.standing() is Standing.BROKEN
+    pod.is_hung = False
+    assert pod.standing() is Standing.READY
+    pod.take_silence(70)
+    pod.take_health(Health.GONE, 71)
+    pod.take_health(Health.WELL, 200)
+    pod.take_listing(LISTED, 200)
+    assert pod.standing() is Standing.READY
+
+
+def test_a_pod_whose_requests_fail_is_doubted_while_its_probes_are_well() -> None:
+    """It may be asked where there is nobody else; once a probe says otherwise too, it is broken. One that is lost to a
+    pause says nothing, several in a row do.
+    """
+    pod = a_pod()
+    for _ in range(3):
+        pod.breaker = pod.breaker.failed(1)
+    assert pod.standing() is Standing.DOUBTED
+    pod.take_health(Health.NOT_READY, 1.1)
+    assert pod.standing() is Standing.BROKEN
+    for health in (Health.WELL, *[Health.SILENT] * (SILENCES - 1)):
+        pod.take_health(health, 1.2)
+        assert pod.standing() is Standing.DOUBTED
+    pod.take_health(Health.SILENT, 1.2)
+    assert pod.standing() is Standing.BROKEN
+    pod.take_health(Health.WELL, 1.25)
+    pod.take_silence(1.3)
+    assert pod.standing() is Standing.BROKEN
+
+
+URL = "http://a"
+CARDS = (ModelCard("m"), ModelCard("lora", parent="m"))
+
+
+def shown(*entries: ModelEntry, found: Found | None = None) -> Pod:
+    pod = WatchedPod(found or Found(URL, "p"), cards=CARDS)
+    return as_shown(Pod(URL, ready_since_s=3.0), pod, {entry.name: entry for entry in entries})
+
+
+def test_without_a_model_list_a_pod_serves_what_it_says() -> None:
+    """Its adapters are told from its models; what the router alone knows of it stays."""
+    pod = shown()
+    assert (sorted(pod.models), sorted(pod.adapters), pod.cards) == (["lora", "m"], ["lora"], CARDS)
+    assert (pod.pool, pod.region, pod.ready_since_s) == ("p", None, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("entry", "serves"),
+    [
+        (ModelEntry("m"), True),
+        (ModelEntry("m", pods=(URL,)), True),
+        (ModelEntry("m", pods=("http://b",)), False),
+        (ModelEntry("m", inference_pool="p"), True),
+        (ModelEntry("m", inference_pool="q"), False),
+        (ModelEntry("m", pods=(URL,), inference_pool="q"), False),
+    ],
+)
+def test_a_model_is_served_by_the_pods_it_is_meant_for(entry: ModelEntry, serves: bool) -> None:
+    """By URL and by pool, whichever is said; other models of the pod are not concerned."""
+    assert shown(entry).models == ({"m", "lora"} if serves else {"lora"})
+
+
+def test_what_its_models_tell_fills_in_where_nobody_spoke_of_the_pod() -> None:
+    """Facts of the pod itself go first; a model that it does not serve says nothing of it."""
+    told = ModelEntry("lora", kv_connector="NixlConnector", takes_priority=True)
+    assert shown(ModelEntry("m"), told).facts.kv_connector == "NixlConnector"
+    assert shown(told).takes_priority
+    elsewhere = replace(told, pods=("http://b",))
+    assert shown(elsewhere).facts.kv_connector is None
+    assert not shown(elsewhere).takes_priority
+    own = PodFacts(kv_connector="MooncakeConnector")
+    assert shown(told, found=Found(URL, facts=own)).facts is own
