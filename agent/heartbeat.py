@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from gateway.cluster.redis_bridge import heed_cancel
 from gateway.config.redis_location import RedisPlace
 from gateway.discovery.record import BadRecord, Record, channel, key, write_record
 from gateway.runtime.guard import restarted
-from gateway.runtime.redis_client import Client, connected
+from gateway.runtime.redis_client import Client, connected, heed_cancel
 
 Say = Callable[..., None]
 

@@ -8,7 +8,6 @@ import time
 
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.setup import served_ladders
-from gateway.cluster.peer_load import Others
 from gateway.config.values import Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source
@@ -32,6 +31,7 @@ from gateway.pairs.unpaired_watch import UnpairedWatch
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.pipeline import Passage
+from gateway.replica_sync.peer_load import Others
 from gateway.roles.making import keep_roles, make_canaries
 from gateway.runtime.descriptors import descriptors_allowed
 from gateway.runtime.host import Host

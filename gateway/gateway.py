@@ -11,8 +11,6 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from gateway.cascades.cascades import Ladders
-from gateway.cluster.host_client import WarmthClient
-from gateway.cluster.peer_load import Others
 from gateway.config.models import ModelEntry
 from gateway.config.values import Settings
 from gateway.discovery.file import WatchedFile
@@ -28,6 +26,8 @@ from gateway.observe.metrics.collector import make_registry
 from gateway.observe.receipts import Receipts
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.pipeline import Passage
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.peer_load import Others
 from routing.router import Router
 from tenancy.admission import Admission
 from tenancy.policy import Policy

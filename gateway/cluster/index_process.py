@@ -1,25 +1,126 @@
-"""The warmth process as a child of the supervisor. What it does stands in `gateway/kv_index/`."""
+"""The warmth process of a host: listens for the workers and gives every message to whoever it is for.
+
+Holds nothing that a worker cannot do without: it may be slow, restarted or dead at any time.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
+import secrets
+import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from gateway.cluster.channel import Channel
+from gateway.cluster.channel import Channel, Orders, Started, obeying
 from gateway.cluster.child import socket_of
-from gateway.cluster.duty import obeying
-from gateway.cluster.host_service import Warmth
-from gateway.cluster.messages import Orders, Started
+from gateway.config.redis_location import parse_redis_url
+from gateway.config.values import Settings
+from gateway.kv_index.lookup_service import Sights
+from gateway.kv_index.metrics import ExactExposition
+from gateway.limits.coordinator import HostSlices
 from gateway.observe.log import EventLog
 from gateway.observe.metrics.callback_errors import CallbackErrors
+from gateway.observe.metrics.exchange import ExchangeExposition
 from gateway.observe.metrics_listener import metrics_app
 from gateway.reload import Fresh
+from gateway.replica_sync.hub import Hub
+from gateway.replica_sync.ipc import Line
+from gateway.replica_sync.ipc_messages import (
+    Batch,
+    FleetTold,
+    Hello,
+    Message,
+    Missed,
+    Recall,
+    SightAsked,
+    SightMoved,
+    SlicesAsked,
+)
+from gateway.replica_sync.redis_bridge import RedisBridge
 from gateway.runtime.line_writer import STDOUT, LineWriter
 from gateway.runtime.ports import open_socket
 from gateway.serving import bridged, caught, taking_signals
+
+
+class Warmth:
+    """Built by the supervisor's child, run until cancelled."""
+
+    def __init__(self, settings: Settings, where: Path, say: EventLog, registry: CollectorRegistry) -> None:
+        self.settings = settings
+        self.hub = Hub()
+        self.bridge = _bridge(settings, self.hub, say)
+        self._where = where
+        self._say = say
+        self._takers: dict[type, Callable[..., None]] = {
+            Hello: self.hub.take,
+            Batch: self.hub.take,
+            Missed: self.hub.take,
+            Recall: self.hub.take,
+            SlicesAsked: HostSlices(time.monotonic).take,
+        }
+        """Who gets which message of a worker; whoever answers does so with `line.send`."""
+        self.sights = Sights(settings, say) if settings.kv_events is not None else None
+        if self.sights is not None:
+            self._takers |= {
+                FleetTold: self.sights.take_fleet,
+                SightAsked: self.sights.take_asked,
+                SightMoved: self.sights.take_moved,
+            }
+            registry.register(ExactExposition(self.sights))
+        registry.register(ExchangeExposition(self.hub, self.bridge))
+
+    def renew(self, settings: Settings) -> None:
+        """Take over settings that a reload has read."""
+        self.settings = settings
+        if self.sights is not None:
+            self.sights.renew(settings)
+
+    async def run(self) -> None:
+        """Serve the workers until cancelled."""
+        with suppress(FileNotFoundError):
+            self._where.unlink()
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            server = await loop.create_unix_server(self._line, str(self._where))
+            stack.callback(self.hub.close)
+            stack.callback(server.close)
+            self._say("info", "warmth process listening", socket=str(self._where))
+            if self.bridge is not None:
+                group.create_task(self.bridge.run(), name="redis")
+            if self.sights is not None:
+                group.create_task(self.sights.run(), name="exact warmth")
+            await loop.create_future()
+
+    def _line(self) -> Line:
+        return Line(self._take, began=self.hub.join, ended=self._leave)
+
+    def _leave(self, line: Line) -> None:
+        self.hub.leave(line)
+        if self.sights is not None:
+            self.sights.leave(line)
+
+    def _take(self, line: Line, message: Message) -> None:
+        take = self._takers.get(type(message))
+        if take is not None:
+            take(line, message)
+
+
+def _bridge(settings: Settings, hub: Hub, say: EventLog) -> RedisBridge | None:
+    if settings.redis is None:
+        return None
+    return RedisBridge(
+        parse_redis_url(settings.redis.value),
+        hub,
+        host=secrets.randbits(63),
+        say=say,
+        clock=time.monotonic,
+        draw=random.Random().random,  # noqa: S311 - spreads reconnects, keeps no secret
+    )
 
 
 async def be_warmth(orders: Orders, channel: Channel, where: Path) -> None:

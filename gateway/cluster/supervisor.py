@@ -19,7 +19,7 @@ from typing import Any
 from gateway.cluster.admin import TeamAdmin
 from gateway.cluster.child import CannotStart
 from gateway.cluster.metrics import Counts, team_metrics_app
-from gateway.cluster.processes import Team
+from gateway.cluster.worker_pool import Team
 from gateway.config.extproc import ExtProc
 from gateway.config.values import Settings
 from gateway.identity.load import load_policy

@@ -8,10 +8,8 @@ from dataclasses import replace
 from aiohttp import web
 
 from gateway.build import build
-from gateway.cluster.channel import Channel
+from gateway.cluster.channel import Channel, Orders, Started, obeying
 from gateway.cluster.child import socket_of
-from gateway.cluster.duty import obeying
-from gateway.cluster.messages import Orders, Started
 from gateway.gateway import Gateway
 from gateway.reload import Fresh, put_in_force, reopen_logs
 from gateway.runtime.ports import open_socket, share_port

@@ -14,8 +14,8 @@ from pathlib import Path
 import uvloop
 
 from gateway.cluster.child import CannotStart
-from gateway.cluster.process_plan import needs_supervisor
 from gateway.cluster.supervisor import supervise
+from gateway.cluster.worker_pool import needs_supervisor
 from gateway.config.parsed import Given
 from gateway.config.sources import WORDS, gather
 from gateway.config.values import Settings

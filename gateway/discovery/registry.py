@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from gateway.cluster.redis_bridge import heed_cancel
 from gateway.config.redis_location import RedisPlace
 from gateway.discovery.record import BadRecord, Record, channel, keys_pattern, read_record
 from gateway.discovery.roll import MOST_AGENTS, Roll
 from gateway.discovery.source import Tell
 from gateway.runtime.guard import restarted
-from gateway.runtime.redis_client import Client, connected
+from gateway.runtime.redis_client import Client, connected, heed_cancel
 
 Say = Callable[..., None]
 

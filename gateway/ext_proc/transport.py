@@ -13,7 +13,7 @@ from gateway.ext_proc import names
 from gateway.ext_proc.endpoints import endpoint_of
 from gateway.ext_proc.modes import Sight
 from gateway.http.response_writer import Reply
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.relay.http_transport import (
     DOWNGRADED_HEADER,

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.cluster.host_client import WarmthClient
-from gateway.cluster.ipc_messages import (
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.ipc_messages import (
     EnginesFollowed,
     EngineTold,
     FleetTold,

@@ -11,14 +11,22 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gateway.cluster.ipc import Line
-from gateway.cluster.ipc_messages import EnginesFollowed, FleetTold, PodTold, SightAsked, SightGiven, SightMoved, Step
 from gateway.config.exact import LoadTimes, TokenizerEntry
 from gateway.config.values import Settings
-from gateway.kv_index.followers import Followers
+from gateway.kv_index.pod_subscriptions import Followers
 from gateway.kv_index.prompts import UnseenError
-from gateway.kv_index.tokenizing import Asked, Tokenizing
+from gateway.kv_index.tokenizer import Asked, Tokenizing
 from gateway.observe.log import EventLog
+from gateway.replica_sync.ipc import Line
+from gateway.replica_sync.ipc_messages import (
+    EnginesFollowed,
+    FleetTold,
+    PodTold,
+    SightAsked,
+    SightGiven,
+    SightMoved,
+    Step,
+)
 from gateway.runtime.guard import restarted, run
 from routing.chains import LINK_TOKENS, Ends, alike
 from routing.exact import NOTHING_HELD, ExactIndex, Held

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.kv_index.feed import Feed
+from gateway.kv_index.event_feed import Feed
 from gateway.kv_index.lookup_client import by_why
 from gateway.kv_index.lookup_service import Sights
 from routing.followed import Followed

@@ -6,13 +6,13 @@ import asyncio
 import random
 import secrets
 
-from gateway.cluster.host_client import WarmthClient
-from gateway.cluster.ipc_messages import Hello
-from gateway.cluster.replica_sync import Sharing
 from gateway.gateway import Gateway
 from gateway.kv_index.lookup_client import Asking, AskingExposition
 from gateway.limits.setup import share_limits
 from gateway.observe.metrics.sharing import SharingExposition
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.ipc_messages import Hello
+from gateway.replica_sync.sync import Sharing
 from gateway.runtime.host import Host
 
 

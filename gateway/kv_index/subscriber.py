@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import zmq
 import zmq.asyncio
 
-from gateway.kv_index.feed import Feed
-from gateway.kv_index.kv_batches import sequence_of
+from gateway.kv_index.event_feed import Feed, sequence_of
 from gateway.observe.log import EventLog
 from gateway.runtime.guard import report, restarted, run
 

@@ -15,12 +15,11 @@ from redis.exceptions import ConnectionError as RedisLost
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisLate
 
-from gateway.cluster.redis_bridge import heed_cancel
 from gateway.config.redis_location import RedisPlace
 from gateway.limits.coordinator import LenderAway
 from gateway.observe.log import EventLog
 from gateway.runtime.guard import restarted
-from gateway.runtime.redis_client import Client, connected
+from gateway.runtime.redis_client import Client, connected, heed_cancel
 from tenancy.limits.slices import Ask, Granted
 
 KEY = "hearth:quota:"

@@ -7,16 +7,15 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 
-from gateway.cluster.host_client import WarmthClient
 from gateway.config.models import ModelEntry
 from gateway.config.redis_location import parse_redis_url
 from gateway.gateway import Gateway
 from gateway.limits.accounts import Quotas
-from gateway.limits.coordinator import Lender
+from gateway.limits.coordinator import HostLender, Lender
 from gateway.limits.estimate import Expecting
-from gateway.limits.host_coordinator import HostLender
 from gateway.limits.lease_keeper import Keeper
 from gateway.pipeline.admission_queue import Room
+from gateway.replica_sync.host_client import WarmthClient
 from routing.router import Router
 from tenancy.forecast import Forecast
 

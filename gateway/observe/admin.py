@@ -15,15 +15,15 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.view import show_ladders
-from gateway.cluster.peer_load import ByEngine, own_load
 from gateway.config.fields import pod_url
 from gateway.config.listening import Address
 from gateway.config.secret import Secret
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import Watcher
 from gateway.limits.accounts import Quotas
-from gateway.limits.view import show_accounts
+from gateway.limits.monitoring import show_accounts
 from gateway.observe.receipts import Receipts, Wanted
+from gateway.replica_sync.peer_load import ByEngine, own_load
 from gateway.runtime.ports import answer_json, reads_bodies
 from routing.router import Router
 from tenancy.document import Wrong

@@ -12,7 +12,7 @@ from gateway.cascades.logprobs import Trim
 from gateway.http.client_request import Asked
 from gateway.http.request_headers import LONGEST_TRACE
 from gateway.http.response_writer import Reply
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from gateway.pipeline.resume_blocker import Bar
 from gateway.relay.prefill_attempt import ask_prefill

@@ -6,7 +6,7 @@ What is not a flow is written through it; a flow counts down and tells it in tim
 from __future__ import annotations
 
 from gateway.http.response_writer import FAR, Reply
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.relay.ending import ending_of
 from gateway.relay.relay import Relay
 from routing.refusal import Reason

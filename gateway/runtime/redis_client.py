@@ -62,3 +62,13 @@ def _made(place: RedisPlace, answer_s: float) -> tuple[Client, ...]:
         return (Redis(unix_socket_path=place.path, db=place.db, **options),)
     (host, port) = place.hosts[0]
     return (Redis(host=host, port=port, db=place.db, **options, **tls),)
+
+
+def heed_cancel() -> None:
+    """Raise `CancelledError` where a cancellation of this task was swallowed by a library.
+
+    `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives together with a result.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

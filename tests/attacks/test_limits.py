@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.limits.accounts import Quotas
-from gateway.limits.meter import LOOK
+from gateway.limits.accounts import LOOK, Quotas
 from gateway.limits.setup import make_quotas
 from gateway.pipeline.admission_queue import Room
 from routing.router import Router

@@ -6,15 +6,15 @@ import contextlib
 
 import msgspec
 
-from gateway.cluster.ipc_messages import BrokenFramesError, Frames, read_message
-from gateway.cluster.updates import UnreadableError as UnreadableBatchError
-from gateway.cluster.updates import head_of, read_batch, write_batch
 from gateway.discovery.file import read_pods
 from gateway.fleet.scrape import read_page
-from gateway.kv_index.kv_batches import Reader, UnreadableError, sequence_of
+from gateway.kv_index.event_feed import Reader, UnreadableError, sequence_of
 from gateway.relay.pod_errors import error_body, read_error, read_stream_error
 from gateway.relay.recorder import Kept, facts_of_stream
 from gateway.relay.sse import Scanner
+from gateway.replica_sync.ipc_messages import BrokenFramesError, Frames, read_message
+from gateway.replica_sync.updates import UnreadableError as UnreadableBatchError
+from gateway.replica_sync.updates import head_of, read_batch, write_batch
 from routing.reading import read_facts, read_whole
 from routing.reading.answers import answer_bytes
 from routing.request import GENERATING, Api

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.cluster.peer_load import ByEngine, own_load
 from gateway.fleet.watched import WatchedPod
 from gateway.observe.metrics.counters import Histogram, ModelTally, Tallies
+from gateway.replica_sync.peer_load import ByEngine, own_load
 from routing.pods import Engine, Standing
 from routing.router import Router
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.cluster.hub import Hub
-from gateway.cluster.redis_bridge import RedisBridge
+from gateway.replica_sync.hub import Hub
+from gateway.replica_sync.redis_bridge import RedisBridge
 
 Family = CounterMetricFamily | GaugeMetricFamily
 

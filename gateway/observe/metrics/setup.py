@@ -7,7 +7,7 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from gateway.cascades.metrics import CascadeExposition, CascadeTallies
-from gateway.limits.metrics import LimitsExposition
+from gateway.limits.monitoring import LimitsExposition
 from gateway.observe.metrics.calibration import Calibration
 from gateway.observe.metrics.collector import Exposition, Gauges
 from gateway.observe.metrics.counters import Tallies

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.cluster.replica_sync import Sharing
+from gateway.replica_sync.sync import Sharing
 
 Family = CounterMetricFamily | GaugeMetricFamily
 

@@ -5,8 +5,7 @@ import socket
 from ipaddress import ip_network
 from pathlib import Path
 
-from gateway.cluster.channel import Channel
-from gateway.cluster.messages import Orders, Renew, Renewed
+from gateway.cluster.channel import Channel, Orders, Renew, Renewed
 from gateway.config.exact import EventSource, KvEvents
 from gateway.config.listening import Address, TlsFiles
 from gateway.config.models import ModelEntry

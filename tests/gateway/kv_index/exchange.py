@@ -12,13 +12,13 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gateway.cluster.host_client import WarmthClient
-from gateway.cluster.host_service import Warmth
-from gateway.cluster.ipc_messages import Hello
-from gateway.cluster.replica_sync import Sharing
+from gateway.cluster.index_process import Warmth
 from gateway.config.secret import Secret
 from gateway.config.values import Settings
 from gateway.observe.log import EventLog
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.ipc_messages import Hello
+from gateway.replica_sync.sync import Sharing
 from routing.router import Router
 from tests.routing.engines import router_of
 from tests.routing.exchanges import loads

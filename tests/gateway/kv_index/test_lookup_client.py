@@ -15,16 +15,16 @@ import pytest
 from aiohttp import web
 from prometheus_client import generate_latest
 
-from gateway.cluster.host_client import WarmthClient
-from gateway.cluster.ipc_messages import EnginesFollowed, Hello
 from gateway.config.exact import KvEvents, TokenizerEntry
 from gateway.config.models import ModelEntry
 from gateway.kv_index import lookup_service as sights_module
-from gateway.kv_index.feed import Feed
+from gateway.kv_index.event_feed import Feed
 from gateway.kv_index.lookup_client import LATE_IN_A_ROW, Asking, AskingExposition
 from gateway.kv_index.lookup_service import Sights
 from gateway.kv_index.prompts import read_spoken
 from gateway.kv_index.tokenizer import LocalTokenizer
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.ipc_messages import EnginesFollowed, Hello
 from routing.learning import Usage
 from routing.pods import EngineShape, ModelCard, Pod, Standing
 from routing.reading import read_request

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import zmq
 
-from gateway.kv_index.feed import Feed
+from gateway.kv_index.event_feed import Feed
 from gateway.kv_index.subscriber import Source, Subscriber
 from routing.chains import Ends, TokenPrompt, pack_tokens
 from routing.exact import NOTHING_HELD, ExactIndex

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.limits.accounts import Quotas
+from gateway.limits.accounts import LOOK, STEPS, Quotas, Tab
 from gateway.limits.estimate import Expecting
-from gateway.limits.meter import LOOK, STEPS, Tab
-from gateway.limits.rejection import OverLimit
+from gateway.limits.rate_limit_response import OverLimit
 from routing.blocks import cut_prompt
 from routing.learning import Usage
 from routing.pods import EngineShape, ModelCard, Pod, Standing

@@ -13,11 +13,10 @@ import pytest
 
 from gateway.config.redis_location import parse_redis_url
 from gateway.limits import accounts as quotas_module
-from gateway.limits.accounts import Quotas
+from gateway.limits.accounts import Quotas, Tab
 from gateway.limits.lease_keeper import Keeper
-from gateway.limits.meter import Tab
+from gateway.limits.rate_limit_response import OverLimit
 from gateway.limits.redis_coordinator import RedisLender
-from gateway.limits.rejection import OverLimit
 from routing.learning import Usage
 from routing.request import Api, Request
 from routing.router import Router

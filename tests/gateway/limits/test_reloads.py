@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.limits.meter import LOOK, Tab
-from gateway.limits.rejection import OverLimit
+from gateway.limits.accounts import LOOK, Tab
+from gateway.limits.rate_limit_response import OverLimit
 from routing.learning import Usage
 from routing.request import Api, Request
 from routing.router import Router

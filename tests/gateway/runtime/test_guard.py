@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.channel import Channel
-from gateway.cluster.duty import _obey
-from gateway.cluster.messages import Drained, Renew, Renewed, Reopen
+from gateway.cluster.channel import Channel, Drained, Renew, Renewed, Reopen, _obey
 from gateway.http.timeout_sweeper import Patrol
 from gateway.observe.log import OutcomeLog
 from gateway.runtime.guard import NAME, Ticker, report, restarted, run
@@ -279,7 +277,7 @@ MAY_RAISE = {
     "gateway/pipeline/pipeline.py": {"_try_pods": "one request"},
     "gateway/pipeline/placement.py": {"_place_rest": "one request"},
     "gateway/pipeline/admission_queue.py": {"place": "one request"},
-    "gateway/cluster/redis_bridge.py": {
+    "gateway/replica_sync/redis_bridge.py": {
         "_write_on": "raises to `_keep`, which connects again",
         "_read_on": "raises to `_keep`, which connects again",
     },
@@ -295,7 +293,7 @@ ONE_SHOT = {
     "gateway/relay/holdback_stream.py": "one answer",
     "gateway/relay/relay.py": "passes on to the loop what one answer wants",
     "gateway/http/client_connection.py": "closes one connection",
-    "gateway/kv_index/tokenizing.py": "one line of the log, from a thread",
+    "gateway/kv_index/tokenizer.py": "one line of the log, from a thread",
 }
 """Modules whose callbacks belong to one request or connection, each with its reason: nothing repeats there."""
 
