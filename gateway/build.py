@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 
+from gateway.app.join_host import join_host
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.setup import served_ladders
 from gateway.config.values import Settings
@@ -20,8 +21,7 @@ from gateway.gateway import Gateway, Life, PodKeys
 from gateway.http.listener import Front
 from gateway.identity.issuer import Issuer
 from gateway.identity.keyring import Keyring
-from gateway.kv_index.setup import join_host
-from gateway.limits.setup import make_quotas
+from gateway.limits.accounts import make_quotas
 from gateway.observe.metrics.callback_errors import CallbackErrors
 from gateway.observe.metrics.setup import Counts
 from gateway.observe.receipts import Receipts
@@ -76,7 +76,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     watcher = Watcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, warns=warns)
     waits = settings.timeouts
     room = Room(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
-    quotas = make_quotas(router, prices, room, clock=clock, draw=draw)
+    quotas = make_quotas(router, prices, lambda: room.is_crowded, clock=clock, draw=draw)
     ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock, say=say, warns=warns)
     canaries = make_canaries(settings.canaries, router, say, clock)
     passage = Passage(

@@ -1,7 +1,8 @@
-"""What a publisher of KV events sends, read: one batch, whatever version of vLLM packed it.
+"""Reads the KV events of one engine and applies them to the precise prefix index in order.
 
-Newer versions pack an event as a map, older ones as an array of the same fields. An event of a kind that is not known
-here is passed over and counted; so is one that cannot be read.
+A batch is decoded whichever version of vLLM packed it: newer ones pack an event as a map, older ones as an array of the
+same fields. Events of unknown kinds are skipped and counted. Batches are numbered: gaps, late joins and restarts of the
+engine are detected, and missed batches are requested again. Knows no socket; `subscriber` supplies the batches.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ SEQUENCE_BYTES = 8
 
 
 class _StoredRow(BlockStored, array_like=True, tag="BlockStored", frozen=True, gc=False):
-    """As older versions pack it."""
+    """As older versions of vLLM pack it."""
 
 
 class _RemovedRow(BlockRemoved, array_like=True, tag="BlockRemoved", frozen=True, gc=False):
-    """(the same)"""
+    """As older versions of vLLM pack it."""
 
 
 class _ClearedRow(AllBlocksCleared, array_like=True, tag="AllBlocksCleared", frozen=True, gc=False):
-    """(the same)"""
+    """As older versions of vLLM pack it."""
 
 
 class _Batch(Struct, array_like=True, gc=False):
@@ -51,11 +52,11 @@ class _RawBatch(Struct, array_like=True, gc=False):
 
 
 class UnreadableError(Exception):
-    """A message that is no batch of events at all."""
+    """A message that is not a batch of events."""
 
 
 class Reader:
-    """Reads payloads. `unread` counts the events that were passed over."""
+    """Decodes batches. `unread` counts the events that were skipped."""
 
     def __init__(self) -> None:
         self.unread = 0
@@ -65,7 +66,7 @@ class Reader:
         self._one: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(BlockStored | BlockRemoved | AllBlocksCleared)
 
     def read(self, payload: bytes) -> list[KvEvent]:
-        """The events of a message, in order. Raises `UnreadableError`."""
+        """Decode the events of a batch, in order. Raises `UnreadableError`."""
         try:
             return self._read(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -89,31 +90,31 @@ class Reader:
 
 
 def sequence_of(frame: bytes) -> int | None:
-    """A batch's number, None where the frame holds none."""
+    """The sequence number in a frame; None where it is malformed."""
     return int.from_bytes(frame, "big") if len(frame) == SEQUENCE_BYTES else None
 
 
-MOST_WAITING = 4096
-"""Batches kept while earlier ones are fetched again. Beyond them the gap counts as not mended."""
+MAX_WAITING = 4096
+"""Batches kept while earlier ones are replayed. With more, the gap counts as not healed."""
 
 
 @dataclass(slots=True)
 class FeedCount:
-    """What went by, for metrics."""
+    """Counts for metrics."""
 
     batches: int = 0
     events: int = 0
     gaps: int = 0
-    """Batches that did not follow the one before them."""
+    """Batches whose number was not the next."""
     unhealed: int = 0
-    """Gaps that could not be mended."""
+    """Gaps that no replay could fill."""
     restarts: int = 0
     malformed: int = 0
-    """Messages that could not be read."""
+    """Messages that could not be decoded or applied."""
 
 
 class Feed:
-    """One per followed engine."""
+    """The events of one followed engine."""
 
     def __init__(
         self,
@@ -124,50 +125,53 @@ class Feed:
         ask: Callable[[int], bool],
         turned: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ask` has all batches from a number on sent again (to `take_again`, then `all_again`); False: it cannot.
-        `turned` is told whenever the engine has won or lost our trust.
+        """`ask` requests a replay of all batches from a number on, which arrive at `take_again`, then `all_again`.
+
+        It returns False where no replay is possible. `turned` is called whenever the engine's events have become
+        reliable or unreliable.
         """
         self.engine = engine
         self.trust = Trust()
         self.count = FeedCount()
         self._index = index
         self._say = say
-        self._ask = ask
-        self._turned = turned
+        self._request_replay = ask
+        self._on_trust_change = turned
         self._reader = Reader()
         self._next = 0
-        """The number that is expected."""
-        self._asking: int | None = None
-        """From which number batches are being sent again."""
+        """The number of the next batch."""
+        self._replays_from: int | None = None
+        """The first number of the replay in progress; None without one."""
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._has_hole = False
-        """Something was left out of what was sent again."""
+        """Whether the replay in progress left something out."""
         self._has_restarted = False
-        """We have seen it ourselves, and nobody else has said so yet."""
-        self._was_told = False
-        """Others have said so, and we have not seen it ourselves."""
+        """Whether this feed detected a restart that the fleet has not reported yet."""
+        self._was_reported = False
+        """Whether the fleet reported a restart that this feed has not detected."""
 
     @property
     def unread(self) -> int:
-        """Events of kinds that are not known here."""
+        """Events that could not be decoded, of unknown kinds for one."""
         return self._reader.unread
 
     def begin(self) -> None:
-        """We have just subscribed: what was said before us is asked for."""
-        if self._asking is None:
+        """Request all batches published before the subscription."""
+        if self._replays_from is None:
             self._fetch(0)
 
     def succeed(self, former: Feed) -> None:
-        """The engine is heard at another place than before: it has restarted, whether others have said so already or
-        will.
+        """Take over from the feed of the same engine at its former endpoint: the engine has restarted.
+
+        The fleet has reported that restart already, or will.
         """
-        self._has_restarted = not former._was_told
+        self._has_restarted = not former._was_reported
 
     def take(self, number: int, payload: bytes) -> None:
-        """A batch has come by itself."""
-        if self._asking is not None:
+        """Take a batch of the subscription."""
+        if self._replays_from is not None:
             self._waiting.append((number, payload))
-            if len(self._waiting) > MOST_WAITING:
+            if len(self._waiting) > MAX_WAITING:
                 self._give_up()
         elif number == self._next:
             self._apply(number, payload)
@@ -177,44 +181,44 @@ class Feed:
             self._missed(number, payload)
 
     def take_again(self, number: int, payload: bytes) -> None:
-        """A batch that was asked for has come."""
-        if self._asking is None or number < self._next:
+        """Take a batch of a replay."""
+        if self._replays_from is None or number < self._next:
             return
         if number > self._next:
-            if self._next != self._asking:
-                # The publisher's socket drops what it cannot send at once: the rest is asked for when this has ended.
+            if self._next != self._replays_from:
+                # The publisher's socket drops what it cannot send at once: the rest is requested when this replay ends.
                 self._has_hole = True
                 return
             self._lose()
         self._apply(number, payload)
 
     def all_again(self, *, answered: bool) -> None:
-        """Everything that was asked for has been sent; or nobody has answered."""
-        asked, self._asking = self._asking, None
-        if asked is None:
+        """End the replay: all was sent, or with `answered` False the publisher did not respond."""
+        start, self._replays_from = self._replays_from, None
+        if start is None:
             return
         if not answered:
-            self._asking = asked
+            self._replays_from = start
             self._give_up()
-        elif self._next == asked == 0:
-            # It has never said anything, so it holds nothing.
-            self._believe()
+        elif self._next == start == 0:
+            # The engine has published nothing yet, so it holds nothing.
+            self._mark_reliable()
             self._take_waiting()
-        elif self._next > asked and self._has_hole:
+        elif self._next > start and self._has_hole:
             self._fetch(self._next)
         else:
             self._take_waiting()
 
     def pod_restarted(self) -> None:
-        """Others have seen its pod restart. Where we have not noticed that ourselves, its cache is lost now."""
+        """The fleet reports a restart of the pod. Unless this feed detected it already, the cache is dropped now."""
         if self._has_restarted:
             self._has_restarted = False
             return
-        self._was_told = True
+        self._was_reported = True
         self._lose_cache()
         self.begin()
 
-    # -- what comes out of order ---------------------------------------------------------------------------------------
+    # -- batches out of order ------------------------------------------------------------------------------------------
 
     def _missed(self, number: int, payload: bytes) -> None:
         self.count.gaps += 1
@@ -224,9 +228,9 @@ class Feed:
     def _lose_cache(self) -> None:
         self._index.drop(self.engine)
         self._index.follow(self.engine)
-        self._next, self._asking = 0, None
+        self._next, self._replays_from = 0, None
         self._waiting.clear()
-        self._doubt(Doubt.UNHEARD)
+        self._mark_unreliable(Doubt.UNHEARD)
 
     def _restarted(self, number: int, payload: bytes) -> None:
         self.count.restarts += 1
@@ -240,14 +244,14 @@ class Feed:
             self._fetch(0)
 
     def _fetch(self, start: int) -> None:
-        self._asking, self._has_hole = start, False
-        if not self._ask(start):
+        self._replays_from, self._has_hole = start, False
+        if not self._request_replay(start):
             self._give_up()
 
     def _give_up(self) -> None:
-        """Nobody can tell what was missed: go on with what comes."""
+        """Go on without the missed batches: they cannot be replayed."""
         started_late = self._next == 0 and self.trust.doubt in (Doubt.UNHEARD, Doubt.LATE)
-        self._asking = None
+        self._replays_from = None
         if not self._waiting:
             return
         first = self._waiting[0][0]
@@ -262,7 +266,7 @@ class Feed:
             number, payload = waiting.popleft()
             if number < self._next:
                 continue
-            if self._asking is None and number > self._next:
+            if self._replays_from is None and number > self._next:
                 self._lose()
                 self._next = number
             self.take(number, payload)
@@ -270,16 +274,16 @@ class Feed:
     def _lose(self, doubt: Doubt | None = None) -> None:
         doubt = doubt or (Doubt.LATE if self._next == 0 else Doubt.GAP)
         self.count.unhealed += 1
-        if self._doubt(doubt):
+        if self._mark_unreliable(doubt):
             self._say("warning", "KV events were missed: the shadow cache decides", engine=self.engine, why=str(doubt))
 
-    # -- what comes in order -------------------------------------------------------------------------------------------
+    # -- batches in order ----------------------------------------------------------------------------------------------
 
     def _apply(self, number: int, payload: bytes) -> None:
         self._next = number + 1
         self.count.batches += 1
         if number == 0:
-            self._believe()
+            self._mark_reliable()
         try:
             events = self._reader.read(payload)
         except UnreadableError:
@@ -289,7 +293,7 @@ class Feed:
         self.count.events += len(events)
         try:
             self._index.take(self.engine, events)
-        except Exception as fault:  # noqa: BLE001 - what one engine says must not end the following of all
+        except Exception as fault:  # noqa: BLE001 - events of one engine must not end the feeds of others
             self.count.malformed += 1
             self._say("error", "KV events could not be followed", engine=self.engine, fault=repr(fault))
             self._lose(Doubt.GAP)
@@ -300,14 +304,14 @@ class Feed:
     def _heal(self, why: str) -> None:
         if not self.trust.is_exact:
             self._say("info", "KV events are complete again", engine=self.engine, why=why)
-        self._believe()
+        self._mark_reliable()
 
     # -- trust ---------------------------------------------------------------------------------------------------------
 
-    def _believe(self) -> None:
+    def _mark_reliable(self) -> None:
         self.trust.complete()
-        self._turned()
+        self._on_trust_change()
 
-    def _doubt(self, doubt: Doubt) -> bool:
-        self._turned()
+    def _mark_unreliable(self, doubt: Doubt) -> bool:
+        self._on_trust_change()
         return self.trust.fall(doubt)

@@ -1,4 +1,4 @@
-"""Shows to Prometheus what the warmth process follows, and how well it knows what engines hold."""
+"""Prometheus metrics of the precise prefix index: followed engines, and how well their caches are predicted."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ ENGINE_COUNTERS: tuple[tuple[str, str, Callable[[Followed], float]], ...] = (
 
 
 class ExactExposition(Collector):
-    """The warmth process's own figures."""
+    """The metrics of one lookup service."""
 
     def __init__(self, sights: Sights) -> None:
         self._sights = sights
 
     def collect(self) -> Iterator[Family]:
-        """All families of this moment."""
+        """All metric families."""
         feeds, engines = self._sights.followers.feeds, self._sights.index.engines
         for name, words, feed_count in FEED_COUNTERS:
             counter = CounterMetricFamily(name, words, labels=("engine",))

@@ -1,7 +1,8 @@
-"""Where engines publish their KV events: as the configuration says, or as each pod tells at `/kv_event_sources`.
+"""Keeps one subscription to KV events per engine of the fleet.
 
-vLLM's rule: a publisher whose address has a wildcard, or is `ipc://`, waits there for who connects; else it connects to
-that address itself, and waits are ours. A data-parallel rank adds itself to the port.
+Where an engine publishes is configured, or reported by its pod at `/kv_event_sources`. vLLM's rule: a publisher whose
+address has a wildcard, or is `ipc://`, binds there; otherwise it connects to that address, and the subscriber binds. A
+data-parallel rank is added to the port.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from gateway.replica_sync.ipc_messages import PodTold
 from gateway.runtime.guard import restarted
 from routing.exact import ExactIndex
 
-LARGEST_ANSWER = 1 << 20
+MAX_ANSWER_BYTES = 1 << 20
 
 
 class _Told(msgspec.Struct):
-    """One rank's publisher, as its pod tells it: with the port it really has."""
+    """The publisher of one rank as its pod reports it, with its actual port."""
 
     enable_kv_cache_events: bool = False
     publisher: str = ""
@@ -38,7 +39,7 @@ class _Told(msgspec.Struct):
 
 
 def configured_sources(pod: PodTold, entry: EventSource) -> dict[str, Source]:
-    """Engine to source, for a pod that the configuration speaks of."""
+    """Engine to source, for a pod whose publisher is configured."""
     host = _host_of(pod.url)
     found = {}
     for engine in pod.engines:
@@ -55,19 +56,19 @@ def configured_sources(pod: PodTold, entry: EventSource) -> dict[str, Source]:
 
 
 async def told_sources(pod: PodTold, session: aiohttp.ClientSession) -> dict[str, Source] | None:
-    """The same as the pod tells it: empty where it publishes nothing, None where it does not answer."""
+    """Ask a pod for its sources, by engine: empty where it publishes nothing, None where it does not answer."""
     try:
         async with session.get(f"{pod.url}/kv_event_sources", allow_redirects=False) as answer:
             if answer.status != 200:
                 return {} if answer.status in (404, 405) else None
-            told = msgspec.json.decode(await answer.content.read(LARGEST_ANSWER), type=dict[str, _Told])
+            told = msgspec.json.decode(await answer.content.read(MAX_ANSWER_BYTES), type=dict[str, _Told])
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
         return None
     return read_told(pod, told)
 
 
 def read_told(pod: PodTold, told: Mapping[str, _Told]) -> dict[str, Source]:
-    """Engine to source, of what a pod has told by rank."""
+    """Engine to source, from the publishers that a pod reports by rank."""
     host = _host_of(pod.url)
     found = {}
     for engine in pod.engines:
@@ -79,7 +80,7 @@ def read_told(pod: PodTold, told: Mapping[str, _Told]) -> dict[str, Source]:
 
 
 def entries_by_pod(entries: Sequence[EventSource]) -> dict[str, EventSource]:
-    """The configuration's words, by pod."""
+    """The configured sources by pod URL."""
     return {entry.pod: entry for entry in entries}
 
 
@@ -88,7 +89,7 @@ def _publisher_binds(endpoint: str) -> bool:
 
 
 def _reachable(endpoint: str, host: str) -> str:
-    """A wildcard is where the pod is."""
+    """An endpoint with the pod's host in place of a wildcard."""
     for wildcard in ("*", "0.0.0.0", "[::]"):  # noqa: S104 - looked for, not bound
         endpoint = endpoint.replace(f"//{wildcard}:", f"//{host}:")
     return endpoint
@@ -106,16 +107,16 @@ def _host_of(url: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-ASK_AGAIN_S = 10.0
-"""Where a pod publishes may change with every restart."""
+POLL_S = 10.0
+"""Interval of asking a pod for its sources: they may change with every restart."""
 
-ASK_SOON_S = 1.0
-"""After a question that was not answered, or a restart."""
+RETRY_S = 1.0
+"""The interval while a pod reports no source."""
 
-ASK_WAIT_S = 3.0
+ANSWER_S = 3.0
 
-MOST_AT_HAND = 64
-"""Engines whose sockets are looked at before every answer: a microsecond each. More are read as the loop comes by."""
+MAX_DRAINED = 64
+"""Up to this many sockets are read before every lookup, at a microsecond each; more are read by the loop alone."""
 
 
 @dataclass(slots=True)
@@ -129,14 +130,14 @@ class PodFollowed:
 
 
 class Followers:
-    """One per warmth process."""
+    """The subscriptions of one index process: the only writer of the precise prefix index."""
 
-    def __init__(self, words: KvEvents, index: ExactIndex, say: EventLog) -> None:
+    def __init__(self, config: KvEvents, index: ExactIndex, say: EventLog) -> None:
         self.feeds: dict[str, Feed] = {}
-        """By engine."""
+        """By engine name."""
         self.has_turned = True
-        """Whether there may be other engines in `feeds`, or other trust in them, than whoever set it to False knows."""
-        self._words = words
+        """Whether `feeds` or the trust in them may have changed since a reader set this to False."""
+        self._config = config
         self._index = index
         self._say = say
         self._pods: dict[str, PodFollowed] = {}
@@ -145,7 +146,7 @@ class Followers:
         self._sockets: Sockets | None = None
 
     def take_fleet(self, pods: dict[str, PodTold]) -> None:
-        """These pods there are now."""
+        """Follow these pods, by URL, and no others."""
         for url in [url for url in self._pods if url not in pods]:
             self._remove(url)
         for url, told in pods.items():
@@ -157,14 +158,14 @@ class Followers:
                 self._renew(known, told)
 
     def catch_up(self) -> None:
-        """Take what engines have said by now, before somebody is told what they hold."""
+        """Apply the events that have arrived, before a lookup."""
         subscribers = [one for pod in self._pods.values() for one, _ in pod.subscribers.values()]
-        for subscriber in subscribers if len(subscribers) <= MOST_AT_HAND else ():
+        for subscriber in subscribers if len(subscribers) <= MAX_DRAINED else ():
             subscriber.drain()
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=ASK_WAIT_S)
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         connector = aiohttp.TCPConnector(force_close=True)
         with zmq.Context() as sockets:
             async with aiohttp.ClientSession(timeout=timeout, connector=connector, trust_env=False) as session:
@@ -200,25 +201,25 @@ class Followers:
 
     @restarted("kv events")
     async def _watch(self, pod: PodFollowed) -> None:
-        entries = entries_by_pod(self._words.sources)
+        entries = entries_by_pod(self._config.sources)
         while True:
             entry = entries.get(pod.told.url)
-            found = configured_sources(pod.told, entry) if entry is not None else await self._told(pod)
+            found = configured_sources(pod.told, entry) if entry is not None else await self._reported(pod)
             self._subscribe(pod, found)
             pod.wake.clear()
-            pause_s = ASK_AGAIN_S if found else ASK_SOON_S
+            pause_s = POLL_S if found else RETRY_S
             try:
                 async with asyncio.timeout(pause_s):
                     await pod.wake.wait()
             except TimeoutError:
                 continue
 
-    async def _told(self, pod: PodFollowed) -> dict[str, Source]:
+    async def _reported(self, pod: PodFollowed) -> dict[str, Source]:
         if self._session is None:
             return {}
         found = await told_sources(pod.told, self._session)
         if found is None:
-            # It does not answer now; whom we follow may be well all the same.
+            # The pod does not answer now; its publishers may work all the same.
             return {name: subscriber.source for name, (subscriber, _) in pod.subscribers.items()}
         return found
 
@@ -239,9 +240,9 @@ class Followers:
                 self._say("info", "following KV events", engine=name, endpoint=source.endpoint)
 
     def _feed(self, name: str, ask: Callable[[int], bool]) -> Feed:
-        return Feed(name, self._index, say=self._say, ask=ask, turned=self._turn)
+        return Feed(name, self._index, say=self._say, ask=ask, turned=self._note_change)
 
-    def _turn(self) -> None:
+    def _note_change(self) -> None:
         self.has_turned = True
 
     def _unsubscribe(self, pod: PodFollowed, name: str) -> None:
@@ -249,4 +250,4 @@ class Followers:
         task.cancel()
         self.feeds.pop(name, None)
         self._index.drop(name)
-        self._turn()
+        self._note_change()

@@ -1,7 +1,8 @@
-"""A client's body as what the engine will make tokens of: messages for its chat template, a text, or token ids.
+"""Reads a request body as the input of the engine's tokenizer: chat messages, a text, or token ids.
 
-One form for four dialects, restated from vLLM's own conversions. What cannot be told apart here as the engine would do
-it (pictures, stored responses, several prompts at once) is not guessed: `Unseen` says why.
+One form for four APIs, restated from vLLM's own conversions. Messages are normalized for the chat template as vLLM's
+`renderers/chat_utils.py` does: content in the form that the template iterates over, tool arguments as objects. Prompts
+whose tokens cannot be known here (images, stored responses, several prompts) raise `UnseenError`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ Message = dict[str, Any]
 
 
 class UnseenError(Exception):
-    """What this prompt is in tokens cannot be said here; the word is for a metric."""
+    """The tokens of a prompt cannot be known here. Its text is the reason, a metric label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Messages for a template. `settings`: what else the template may look at."""
+    """Messages for a chat template. `settings`: further variables of the template."""
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -37,7 +38,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A prompt that no template touches."""
+    """A prompt without a template."""
 
     text: str
     special_tokens: bool = True
@@ -46,7 +47,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """A prompt that is tokens already."""
+    """A prompt of token ids."""
 
     ids: Sequence[int]
     salt: str = ""
@@ -55,11 +56,11 @@ class Ids:
 Spoken = Chat | Text | Ids
 
 CHANGES_THE_PROMPT = ("chat_template", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs")
-"""Fields by which a client has an engine make something else of its prompt."""
+"""Fields that change how the engine renders a prompt."""
 
 
 def read_spoken(api: Api, body: bytes) -> Spoken:
-    """What a body asks to be made tokens of. Raises `UnseenError`."""
+    """The tokenizer input of a request body. Raises `UnseenError`."""
     try:
         said = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -73,7 +74,7 @@ def read_spoken(api: Api, body: bytes) -> Spoken:
     try:
         return reader(said)
     except (AttributeError, KeyError, TypeError, ValueError):
-        # The engine will say what is wrong with it.
+        # The engine will reject the body.
         raise UnseenError("body") from None
 
 
@@ -119,7 +120,7 @@ def _of_responses(said: dict[str, Any]) -> Spoken:
 
 
 def _add_item(messages: list[Message], item: Message) -> None:
-    """One item of a responses input. Calls join the assistant's message before them."""
+    """Add one item of a Responses input. Tool calls join the assistant message before them."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     kind = item.get("type", "message")
     if kind == "function_call":
@@ -168,7 +169,7 @@ def _system_text(system: str | Iterable[Message] | None) -> str:
 def _add_anthropic(messages: list[Message], message: Message) -> None:
     role, content = message["role"], message["content"]
     if role == "system":
-        # Whether it stays in its place hangs on the template, in a way that is vLLM's own.
+        # Where vLLM puts it depends on the template.
         raise UnseenError("items")
     made: Message = {"role": role}
     if isinstance(content, str):
@@ -180,7 +181,7 @@ def _add_anthropic(messages: list[Message], message: Message) -> None:
 
 
 def _add_blocks(messages: list[Message], made: Message, blocks: Iterable[Message]) -> None:
-    """The blocks of one message. Results of tools become messages of their own, before it."""
+    """Add the blocks of one message. Tool results become messages of their own before it."""
     parts: list[Message] = []
     calls: list[Message] = []
     thoughts: list[str] = []
@@ -220,7 +221,7 @@ def _call(call_id: str | None, name: str, arguments: str) -> Message:
 
 
 def _renamed(message: Message) -> Message:
-    """Reasoning under its one name; calls with their words in the order in which vLLM's own types have them."""
+    """A message with reasoning under one name, and tool calls in the field order of vLLM's types."""
     made = dict(message)
     thought = made.pop("reasoning_content", None)
     if thought is not None and made.get("reasoning") is None:
@@ -234,7 +235,7 @@ def _renamed(message: Message) -> Message:
 
 
 def _tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
-    """As vLLM dumps them: known words only, in one order; what was not said is null, or absent where it is newer."""
+    """Tools as vLLM dumps them: known fields in one order; unset ones are null, or absent where vLLM added them later."""
     if tools is None:
         return None
     made: list[Mapping[str, Any]] = []
@@ -265,11 +266,11 @@ _READERS: Mapping[Api, Callable[[dict[str, Any]], Spoken]] = {
 
 
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
-"""Kinds of parts that are text, and where it stands in them."""
+"""Types of content parts that hold text, and the field that holds it."""
 
 
 def normal_messages(messages: Iterable[Message], *, wants_parts: bool, knows_developers: bool) -> list[Message]:
-    """The messages for a template. Raises `UnseenError` where one holds more than text."""
+    """Normalize messages for a template. Raises `UnseenError` where a part is not text."""
     made = [_normal(message, wants_parts=wants_parts) for message in messages]
     if not knows_developers and any(message["role"] == "developer" for message in made):
         made = _one_system_first([_as_system(message) for message in made])
@@ -317,7 +318,7 @@ def _text_of(part: str | Mapping[str, Any]) -> str | None:
 
 
 def _without_billing(text: str) -> str | None:
-    """A line that is another in every request of one client; vLLM drops it too."""
+    """A text without its billing header, which differs in every request of a client; vLLM drops it too."""
     return (text.partition("\n")[2] or None) if text.startswith(BILLING_HEADER) else text
 
 
@@ -334,7 +335,7 @@ def _add_calls_and_thoughts(made: Message, message: Mapping[str, Any]) -> None:
 
 
 def _arguments(given: object) -> dict[str, Any]:
-    """An object in any case: templates require one."""
+    """Tool arguments as an object, as templates require; empty where they are not one."""
     if isinstance(given, str) and given:
         try:
             given = json.loads(given)
@@ -350,7 +351,7 @@ def _as_system(message: Message) -> Message:
 
 
 def _one_system_first(messages: Sequence[Message]) -> list[Message]:
-    """All system messages as one at the start, where one stands further down."""
+    """Merge all system messages into one at the start, unless only the first message is one."""
     systems = [message for message in messages if message["role"] == "system"]
     if len(systems) < 2 and (not systems or messages[0] is systems[0]):
         return list(messages)

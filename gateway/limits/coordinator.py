@@ -1,4 +1,7 @@
-"""The seam to whoever lends slices of limits that several gateways share."""
+"""Quota coordinators lease shares of limits to the gateways that share them.
+
+The coordinator is Redis (`redis_coordinator`), or without Redis the index process of the host, for its workers.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ from tenancy.limits.slices import Ask, Granted, Slices
 
 
 class LenderAway(Exception):  # noqa: N818 - a state, not an error
-    """It did not answer in time, or not at all."""
+    """The coordinator did not answer in time, or is not connected."""
 
 
 class Lender(Protocol):
-    """Redis, or the warmth process of the host."""
+    """Leases limits. `who` is the gateway that asks."""
 
     @property
     def is_connected(self) -> bool: ...
 
     async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
-        """Slices of the limits of one account, as `Slices.ask` gives them. Raises `LenderAway`."""
+        """Renew the leases of one account; grants in the order of `asks`. Raises `LenderAway`."""
         ...
 
     async def leave(self, path: str, who: str, asks: Sequence[Ask]) -> None:
-        """Give them all up. Raises `LenderAway`."""
+        """Release the leases of one account. Raises `LenderAway`."""
         ...
 
     async def run(self) -> None:
@@ -37,14 +40,14 @@ class Lender(Protocol):
 
 
 ANSWER_S = 0.2
-"""A warmth process that has not answered by then is busy with something else."""
+"""Without an answer by then the index process counts as unreachable."""
 
 SWEPT_AFTER = 1_000
-"""Asks, after which accounts that nobody holds anything of any more are forgotten."""
+"""Requests between two sweeps that delete accounts without leases."""
 
 
 class HostLender:
-    """A worker's end."""
+    """The coordinator of one host as its workers call it."""
 
     def __init__(self, client: WarmthClient) -> None:
         self._client = client
@@ -75,7 +78,7 @@ class HostLender:
             raise LenderAway
 
     async def run(self) -> None:
-        """The client is kept connected by whoever made it."""
+        """Wait until cancelled: the owner of the client keeps it connected."""
         await asyncio.get_running_loop().create_future()
 
     def _take(self, granted: SlicesGranted) -> None:
@@ -85,7 +88,7 @@ class HostLender:
 
 
 class HostSlices:
-    """The warmth process's end."""
+    """The coordinator of one host, in its index process."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._accounts: dict[str, Slices] = {}
@@ -96,7 +99,7 @@ class HostSlices:
         return len(self._accounts)
 
     def take(self, line: Line, asked: SlicesAsked) -> None:
-        """A worker has asked for its slices of one account, or gives them up."""
+        """Answer a worker that renews or releases its leases of one account."""
         slices, now_s = self._accounts.setdefault(asked.path, Slices()), self._clock()
         if asked.leaves:
             slices.leave(asked.who, asked.asks, now_s)

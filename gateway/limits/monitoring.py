@@ -1,4 +1,4 @@
-"""Shows to Prometheus how limits stand: by tenant, of whom so many are told apart, never by user."""
+"""Usage of quotas for operators: Prometheus metrics by tenant (never by user), and accounts for the admin API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_TENANTS = 100
 
 
 class LimitsExposition(Collector):
-    """A gateway's figures."""
+    """The quota metrics of one gateway. Tenants beyond `MOST_TENANTS` are summed as `other`."""
 
     def __init__(self, quotas: Quotas, *, most_tenants: int = MOST_TENANTS) -> None:
         self._quotas = quotas
@@ -30,7 +30,7 @@ class LimitsExposition(Collector):
         self._named: set[str] = set()
 
     def collect(self) -> Iterator[Family]:
-        """All families of this moment."""
+        """All metric families."""
         quotas = self._quotas
         yield self._counter("hearth_limit_refused", "Requests refused for want of room, by limit.", quotas.refused)
         yield self._counter("hearth_limit_cut", "Streams that a limit has ended, by limit.", quotas.cut)
@@ -39,7 +39,7 @@ class LimitsExposition(Collector):
         keeper = quotas.keeper
         if keeper is not None:
             words = "1 where shared limits are shared, 0 where this gateway goes by what it knows."
-            yield GaugeMetricFamily("hearth_limit_sharing", words, float(not keeper.is_apart))
+            yield GaugeMetricFamily("hearth_limit_sharing", words, float(not keeper.is_partitioned))
             yield GaugeMetricFamily("hearth_limit_replicas", "Gateways that share limits.", keeper.replicas)
             yield CounterMetricFamily("hearth_limit_asks", "Asks for slices of shared limits.", keeper.asked)
 
@@ -53,7 +53,7 @@ class LimitsExposition(Collector):
         return family
 
     def _used(self) -> GaugeMetricFamily:
-        """Of tenants' own accounts; this gateway's part of what is shared."""
+        """Usage of tenants' own accounts: this gateway's part of shared limits."""
         words = "Part of a tenant's limit that this gateway has used."
         family = GaugeMetricFamily("hearth_limit_used_ratio", words, labels=("tenant", "limit"))
         shown: dict[tuple[str, str], float] = {}
@@ -80,7 +80,7 @@ Shown = dict[str, Any]
 
 
 def show_accounts(quotas: Quotas, tenant: str | None, most: int) -> list[Shown]:
-    """The accounts of one tenant, or all, those used last first."""
+    """The accounts of one tenant, or of all, most recently used first, at most `most`."""
     now_s = quotas.now_s()
     wanted = (book for book in reversed(list(quotas.books)) if tenant is None or tenant_of(book.path) == tenant)
     return [_show(book, now_s) for book in islice(wanted, most)]
@@ -108,7 +108,7 @@ SUMMED = ("used", "slice")
 
 
 def merge_accounts(lists: Iterable[list[Shown]], most: int) -> list[Shown]:
-    """What all workers have used together; what is used elsewhere is then beyond this gateway."""
+    """Sum the accounts of all workers. `elsewhere` then is the usage beyond this gateway."""
     merged: dict[str, Shown] = {}
     for shown in (account for accounts in lists for account in accounts):
         known = merged.setdefault(shown["account"], shown)

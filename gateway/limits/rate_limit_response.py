@@ -1,4 +1,4 @@
-"""What clients are told of their limits: headers in OpenAI's words or in Anthropic's, for the tightest account."""
+"""What clients see of their quotas: rate-limit headers as OpenAI or Anthropic name them, and the rejection (429)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tenancy.limits.use import TOKEN_KINDS, Kind
 
 Fields = tuple[tuple[str, str], ...]
 
-Words = tuple[tuple[tuple[str, str, str], frozenset[Kind]], ...]
-"""The headers of a limit, of what remains of it and of its reset; and which limits they tell of."""
+HeaderNames = tuple[tuple[tuple[str, str, str], frozenset[Kind]], ...]
+"""Names of the headers for limit, remaining and reset, with the limits that they report."""
 
 
-def _words(name: str, **kinds: frozenset[Kind]) -> Words:
-    told = ((word.replace("_", "-"), meant) for word, meant in kinds.items())
+def _header_names(name: str, **kinds: frozenset[Kind]) -> HeaderNames:
+    units = ((unit.replace("_", "-"), meant) for unit, meant in kinds.items())
     return tuple(
-        ((name.format("limit", word), name.format("remaining", word), name.format("reset", word)), meant)
-        for word, meant in told
+        ((name.format("limit", unit), name.format("remaining", unit), name.format("reset", unit)), meant)
+        for unit, meant in units
     )
 
 
-OPENAI = _words("x-ratelimit-{0}-{1}", requests=frozenset({Kind.REQUESTS}), tokens=TOKEN_KINDS)
+OPENAI = _header_names("x-ratelimit-{0}-{1}", requests=frozenset({Kind.REQUESTS}), tokens=TOKEN_KINDS)
 
-ANTHROPIC = _words(
+ANTHROPIC = _header_names(
     "anthropic-ratelimit-{1}-{0}",
     requests=frozenset({Kind.REQUESTS}),
     input_tokens=frozenset({Kind.TOKENS, Kind.INPUT, Kind.UNCACHED}),
@@ -36,7 +36,7 @@ ANTHROPIC = _words(
 
 
 def fields_of(books: Iterable[Book], now_s: float, *, anthropic: bool) -> Fields:
-    """Limit, what remains of it, and when all of it will be there again. Nothing where nothing is limited by minute."""
+    """The headers of limit, remaining and reset, for the tightest account; empty where no limit is per minute."""
     meters = [meter for book in books for meter in book.meters.values()]
     for meter in meters:
         meter.advance(now_s)
@@ -45,9 +45,9 @@ def fields_of(books: Iterable[Book], now_s: float, *, anthropic: bool) -> Fields
     return _fields(meters, OPENAI, show_span, now_s)
 
 
-def _fields(meters: Sequence[Meter], words: Words, show: Callable[[float], str], now_s: float) -> Fields:
+def _fields(meters: Sequence[Meter], names: HeaderNames, show: Callable[[float], str], now_s: float) -> Fields:
     fields: list[tuple[str, str]] = []
-    for (limit, remaining, reset), kinds in words:
+    for (limit, remaining, reset), kinds in names:
         counted = [meter for meter in meters if meter.kind in kinds]
         if counted:
             left, tightest = min([(meter.remaining, meter) for meter in counted], key=itemgetter(0))
@@ -57,7 +57,7 @@ def _fields(meters: Sequence[Meter], words: Words, show: Callable[[float], str],
 
 
 def show_span(seconds: float) -> str:
-    """Seconds as OpenAI writes them: `6ms`, `1.5s`, `1m0.052s`, `2h3m0s`."""
+    """Seconds as OpenAI formats them: `6ms`, `1.5s`, `1m0.052s`, `2h3m0s`."""
     if seconds < 1.0:
         return f"{round(seconds * 1000)}ms"
     if seconds < 59.999:
@@ -69,12 +69,12 @@ def show_span(seconds: float) -> str:
 
 
 def show_moment(at_s: float) -> str:
-    """A moment as Anthropic writes it: RFC 3339, in UTC."""
+    """A time in seconds since the epoch as Anthropic formats it: RFC 3339, UTC."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def show_wait(seconds: float) -> str:
-    """A wait in the number that the header `retry-after` has, below a second in that of `retry-after-ms`."""
+    """A wait in whole seconds as in `retry-after`; below one second in milliseconds as in `retry-after-ms`."""
     return f"{ceil(seconds)} s" if seconds >= 1.0 else f"{ceil(seconds * 1000)} ms"
 
 
@@ -82,7 +82,7 @@ _UNITS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), (
 
 
 def show_period(seconds: float) -> str:
-    """A period as one says it after "per": `day`, `2 weeks`, `90 seconds`."""
+    """A period as it reads after "per": `day`, `2 weeks`, `90 seconds`."""
     unit, length = next(((unit, length) for unit, length in _UNITS if seconds % length == 0), _UNITS[-1])
     count = round(seconds / length)
     return unit if count == 1 else f"{count} {unit}s"
@@ -98,7 +98,7 @@ REASONS: Mapping[Kind, Reason] = {
     Kind.BUDGET: Reason.BUDGET_EXHAUSTED,
 }
 
-WORDS: Mapping[Kind, str] = {
+PHRASES: Mapping[Kind, str] = {
     Kind.REQUESTS: "a limit of {limit:g} requests per minute",
     Kind.TOKENS: "a limit of {limit:g} tokens per minute",
     Kind.INPUT: "a limit of {limit:g} input tokens per minute",
@@ -109,18 +109,18 @@ WORDS: Mapping[Kind, str] = {
 }
 
 JITTER = 0.1
-"""Those who are refused together must not come back together: each waits up to so much longer than it has to."""
+"""Share of the wait added at random, so that requests rejected together do not return together."""
 
-LEAST_WAIT_S = 0.05
+MIN_WAIT_S = 0.05
 
 
 class OverLimit(Refused):
-    """`fields`: the headers that say how things stand."""
+    """Rejects a request that exceeds a limit. `lack`: the limit with the longest wait; `fields`: the headers."""
 
     def __init__(self, lacks: Sequence[Lack], fields: Fields, draw: float) -> None:
         worst = max(lacks, key=lambda lack: lack.wait_s)
         is_hopeless = worst.wait_s == inf
-        wait_s = max(LEAST_WAIT_S, worst.wait_s) * (1 + JITTER * draw)
+        wait_s = max(MIN_WAIT_S, worst.wait_s) * (1 + JITTER * draw)
         super().__init__(
             REASONS[worst.kind],
             _message(worst, wait_s),
@@ -132,8 +132,8 @@ class OverLimit(Refused):
 
 
 def _message(lack: Lack, wait_s: float) -> str:
-    """`wait_s`: as the headers have it."""
-    limit = f"`{lack.path}` has {WORDS[lack.kind].format(limit=lack.limit, period=show_period(lack.period_s))}"
+    """The error message. `wait_s`: the wait that `retry-after` reports."""
+    limit = f"`{lack.path}` has {PHRASES[lack.kind].format(limit=lack.limit, period=show_period(lack.period_s))}"
     if lack.wait_s == inf:
         return f"{limit}, and this request alone needs {lack.amount:g}: it can never be served."
     return f"{limit}, and not enough of it is left. Please try again in {show_wait(wait_s)}."

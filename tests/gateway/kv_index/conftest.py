@@ -15,4 +15,4 @@ def free_port() -> int:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who answers at all is waited for: in production a quiet engine's next event would ask again."""
     monkeypatch.setattr(subscriber, "REPLAY_WAIT_S", 60.0)
-    monkeypatch.setattr(tokenizer, "POD_WAIT_S", 60.0)
+    monkeypatch.setattr(tokenizer, "POD_TIMEOUT_S", 60.0)

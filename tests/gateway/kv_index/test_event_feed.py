@@ -302,12 +302,12 @@ def test_whatever_the_network_does_the_believed_are_right(steps: list[str], late
             number += 1
         elif step == "lose":
             number += 1
-        elif scene.feed._asking is not None:
+        elif scene.feed._replays_from is not None:
             if step == "replay":
                 scene.replay(batches, number)
             else:
                 scene.feed.all_again(answered=False)
-    if scene.feed.trust.is_exact and scene.feed._asking is None:
+    if scene.feed.trust.is_exact and scene.feed._replays_from is None:
         assert scene.held(prompt(60)) == BLOCK * scene.feed._next
         assert scene.feed.trust.doubt is None
     assert scene.held(prompt(60)) <= BLOCK * number

@@ -255,7 +255,7 @@ async def test_whom_to_believe_is_known_with_every_answer(tmp_path: Path) -> Non
         await one.is_heard()
         one.feed._lose()
         assert one.seen(await one.look(TALK)) is None
-        one.feed._believe()
+        one.feed._mark_reliable()
         request, hit = await one.ask(TALK)
         assert one.seen(request) == hit > 0
         one.publisher._buffer.clear()
@@ -284,7 +284,7 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
         assert later.sight is not None
         later.sight.watch.over()
         asked = one.answering
-        await until(lambda: not (asked._tasks or asked._tickets or asked._newest or asked._asking))
+        await until(lambda: not (asked._tasks or asked._tickets or asked._newest or asked._pending))
 
 
 async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> Non
             await one.look(TALK)
         assert (await one.look(TALK)).sight is None
         assert one.asking.ends == {"late": LATE_IN_A_ROW + 1, "slow": 1}
-        one.asking._wait_s, one.asking._ask_again_s = 20.0, 0.0
+        one.asking._wait_s, one.asking._probe_at_s = 20.0, 0.0
         assert (await one.look(TALK)).sight is not None
         assert (await one.look(TALK)).sight is not None
 

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 from gateway.config.exact import TokenizerEntry
 from gateway.kv_index.prompts import Chat, Ids, Text, UnseenError
 from gateway.kv_index.tokenizer import (
+    MAX_WAITING,
     MISMATCHES,
-    MOST_WAITING,
     RETRY_EVERY,
     Asked,
     BadTokenizerError,
@@ -233,7 +233,7 @@ async def test_a_silent_pod_is_unseen(free_port: int) -> None:
 async def test_too_many_at_once_are_unseen(tmp_path: Path) -> None:
     """Their answers would come too late in any case."""
     async with tokenizing({"m": TokenizerEntry(make_folder(tmp_path / "t"))}) as (made, _):
-        results = await asyncio.gather(*(made.ends(asked()) for _ in range(MOST_WAITING + 5)), return_exceptions=True)
+        results = await asyncio.gather(*(made.ends(asked()) for _ in range(MAX_WAITING + 5)), return_exceptions=True)
         assert sum(isinstance(result, UnseenError) for result in results) == 5
 
 

@@ -77,7 +77,7 @@ async def replica(redis: Server, clock: Hand, name: str) -> AsyncIterator[Replic
         lender,
         who=name,
         processes=1,
-        books=lambda: quotas.books,
+        books=quotas.books,
         clock=clock,
         say=say,
     )
@@ -105,7 +105,7 @@ async def replicas(redis: Server, clock: Hand, count: int = 4) -> AsyncIterator[
 async def beat(every: Sequence[Replica], clock: Hand, *, seconds: float = 1.0) -> None:
     clock.now_s += seconds
     for each in every:
-        await each.keeper._beat()
+        await each.keeper._renew_leases()
 
 
 async def all_ask(every: Sequence[Replica], quota: Quota, times: int) -> int:
@@ -191,7 +191,7 @@ async def test_losing_redis_keeps_the_bound(tmp_path: Path, limit: int) -> None:
         for _ in range(50):
             assert await all_ask(every, quota, 20) <= bound
             await beat(every, clock)
-        assert all(each.keeper.is_apart for each in every)
+        assert all(each.keeper.is_partitioned for each in every)
         assert every[3].granted >= 1
         assert sum(each.granted for each in every) > before
         clock.now_s += 120
@@ -217,7 +217,7 @@ async def test_a_redis_that_comes_back_empty_is_told_what_was(tmp_path: Path) ->
             await beat(every, clock)
             assert await all_ask(every, quota, 30) <= 112
         assert sum(each.granted for each in every) >= 95
-        assert not any(each.keeper.is_apart for each in every)
+        assert not any(each.keeper.is_partitioned for each in every)
 
 
 async def test_a_redis_that_is_emptied_under_way_is_told_again(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ async def spends(redis: Server, clock: Hand, name: str, quota: Quota, times: int
             await beat([living], clock)
             await living.asks(quota, times - living.granted)
         if says_farewell:
-            await living.keeper._say_farewell()
+            await living.keeper._release_all()
         return living.granted
 
 
@@ -281,10 +281,10 @@ async def test_a_hanging_redis_holds_nobody_up(tmp_path: Path) -> None:
         await redis.hang()
         async with asyncio.timeout(120):
             assert await all_ask(every, quota, 10) >= 4
-        assert all(each.keeper.is_apart for each in every)
+        assert all(each.keeper.is_partitioned for each in every)
         await redis.wake()
         async with asyncio.timeout(120):
             # A beat that takes more than half a second, for whatever reason, parts them again.
-            while any(each.keeper.is_apart for each in every):
+            while any(each.keeper.is_partitioned for each in every):
                 await until(lambda: all(each.lender.is_connected for each in every))
                 await beat(every, clock)

@@ -54,7 +54,7 @@ def a_gateway(lender: FailingLender) -> tuple[Quotas, Keeper]:
     clock: Any = asyncio.get_running_loop().time
     say: Any = lambda *_, **__: None  # noqa: E731
     quotas = quotas_of(Router(routings()["round-robin"]), clock)
-    keeper = quotas.keeper = Keeper(lender, who="r0", processes=1, books=lambda: quotas.books, clock=clock, say=say)
+    keeper = quotas.keeper = Keeper(lender, who="r0", processes=1, books=quotas.books, clock=clock, say=say)
     return quotas, keeper
 
 
@@ -66,17 +66,17 @@ async def a_grant_comes_after_the_parting() -> None:
     await asyncio.sleep(100)  # clocks do not begin at nought
     lender, quota = FailingLender(), Quota(requests_per_min=800)
     quotas, keeper = a_gateway(lender)
-    await keeper._beat()
+    await keeper._renew_leases()
     await uses(quotas, "late", quota)
     await uses(quotas, "lost", quota)
     lender.late, lender.is_breaking = "late", True
     books = {name: quotas.books.find(name) for name in ("late", "lost")}
-    await asyncio.gather(*(keeper._ask_once(book, {}) for book in books.values() if book is not None))
-    assert keeper.is_apart
+    await asyncio.gather(*(keeper._lease_once(book, {}) for book in books.values() if book is not None))
+    assert keeper.is_partitioned
     for book in books.values():
         assert book is not None
         meter = book.meters[Kind.REQUESTS]
-        assert meter.cap == cap_apart(meter, keeper.replicas, keeper._silent_s)
+        assert meter.cap == cap_apart(meter, keeper.replicas, keeper._unanswered_s)
     for _ in range(100):
         await uses(quotas, "late", quota)
 
@@ -90,11 +90,11 @@ async def an_ask_begins_after_the_parting() -> None:
     await asyncio.sleep(100)  # clocks do not begin at nought
     lender, quota = FailingLender(), Quota(requests_per_min=800)
     quotas, keeper = a_gateway(lender)
-    await keeper._beat()
+    await keeper._renew_leases()
     await uses(quotas, "late", quota)
     book = quotas.books.find("late")
     assert book is not None
-    asked, asking = keeper.asked, asyncio.create_task(keeper._ask_once(book, {}))
+    asked, asking = keeper.asked, asyncio.create_task(keeper._lease_once(book, {}))
     keeper.part()
     cap = book.meters[Kind.REQUESTS].cap
     await asking
@@ -110,10 +110,10 @@ async def a_request_has_waited_too_long() -> None:
     await asyncio.sleep(100)
     lender, quota = FailingLender(), Quota(requests_per_min=800)
     quotas, keeper = a_gateway(lender)
-    await keeper._beat()
+    await keeper._renew_leases()
     lender.late, lender.is_breaking, lender.late_s = "search", True, 3600.0
     await uses(quotas, "search", quota)
-    assert keeper.is_apart
+    assert keeper.is_partitioned
 
 
 def test_a_lender_that_says_nothing_is_no_limit_that_is_used_up() -> None:

@@ -1,4 +1,4 @@
-"""Joins a gateway to the warmth process of its host: what it tells others and hears of them, and exact warmth."""
+"""Connects a gateway to the index process of its host: replica sync, shared limits, and precise prefix lookups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 
 from gateway.gateway import Gateway
 from gateway.kv_index.lookup_client import Asking, AskingExposition
-from gateway.limits.setup import share_limits
+from gateway.limits.lease_keeper import make_keeper
 from gateway.observe.metrics.sharing import SharingExposition
 from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.ipc_messages import Hello
@@ -17,20 +17,20 @@ from gateway.runtime.host import Host
 
 
 def join_host(gateway: Gateway, host: Host) -> None:
-    """Where there is such a process; else a gateway goes by what it knows itself."""
+    """Connect where the host has an index process; without one a gateway uses its own state alone."""
     if host.warmth is None:
         return
     draw = random.Random().random  # noqa: S311 - spreads reconnects, keeps no secret
     client = WarmthClient(host.warmth, Hello(secrets.randbits(63)), say=gateway.say, draw=draw)
     gateway.warmth = client
     gateway.background.append(client.run)
-    _share(gateway, client)
-    share_limits(gateway, client)
-    _ask(gateway, client)
+    _sync_replicas(gateway, client)
+    _share_limits(gateway, client)
+    _look_up_prefixes(gateway, client)
 
 
-def _share(gateway: Gateway, client: WarmthClient) -> None:
-    """Tell other gateways what we place, and hear what they do."""
+def _sync_replicas(gateway: Gateway, client: WarmthClient) -> None:
+    """Exchange updates with other gateways."""
     sharing = Sharing(
         gateway.router,
         client,
@@ -44,12 +44,21 @@ def _share(gateway: Gateway, client: WarmthClient) -> None:
     gateway.registry.register(SharingExposition(sharing))
 
 
-def _ask(gateway: Gateway, client: WarmthClient) -> None:
-    """Ask what engines hold by their own word, where that is wanted."""
-    words = gateway.settings.kv_events
-    if words is None:
+def _share_limits(gateway: Gateway, client: WarmthClient) -> None:
+    """Lease limits that other gateways share."""
+    quotas = gateway.quotas
+    keeper = make_keeper(gateway.settings, client, quotas.books, clock=quotas.now_s, say=gateway.say)
+    if keeper is not None:
+        quotas.keeper = keeper
+        gateway.background.append(keeper.run)
+
+
+def _look_up_prefixes(gateway: Gateway, client: WarmthClient) -> None:
+    """Look up cached tokens in the precise prefix index, if configured."""
+    kv_events = gateway.settings.kv_events
+    if kv_events is None:
         return
-    asking = gateway.asking = Asking(client, gateway.router, wait_s=words.wait_ms / 1000)
+    asking = gateway.asking = Asking(client, gateway.router, wait_s=kv_events.wait_ms / 1000)
     gateway.front.look_with(asking.look)
     gateway.background.append(asking.run)
     gateway.registry.register(AskingExposition(asking.ends))

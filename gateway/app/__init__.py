@@ -1,0 +1,1 @@
+"""Composition of a gateway: builds it from its settings, runs it, reloads it and stops it."""
