@@ -38,7 +38,7 @@ STATE_CHECK_S = 0.25
 """Interval of sending changes of the followed engines to the workers; a lookup sends them before its answer."""
 
 EVENTS_WITHIN_S = 2.0
-"""How late the events of an engine may be behind its first token: they come from a thread, usually within a millisecond.
+"""How late the events of an engine may be behind its first token: a thread sends them, usually within a millisecond.
 Until then the computed prompt counts as cached.
 """
 

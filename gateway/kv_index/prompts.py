@@ -235,7 +235,7 @@ def _renamed(message: Message) -> Message:
 
 
 def _tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
-    """Tools as vLLM dumps them: known fields in one order; unset ones are null, or absent where vLLM added them later."""
+    """Tools as vLLM dumps them: known fields in one order; unset ones are null, or absent if vLLM added them later."""
     if tools is None:
         return None
     made: list[Mapping[str, Any]] = []

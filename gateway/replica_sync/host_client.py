@@ -1,7 +1,7 @@
-"""A worker's connection to the warmth process of its host: made again whenever it is lost, and never waited for.
+"""A worker's connection to the index process of its host, restored whenever it is lost.
 
-What cannot be said now is not said: whoever needs an answer has its own time limit, and news are stated anew when the
-connection is back. Knows messages, not what they mean.
+Nothing waits for it: a message that cannot be sent now is dropped. Callers that need an answer have timeouts of their
+own, and a snapshot replaces lost updates after a reconnect.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gateway.replica_sync.ipc import Line
 from gateway.replica_sync.ipc_messages import Hello, Message
 from gateway.runtime.guard import restarted, run
 
-FIRST_WAIT_S = 0.05
+MIN_BACKOFF_S = 0.05
 
-LONGEST_WAIT_S = 2.0
+MAX_BACKOFF_S = 2.0
 
 START_S = 10.0
-"""Processes of a host start together: a socket that is not there yet is no news for so long."""
+"""Time after the start in which a missing socket is not logged: processes of a host start together."""
 
 CONNECT_S = 2.0
 
@@ -29,33 +29,33 @@ M = TypeVar("M", bound=Message)
 
 
 class WarmthClient:
-    """One per worker. Subscribe with `on`, then `run` it beside the gateway."""
+    """The connection of one worker. Add handlers with `on`, then `run` it in the background."""
 
     def __init__(self, where: Path, hello: Hello, *, say: EventLog, draw: Callable[[], float]) -> None:
         self.hello = hello
         self.dropped = 0
-        """Messages that could not be said."""
+        """Messages dropped while not connected, or because the other side reads too slowly."""
         self._where = where
         self._say = say
         self._draw = draw
         self._line: Line | None = None
-        self._takers: dict[type, Callable[..., None]] = {}
-        self._greeters: list[Callable[[], None]] = []
+        self._handlers: dict[type, Callable[..., None]] = {}
+        self._on_connected: list[Callable[[], None]] = []
 
     @property
     def is_connected(self) -> bool:
         return self._line is not None
 
     def on(self, kind: type[M], take: Callable[[M], None]) -> None:
-        """Have every message of a kind taken."""
-        self._takers[kind] = take
+        """Call `take` with every message of a kind."""
+        self._handlers[kind] = take
 
     def on_connected(self, greet: Callable[[], None]) -> None:
-        """Be called whenever the connection stands (again), after `Hello`."""
-        self._greeters.append(greet)
+        """Call `greet` after every connect, once `Hello` is sent."""
+        self._on_connected.append(greet)
 
     def send(self, message: Message) -> bool:
-        """Say something now. Never waits; False where it could not be said, or something older was dropped for it."""
+        """Send a message without waiting. Returns False where it, or an older one for its sake, was dropped."""
         if self._line is None or not self._line.send(message):
             self.dropped += 1
             return False
@@ -64,21 +64,21 @@ class WarmthClient:
     @restarted("replica sync")
     async def run(self) -> None:
         """Keep connected until cancelled."""
-        wait_s, is_news, clock = FIRST_WAIT_S, True, asyncio.get_running_loop().time
+        wait_s, warns, clock = MIN_BACKOFF_S, True, asyncio.get_running_loop().time
         due_s = clock() + START_S
         while True:
             line = await self._connect()
             if line is not None:
-                is_news, wait_s, due_s = True, FIRST_WAIT_S, clock()
+                warns, wait_s, due_s = True, MIN_BACKOFF_S, clock()
                 try:
                     await line.over
                 finally:
                     line.close()
-            if is_news and clock() >= due_s:
-                is_news = False
+            if warns and clock() >= due_s:
+                warns = False
                 self._say("warning", "the warmth process is away: going on without it", socket=str(self._where))
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
-            wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+            wait_s = min(MAX_BACKOFF_S, 2 * wait_s)
 
     async def _connect(self) -> Line | None:
         loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ class WarmthClient:
     def _begin(self, line: Line) -> None:
         self._line = line
         line.send(self.hello)
-        for greet in self._greeters:
+        for greet in self._on_connected:
             run("replica sync", greet)
 
     def _end(self, line: Line) -> None:
@@ -102,6 +102,6 @@ class WarmthClient:
             self._line = None
 
     def _take(self, _: Line, message: Message) -> None:
-        take = self._takers.get(type(message))
-        if take is not None:
-            take(message)
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(message)

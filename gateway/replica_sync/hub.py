@@ -1,6 +1,6 @@
-"""Fans the news of every worker of a host out to all others, and to other hosts where there is a bridge.
+"""Forwards the update batches of each worker of a host to the others, and to other hosts by a bridge.
 
-Remembers the latest of them, so that a worker that has just come can be told the past. Never reads the words.
+Keeps a bounded history of batches for workers that start later. Reads only the head of a batch.
 """
 
 from __future__ import annotations
@@ -14,35 +14,45 @@ from gateway.replica_sync.ipc_messages import Batch, Hello, Message, Missed, Pas
 from gateway.replica_sync.updates import UnreadableError, head_of, write_batch
 from routing.news import Stated
 
-MOST_PAST_BYTES = 64 << 20
-"""What a fleet of some dozen engines holds, at half a kilobyte a request."""
+MAX_HISTORY_BYTES = 64 << 20
+"""Enough for what some dozen engines cache, at half a kilobyte per request."""
 
 PIECE_BYTES = 128 << 10
-"""Of the past, told in one go: a few milliseconds of whoever listens."""
+"""Bytes of history per answer: a few milliseconds of work for the worker."""
 
 
 class Hub:
-    """Lines by the origin that spoke on them."""
+    """The connections of all workers of a host, each with the replica id of its worker."""
 
-    def __init__(self, *, most_past_bytes: int = MOST_PAST_BYTES) -> None:
-        self.abroad: Callable[[bytes], None] = lambda _: None
-        """Takes what a worker of this host says, for other hosts."""
-        self.ask_abroad: Callable[[int], None] = lambda _: None
-        """Has an origin on another host state what it has open."""
-        self.is_whole = True
-        """Whether the past is all here: a bridge that has not read it yet says no."""
-        self.dropped = 0
-        """Frames that workers now gone were too slow for."""
+    def __init__(self, *, max_history_bytes: int = MAX_HISTORY_BYTES) -> None:
+        self.is_history_complete = True
+        """False while a bridge still reads the history of other hosts."""
+        self._publish: Callable[[bytes], None] = lambda _: None
+        self._request_snapshot: Callable[[int], None] = lambda _: None
+        self._dropped = 0
+        """Frames dropped for workers that have disconnected."""
         self._lines: dict[Line, int] = {}
         self._numbers: dict[int, int] = {}
-        """The last batch of every origin of this host."""
-        self._past: deque[bytes] = deque()
-        self._past_begins = 0
-        self._past_bytes = 0
-        self._most_past_bytes = most_past_bytes
+        """The number of the last batch of each replica of this host."""
+        self._history: deque[bytes] = deque()
+        self._history_begins = 0
+        self._history_bytes = 0
+        self._max_history_bytes = max_history_bytes
 
     def __repr__(self) -> str:
-        return f"<Hub of {len(self._lines)} workers, {len(self._past)} batches of the past>"
+        return f"<Hub of {len(self._lines)} workers, {len(self._history)} batches of history>"
+
+    def connect_bridge(self, publish: Callable[[bytes], None], request_snapshot: Callable[[int], None]) -> None:
+        """Connect other hosts. `publish` takes batches of this host, `request_snapshot` the id of a replica elsewhere.
+
+        The bridge reads the history of other hosts first, and then calls `complete_history`.
+        """
+        self._publish, self._request_snapshot = publish, request_snapshot
+        self.is_history_complete = False
+
+    def complete_history(self) -> None:
+        """Note that the history of other hosts has been read, or could not be read in time."""
+        self.is_history_complete = True
 
     @property
     def workers(self) -> int:
@@ -50,57 +60,57 @@ class Hub:
 
     @property
     def past_bytes(self) -> int:
-        return self._past_bytes
+        return self._history_bytes
 
     @property
     def dropped_frames(self) -> int:
-        """What workers were too slow for, since the beginning."""
-        return self.dropped + sum(line.dropped for line in self._lines)
+        """Frames dropped so far because a worker read too slowly."""
+        return self._dropped + sum(line.dropped for line in self._lines)
 
     def join(self, line: Line) -> None:
-        """A worker has connected; who it is, it says next."""
+        """Add the connection of a worker, which sends `Hello` next."""
         self._lines[line] = 0
 
     def take(self, line: Line, message: Message) -> None:
-        """A worker has said something."""
+        """Take a message of a worker."""
         match message:
             case Hello(origin):
                 self._lines[line] = origin
-                self._have_others_state(line)
+                self._request_snapshots(line)
             case Batch(payload):
                 self._take_batch(line, payload)
             case Missed(origin):
-                self._have_stated(origin)
+                self._request_snapshot_of(origin)
             case Recall(start):
-                line.send(self._tell_past(start))
+                line.send(self._history_from(start))
 
     def take_abroad(self, payload: bytes) -> None:
-        """News of another host. As long as it is its past that is read, workers ask for it; then they are told."""
+        """Take a batch of another host. It is kept as history, and forwarded once the history is complete."""
         self._remember(payload)
-        if self.is_whole:
+        if self.is_history_complete:
             self._spread(payload, None)
 
     def have_all_state(self) -> None:
-        """Somebody abroad has just come."""
-        self._have_others_state(None)
+        """Request a snapshot of every worker: another host has just joined."""
+        self._request_snapshots(None)
 
     def states(self, origin: int) -> bool:
-        """Have an origin state what it has open, if it is a worker of this host."""
-        for line, known in self._lines.items():
-            if known == origin:
+        """Request a snapshot of a replica. Returns False where it is not a worker of this host."""
+        for line, replica in self._lines.items():
+            if replica == origin:
                 line.send(Restate())
                 return True
         return False
 
     def leave(self, line: Line) -> None:
-        """A worker is gone, and with it all that it had open: its requests were cut off."""
+        """Remove a worker that has disconnected, and publish for it that it has no open requests."""
         origin = self._lines.pop(line, 0)
-        self.dropped += line.dropped
+        self._dropped += line.dropped
         number = self._numbers.pop(origin, None)
         if number is not None and origin not in self._lines.values():
-            farewell = write_batch(origin, number + 1, [Stated(())])
-            self._spread(farewell, None)
-            self.abroad(farewell)
+            last_batch = write_batch(origin, number + 1, [Stated(())])
+            self._spread(last_batch, None)
+            self._publish(last_batch)
 
     def close(self) -> None:
         """End all connections."""
@@ -115,39 +125,39 @@ class Hub:
         self._numbers[origin] = number
         self._remember(payload)
         self._spread(payload, line)
-        self.abroad(payload)
+        self._publish(payload)
 
-    def _spread(self, payload: bytes, but: Line | None) -> None:
+    def _spread(self, payload: bytes, sender: Line | None) -> None:
         frame = framed(Batch(payload))
         for line in self._lines:
-            if line is not but:
+            if line is not sender:
                 line.send_frame(frame)
 
-    def _have_others_state(self, but: Line | None) -> None:
+    def _request_snapshots(self, sender: Line | None) -> None:
         for line in self._lines:
-            if line is not but:
+            if line is not sender:
                 line.send(Restate())
 
-    def _have_stated(self, origin: int) -> None:
+    def _request_snapshot_of(self, origin: int) -> None:
         if not self.states(origin):
-            self.ask_abroad(origin)
+            self._request_snapshot(origin)
 
     def _remember(self, payload: bytes) -> None:
-        self._past.append(payload)
-        self._past_bytes += len(payload)
-        while self._past_bytes > self._most_past_bytes and self._past:
-            self._past_bytes -= len(self._past.popleft())
-            self._past_begins += 1
+        self._history.append(payload)
+        self._history_bytes += len(payload)
+        while self._history_bytes > self._max_history_bytes and self._history:
+            self._history_bytes -= len(self._history.popleft())
+            self._history_begins += 1
 
-    def _tell_past(self, start: int) -> Past:
-        first = max(0, start - self._past_begins)
+    def _history_from(self, start: int) -> Past:
+        first = max(0, start - self._history_begins)
         payloads: list[bytes] = []
-        told = 0
-        for payload in islice(self._past, first, None):
+        size = 0
+        for payload in islice(self._history, first, None):
             payloads.append(payload)
-            told += len(payload)
-            if told >= PIECE_BYTES:
+            size += len(payload)
+            if size >= PIECE_BYTES:
                 break
-        following = self._past_begins + first + len(payloads)
-        ends = self._past_begins + len(self._past)
-        return Past(following, payloads, has_more=following < ends or not self.is_whole)
+        following = self._history_begins + first + len(payloads)
+        ends = self._history_begins + len(self._history)
+        return Past(following, payloads, has_more=following < ends or not self.is_history_complete)

@@ -1,7 +1,7 @@
-"""One end of a connection between a worker and the warmth process: messages in, messages out, nobody ever waits.
+"""One end of the unix-socket connection between a worker and the index process. Sending never waits.
 
-What the other side does not read is kept up to a bound; beyond it the oldest goes, is counted, and whoever sent it is
-told. Knows frames, not what they mean.
+Frames that the other side does not read are kept up to a bound. Beyond it the oldest is dropped and counted, and `send`
+returns False.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from gateway.replica_sync.ipc_messages import BrokenFramesError, Frames, Message, framed, read_message
 from gateway.runtime.guard import run
 
-MOST_WAITING_BYTES = 8 << 20
-"""Kept for a reader that does not read: ten seconds of a busy fleet's news."""
+MAX_WAITING_BYTES = 8 << 20
+"""Kept for a slow reader: ten seconds of a busy fleet's updates."""
 
 HIGH_WATER_BYTES = 256 << 10
-"""Handed to the kernel and the transport before frames are kept here, where the oldest can still be dropped."""
+"""Bytes in the transport beyond which frames are kept here, where the oldest can still be dropped."""
 
 
 class Line(asyncio.Protocol):
-    """Both ends are alike. `take` gets every message that is known here; `ended` is called once, when it is over."""
+    """Both ends are alike. `take` gets every message of a known type; `ended` is called once, after the connection."""
 
     def __init__(
         self,
@@ -29,15 +29,15 @@ class Line(asyncio.Protocol):
         *,
         began: Callable[[Line], None] = lambda _: None,
         ended: Callable[[Line], None] = lambda _: None,
-        most_waiting_bytes: int = MOST_WAITING_BYTES,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self.dropped = 0
-        """Frames that the other side was too slow for."""
+        """Frames dropped because the other side read too slowly."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._take = take
         self._began = began
         self._ended = ended
-        self._most = most_waiting_bytes
+        self._max_waiting_bytes = max_waiting_bytes
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[bytes] = deque()
@@ -45,11 +45,11 @@ class Line(asyncio.Protocol):
         self._is_paused = False
 
     def send(self, message: Message) -> bool:
-        """Say something, or keep it until it is read. False where nobody is there, or something older was dropped."""
+        """Send a message. Returns False where there is no connection, or an older frame was dropped for it."""
         return self.send_frame(framed(message))
 
     def send_frame(self, frame: bytes) -> bool:
-        """The same with a message that is a frame already: many lines are told the same."""
+        """Send a message that is encoded already, for many connections at once. Returns what `send` does."""
         if self._transport is None:
             return False
         if not self._is_paused:
@@ -58,7 +58,7 @@ class Line(asyncio.Protocol):
         self._waiting.append(frame)
         self._waiting_bytes += len(frame)
         dropped = self.dropped
-        while self._waiting_bytes > self._most and len(self._waiting) > 1:
+        while self._waiting_bytes > self._max_waiting_bytes and len(self._waiting) > 1:
             self._waiting_bytes -= len(self._waiting.popleft())
             self.dropped += 1
         return self.dropped == dropped
@@ -68,16 +68,16 @@ class Line(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- what the transport tells --------------------------------------------------------------------------------------
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
-        self._transport = transport  # type: ignore[assignment]  # uvloop's transports are no subclasses of asyncio's
+        """Keep the transport and call `began`."""
+        self._transport = transport  # type: ignore[assignment]  # uvloop's transports do not subclass asyncio's
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)  # type: ignore[union-attr]
         self._began(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes were read."""
+        """Decode what was read; a malformed frame ends the connection."""
         try:
             for frame in self._frames.feed(data):
                 message = read_message(frame)
@@ -87,11 +87,11 @@ class Line(asyncio.Protocol):
             self.close()
 
     def pause_writing(self) -> None:
-        """The other side does not keep up."""
+        """Keep frames here until the transport has drained."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Send the frames kept."""
         self._is_paused = False
         while self._waiting and not self._is_paused and self._transport is not None:
             frame = self._waiting.popleft()
@@ -99,7 +99,7 @@ class Line(asyncio.Protocol):
             self._transport.write(frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over."""
+        """Drop the frames kept and call `ended`."""
         self._transport = None
         self._waiting.clear()
         self._waiting_bytes = 0

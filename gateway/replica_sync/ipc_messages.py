@@ -1,8 +1,8 @@
-"""What a worker and the warmth process of its host say to each other: frames of MessagePack over a unix socket.
+"""Messages between a worker and the index process of its host: frames of MessagePack over a unix socket.
 
-A frame is its length in four bytes, big end first, and one message: an array that begins with the message's tag. Words
-that the reader does not know are passed over, and so are fields behind those it knows: the two may be of neighbouring
-versions while a host is upgraded. Knows nothing of sockets, and nothing of what a batch of news says.
+A frame is a length of four bytes, big-endian, and one message: an array that begins with the tag of the message type.
+Unknown types are skipped, and so are fields beyond the known ones: during an upgrade the two processes may differ in
+version. The batches inside `Batch` and `Past` are encoded by `updates`.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from tenancy.limits.slices import Ask, Granted
 
 LENGTH_BYTES = 4
 
-MOST_FRAME_BYTES = 96 << 20
-"""Longer than any body that a gateway lets in: a length beyond it is no length of ours."""
+MAX_FRAME_BYTES = 96 << 20
+"""Longer than any request body that a gateway accepts: a larger length is malformed."""
 
 
 class BrokenFramesError(Exception):
-    """What was read is no sequence of frames: the connection is of no use any more."""
+    """The bytes read are not a sequence of frames."""
 
 
 class Hello(Struct, frozen=True, array_like=True, tag=1):
-    """A worker's first word. `origin` stands in all of its news; a worker that starts again has another."""
+    """The first message of a worker. `origin` is the replica id in its batches, drawn at every start."""
 
     origin: int
 
 
 class Batch(Struct, frozen=True, array_like=True, tag=2):
-    """News of one origin, encoded: a worker's own on the way there, others' on the way back."""
+    """An encoded batch of updates: from a worker its own, to a worker those of peers."""
 
     payload: bytes
 
 
 class Restate(Struct, frozen=True, array_like=True, tag=3):
-    """To a worker: somebody has missed some of your news; say what you have open."""
+    """To a worker: send a snapshot of your open requests, a peer has missed updates."""
 
 
 class Missed(Struct, frozen=True, array_like=True, tag=4):
-    """From a worker: I have missed some of that origin's news; have it say what it has open."""
+    """From a worker: updates of this replica were missed, request its snapshot."""
 
     origin: int
 
 
 class Recall(Struct, frozen=True, array_like=True, tag=6):
-    """From a worker that has just come: what was said before? Asked piece by piece, so that it comes at its pace."""
+    """From a worker that has just started: send a chunk of history. It asks for chunks at its own pace."""
 
     start: int = 0
 
 
 class Past(Struct, frozen=True, array_like=True, tag=7):
-    """The answer: some old batches, oldest first, and from where to ask on."""
+    """The answer to `Recall`: old batches, oldest first, and the start of the next chunk."""
 
     following: int
     payloads: list[bytes]
     has_more: bool
-    """False where this was all; true without payloads where it is not all here yet."""
+    """False at the end of the history; true without payloads where it is not complete yet."""
 
 
 class EngineTold(Struct, frozen=True, array_like=True):
-    """One engine of a pod, by the name it has in every worker."""
+    """One engine of a pod, by the name that all workers use."""
 
     name: str
     rank: int | None = None
@@ -70,7 +70,7 @@ class EngineTold(Struct, frozen=True, array_like=True):
 
 
 class PodTold(Struct, frozen=True, array_like=True):
-    """A pod that may serve requests. `life` grows whenever it was seen to have lost its cache."""
+    """A pod that may serve requests. `life` grows whenever it was seen to lose its cache."""
 
     url: str
     life: int
@@ -78,18 +78,18 @@ class PodTold(Struct, frozen=True, array_like=True):
     adapters: tuple[str, ...]
     """Those of `models` that are LoRA adapters."""
     bases: tuple[str, ...]
-    """And those that are none."""
+    """Those that are not."""
     engines: tuple[EngineTold, ...]
 
 
 class FleetTold(Struct, frozen=True, array_like=True, tag=16):
-    """From a worker, on connecting and whenever it changes: whose KV events to follow."""
+    """From a worker, on connecting and on every change: the pods whose KV events to follow."""
 
     pods: tuple[PodTold, ...]
 
 
 class SightAsked(Struct, frozen=True, array_like=True, tag=17):
-    """From a worker: what do engines hold of this prompt?"""
+    """From a worker: look up how many tokens of this prompt engines hold."""
 
     ticket: int
     api: str
@@ -98,28 +98,28 @@ class SightAsked(Struct, frozen=True, array_like=True, tag=17):
 
 
 class SightGiven(Struct, frozen=True, array_like=True, tag=18):
-    """The answer. Engines that hold nothing, or are in doubt, are left out; `why`: nothing could be seen at all."""
+    """The answer to a lookup, without engines that hold nothing or are unreliable. `why`: the reason of a failure."""
 
     ticket: int
     prompt_tokens: int = 0
     seen: tuple[tuple[str, int, float], ...] = ()
-    """(engine, tokens it holds, seconds until they can be used)."""
+    """(engine, cached tokens, seconds to load them) each."""
     why: str = ""
 
 
 class Step(IntEnum):
-    """What became of a request that was seen."""
+    """The progress of a request that was looked up."""
 
     PLACED = 0
     COMPUTED = 1
     ANSWERED = 2
     LEFT = 3
-    """The engine it was placed on; it may be placed on another."""
+    """It has left the engine; it may be placed on another."""
     OVER = 4
 
 
 class SightMoved(Struct, frozen=True, array_like=True, tag=19):
-    """From a worker: where a request is on its way, and in the end what it really took."""
+    """From a worker: the progress of a request, at its end with the token counts of the engine."""
 
     ticket: int
     step: int
@@ -129,13 +129,13 @@ class SightMoved(Struct, frozen=True, array_like=True, tag=19):
 
 
 class EnginesFollowed(Struct, frozen=True, array_like=True, tag=20):
-    """To every worker, when it changes: whose events are followed, and why they do not decide ('' where they do)."""
+    """To every worker, on every change: followed engines, and why their events are unreliable ('' if reliable)."""
 
     doubts: dict[str, str]
 
 
 class SlicesAsked(Struct, frozen=True, array_like=True, tag=24):
-    """From a worker: its slices of the limits of one account, anew; or that it gives them up."""
+    """From a worker: renew its leases of the limits of one account, or release them (`leaves`)."""
 
     ticket: int
     path: str
@@ -145,7 +145,7 @@ class SlicesAsked(Struct, frozen=True, array_like=True, tag=24):
 
 
 class SlicesGranted(Struct, frozen=True, array_like=True, tag=25):
-    """The answer, in the order of the asks."""
+    """The grants, in the order of the requests."""
 
     ticket: int
     grants: tuple[Granted, ...]
@@ -166,22 +166,22 @@ Message = (
     | SlicesAsked
     | SlicesGranted
 )
-"""Whoever adds a message gives it a tag that was never used before."""
+"""A new message type needs a tag that was never used before."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def framed(message: Message) -> bytes:
-    """A message as a frame."""
-    said = _ENCODER.encode(message)
-    return len(said).to_bytes(LENGTH_BYTES, "big") + said
+    """Encode a message as a frame."""
+    encoded = _ENCODER.encode(message)
+    return len(encoded).to_bytes(LENGTH_BYTES, "big") + encoded
 
 
-def read_message(said: bytes | memoryview) -> Message | None:
-    """The message of a frame without its length, None where it is not known here. Raises `BrokenFramesError`."""
+def read_message(body: bytes | memoryview) -> Message | None:
+    """Decode a frame without its length. None where its type is unknown. Raises `BrokenFramesError`."""
     try:
-        return _DECODER.decode(said)
+        return _DECODER.decode(body)
     except msgspec.ValidationError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -189,17 +189,17 @@ def read_message(said: bytes | memoryview) -> Message | None:
 
 
 class Frames:
-    """Cuts what a connection reads, however it comes in pieces, into frames."""
+    """Splits the bytes of a connection into frames."""
 
-    def __init__(self, most_bytes: int = MOST_FRAME_BYTES) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._pieces: list[bytes] = []
         self._held = 0
         self._wanted = LENGTH_BYTES
-        """How much must be held before there is something to do."""
+        """Bytes needed for the next frame, as far as known."""
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Take what was read; returns every frame that it completes, without its length. Raises `BrokenFramesError`."""
+        """Take bytes that were read. Returns the frames they complete, without lengths. Raises `BrokenFramesError`."""
         self._pieces.append(piece)
         self._held += len(piece)
         if self._held < self._wanted:
@@ -209,7 +209,7 @@ class Frames:
         while True:
             begin = start + LENGTH_BYTES
             length = int.from_bytes(held[start:begin], "big") if begin <= len(held) else 0
-            if length > self._most:
+            if length > self._max_bytes:
                 raise BrokenFramesError(f"a frame of {length} bytes")
             end = begin + length
             if end > len(held):

@@ -1,6 +1,6 @@
-"""What other gateways have on our engines, as they tell it: the ledger holds it like our own, lookers want it apart.
+"""The load that peer gateways have put on our engines, as their updates report it.
 
-Summed at the moment of a look; costs nothing before.
+The ledger includes it; metrics and the admin API show it separately. It is summed when it is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from routing.ledger import Ledger
 
 
 class Load(NamedTuple):
-    """What is on an engine."""
+    """The load of an engine."""
 
     running: int = 0
     prefill_tokens: float = 0.0
@@ -24,23 +24,23 @@ class Load(NamedTuple):
 NOTHING = Load()
 
 ByEngine = Mapping[int, Load]
-"""By slot; none where there is nothing."""
+"""Load by engine slot; slots without load are absent."""
 
 
 @dataclass(slots=True)
 class Others:
-    """Whoever speaks to us; nobody where `hearing` is None."""
+    """The load of all peers; none where `hearing` is None."""
 
     hearing: Hearing | None = None
 
     def load(self) -> ByEngine:
-        """What they have on engines."""
-        found = self.hearing.theirs() if self.hearing is not None else {}
-        return {slot: Load(*held) for slot, held in found.items()}
+        """Load of peers by engine slot."""
+        loads = self.hearing.theirs() if self.hearing is not None else {}
+        return {slot: Load(*load) for slot, load in loads.items()}
 
 
 def own_load(ledger: Ledger, slot: int, theirs: ByEngine) -> Load:
-    """What we ourselves have put on an engine."""
+    """The load that this gateway has put on an engine. `theirs`: the load of peers."""
     held = theirs.get(slot, NOTHING)
     return Load(
         max(0, ledger.running[slot] - held.running),

@@ -1,8 +1,8 @@
-"""Carries news between hosts by way of one capped stream in Redis.
+"""Carries update batches between hosts through one capped stream in Redis.
 
-Writes what the workers of this host say, reads what those of others said, in order and from where it was; who joins is
-warmed by the stream's past. Redis may be slow, hung, gone, emptied or failed over at any time: nobody waits for it,
-what cannot be written is kept up to a bound, and what was lost is stated anew. Knows no words.
+Writes the batches of this host and reads those of other hosts in order, from the oldest entry at first: that is the
+history for new workers. Redis may be slow, hung, gone, emptied or failed over at any time. Nothing waits for it,
+unwritten batches are kept up to a bound, and snapshots replace what was lost. Does not decode batches.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ KEY = "hearth:news"
 
 FIELD = b"p"
 
-MOST_ENTRIES = 50_000
-"""Of the stream: some minutes of a busy fleet, at one or two kilobytes each."""
+MAX_ENTRIES = 50_000
+"""Length of the stream: some minutes of a busy fleet, at one or two kilobytes per entry."""
 
-MOST_OUTBOX_BYTES = 16 << 20
-"""Kept while Redis is away: half a minute of a busy host. Beyond it the oldest is lost, and stated anew."""
+MAX_OUTBOX_BYTES = 16 << 20
+"""Kept while Redis is away: half a minute of a busy host. Beyond it the oldest batches are dropped."""
 
-PARCEL_BYTES = 256 << 10
+ENTRY_BYTES = 256 << 10
 
 SPACING_S = 0.003
-"""Between two writes: what comes meanwhile goes together."""
+"""Pause between two writes: batches of that time go into one entry."""
 
 ANSWER_S = 2.0
-"""A Redis that has not answered by then hangs."""
+"""Without an answer by then Redis counts as hung."""
 
 BLOCK_S = 1.0
-"""How long a read waits for something to read."""
+"""How long a read blocks for a new entry."""
 
 READ_AT_ONCE = 500
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 2.0
 
-PAST_S = 5.0
-"""Workers that have just come wait so long for the stream's past; then they begin without."""
+HISTORY_S = 5.0
+"""How long new workers wait for the history of the stream; then they start without it."""
 
-EVERYBODY = 0
-"""Asked for instead of an origin: all state what they have open."""
+ALL_REPLICAS = 0
+"""In place of a replica id: snapshots of all replicas are requested."""
 
 Id = tuple[int, int]
 
@@ -61,12 +61,12 @@ class Parcel(Struct, frozen=True, array_like=True):
     """One entry of the stream."""
 
     host: int
-    """Who wrote it, drawn anew at every start."""
+    """Id of the writing host, drawn at every start."""
     sent_us: int
-    """By the writer's own clock: only the writer can tell from it how old it is."""
+    """By the writer's clock: only the writer can compute its age."""
     batches: list[bytes]
     asked: list[int]
-    """Origins that are to state what they have open."""
+    """Replicas whose snapshots are requested."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -77,7 +77,7 @@ AWAY, BACK = "Redis is away: going on with what this host knows", "Redis is back
 
 
 class RedisBridge:
-    """One per warmth process that has a Redis."""
+    """The bridge of one host."""
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ class RedisBridge:
         draw: Callable[[], float],
     ) -> None:
         self.written = self.read = 0
-        """Parcels."""
+        """Entries written and read."""
         self.dropped = 0
-        """Batches that Redis was away for too long for."""
+        """Batches dropped while Redis was unreachable."""
         self.strange = 0
-        """Entries of the stream that are none of ours."""
+        """Entries that could not be decoded."""
         self.writes = self.reads = False
-        """Whether the last attempt to do so was good."""
+        """Whether the last write and the last read succeeded."""
         self._is_away = False
-        """Whether that was logged."""
+        """Whether the loss of Redis was logged."""
         self._place = place
         self._hub = hub
         self._host = host
@@ -108,131 +108,131 @@ class RedisBridge:
         self._key = f"{place.prefix}{KEY}"
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
-        self._asked: set[int] = {EVERYBODY}
-        self._something = asyncio.Event()
-        self._something.set()
+        self._requested: set[int] = {ALL_REPLICAS}
+        self._has_work = asyncio.Event()
+        self._has_work.set()
         self._last = BEGINNING
         self._round_trip_s: float | None = None
         self._unread_us: deque[int] = deque(maxlen=4096)
-        """When those of our parcels were sent that were not read back yet."""
-        hub.abroad = self.put
-        hub.ask_abroad = self.ask
-        hub.is_whole = False
+        """Send times of our entries that were not read back yet."""
+        hub.connect_bridge(self.put, self.ask)
 
     @property
     def is_connected(self) -> bool:
         return self.writes and self.reads
 
     def staleness_s(self) -> float | None:
-        """How old news are when others read them: our own, read back, or for how long they have not come back."""
+        """Age of updates when other hosts read them: our own round trip, or how long it has been outstanding."""
         if not self._unread_us:
             return self._round_trip_s
         waiting_s = self._clock() - self._unread_us[0] / 1e6
         return max(waiting_s, self._round_trip_s or 0.0)
 
     def put(self, batch: bytes) -> None:
-        """Have a batch written. Never waits."""
+        """Queue a batch for writing. Never waits."""
         self._outbox.append(batch)
         self._outbox_bytes += len(batch)
-        while self._outbox_bytes > MOST_OUTBOX_BYTES:
+        while self._outbox_bytes > MAX_OUTBOX_BYTES:
             self._outbox_bytes -= len(self._outbox.popleft())
             self.dropped += 1
-        self._something.set()
+        self._has_work.set()
 
     def ask(self, origin: int) -> None:
-        """Have an origin on another host state what it has open."""
-        self._asked.add(origin)
-        self._something.set()
+        """Request a snapshot of a replica on another host."""
+        self._requested.add(origin)
+        self._has_work.set()
 
     async def run(self) -> None:
         """Write and read until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep(self._write_on), name="write news")
-            group.create_task(self._keep(self._read_on), name="read news")
-            await asyncio.sleep(PAST_S)
-            self._hub.is_whole = True
+            group.create_task(self._keep(self._write_loop), name="write updates")
+            group.create_task(self._keep(self._read_loop), name="read updates")
+            await asyncio.sleep(HISTORY_S)
+            self._hub.complete_history()
 
     @restarted("replica sync")
-    async def _keep(self, go_on: Callable[[Client], Any]) -> None:
-        """Connect, go on until it fails, and again."""
-        wait_s = FIRST_WAIT_S
+    async def _keep(self, work: Callable[[Client], Any]) -> None:
+        """Connect and work until that fails, then again."""
+        wait_s = MIN_BACKOFF_S
         while True:
             began_s = self._clock()
             try:
                 async with connected(self._place, answer_s=ANSWER_S + BLOCK_S) as client:
-                    await go_on(client)
-            except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
+                    await work(client)
+            except Exception as error:  # noqa: BLE001 - redis-py also raises errors of other libraries
                 heed_cancel()
                 self._note_away(error)
-            if self._clock() - began_s > LONGEST_WAIT_S + ANSWER_S:
-                wait_s = FIRST_WAIT_S
+            if self._clock() - began_s > MAX_BACKOFF_S + ANSWER_S:
+                wait_s = MIN_BACKOFF_S
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
-            wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+            wait_s = min(MAX_BACKOFF_S, 2 * wait_s)
 
     def _note_away(self, error: Exception) -> None:
-        """Warn once for both connections, and for all of the host: its workers lose the same Redis."""
+        """Warn once for both connections and for the whole host: its workers lose the same Redis."""
         if not self._is_away:
             self._is_away = True
-            # The other connection may not have noticed yet: it has to prove itself, by a parcel that may be empty.
+            # The other connection may not have failed yet: it must succeed again, with an entry that may be empty.
             self.writes = self.reads = False
-            self._something.set()
+            self._has_work.set()
             self._say("warning", AWAY, redis=str(self._place), error=type(error).__name__)
 
-    def _note_good(self) -> None:
+    def _note_success(self) -> None:
         if self._is_away and self.is_connected:
             self._is_away = False
             self._say("info", BACK, redis=str(self._place))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    async def _write_on(self, client: Client) -> None:
+    async def _write_loop(self, client: Client) -> None:
         while True:
-            await self._something.wait()
-            batches, asked = self._take()
+            await self._has_work.wait()
+            batches, requested = self._take()
             try:
-                await self._write(client, batches, asked)
+                await self._write(client, batches, requested)
             except BaseException:
-                # It may have been written all the same: who reads a batch twice passes the second over.
+                # It may have been written all the same: readers skip a batch that they have read before.
                 self.writes = False
-                self._put_back(batches, asked)
+                self._put_back(batches, requested)
                 raise
             self.writes = True
-            self._note_good()
+            self._note_success()
             self.written += 1
             heed_cancel()
             await asyncio.sleep(SPACING_S)
 
-    async def _write(self, client: Client, batches: list[bytes], asked: list[int]) -> None:
+    async def _write(self, client: Client, batches: list[bytes], requested: list[int]) -> None:
         sent_us = int(self._clock() * 1e6)
-        parcel = Parcel(self._host, sent_us, batches, asked)
+        parcel = Parcel(self._host, sent_us, batches, requested)
         async with asyncio.timeout(ANSWER_S):
-            said = await client.xadd(self._key, {FIELD: _ENCODER.encode(parcel)}, maxlen=MOST_ENTRIES, approximate=True)
+            entry_id = await client.xadd(
+                self._key, {FIELD: _ENCODER.encode(parcel)}, maxlen=MAX_ENTRIES, approximate=True
+            )
         self._unread_us.append(sent_us)
-        if read_id(said) < self._last:
-            # The stream was made anew, by a clock that is behind the old one's.
+        if read_id(entry_id) < self._last:
+            # The stream was created again, by a clock behind that of the old one.
             self._last = BEGINNING
 
     def _take(self) -> tuple[list[bytes], list[int]]:
         batches: list[bytes] = []
         weight = 0
-        while self._outbox and weight < PARCEL_BYTES:
+        while self._outbox and weight < ENTRY_BYTES:
             batches.append(self._outbox.popleft())
             weight += len(batches[-1])
         self._outbox_bytes -= weight
-        asked, self._asked = list(self._asked), set()
+        requested, self._requested = list(self._requested), set()
         if not self._outbox:
-            self._something.clear()
-        return batches, asked
+            self._has_work.clear()
+        return batches, requested
 
-    def _put_back(self, batches: list[bytes], asked: list[int]) -> None:
+    def _put_back(self, batches: list[bytes], requested: list[int]) -> None:
         self._outbox.extendleft(reversed(batches))
         self._outbox_bytes += sum(map(len, batches))
-        self._asked.update(asked)
-        self._something.set()
+        self._requested.update(requested)
+        self._has_work.set()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    async def _read_on(self, client: Client) -> None:
+    async def _read_loop(self, client: Client) -> None:
         self._unread_us.clear()
         while True:
             try:
@@ -244,14 +244,14 @@ class RedisBridge:
                 self.reads = False
                 raise
             self.reads = True
-            self._note_good()
+            self._note_success()
             heed_cancel()
             entries = streams[0][1] if streams else []
             for entry_id, fields in entries:
                 self._last = read_id(entry_id)
                 self._take_entry(fields)
             if len(entries) < READ_AT_ONCE:
-                self._hub.is_whole = True
+                self._hub.complete_history()
             await asyncio.sleep(0)
 
     def _take_entry(self, fields: dict[bytes, bytes]) -> None:
@@ -266,8 +266,8 @@ class RedisBridge:
             return
         for batch in parcel.batches:
             self._hub.take_abroad(batch)
-        for origin in parcel.asked if self._hub.is_whole else ():
-            if origin == EVERYBODY:
+        for origin in parcel.asked if self._hub.is_history_complete else ():
+            if origin == ALL_REPLICAS:
                 self._hub.have_all_state()
             else:
                 self._hub.states(origin)
@@ -278,12 +278,12 @@ class RedisBridge:
         self._round_trip_s = self._clock() - parcel.sent_us / 1e6
 
 
-def read_id(said: bytes | str) -> Id:
-    """An entry's id, so that two can be compared."""
-    milliseconds, _, count = (said.decode() if isinstance(said, bytes) else said).partition("-")
+def read_id(entry_id: bytes | str) -> Id:
+    """Parse an entry id, so that two can be compared."""
+    milliseconds, _, count = (entry_id.decode() if isinstance(entry_id, bytes) else entry_id).partition("-")
     return int(milliseconds), int(count or 0)
 
 
 def write_id(entry: Id) -> str:
-    """The same as Redis wants it."""
+    """Format an entry id for Redis."""
     return f"{entry[0]}-{entry[1]}"

@@ -1,7 +1,7 @@
-"""A worker's part in the exchange of news: says its own in batches, hears others', and keeps both in good order.
+"""A worker's part in replica sync: sends its updates in batches and applies those of its peers.
 
-Everything here is off the path of a request: words are put on a list as requests move, and sent a moment later. When
-the warmth process is away nothing is said or heard; what that loses is stated anew when it is back.
+Off the path of requests: updates are appended to a list as requests progress, and sent within milliseconds. While the
+index process is away nothing is exchanged; a snapshot replaces what that loses.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from routing.router import Router
 from routing.seat import seat_among
 
 SPACING_S = 0.002
-"""Between batches. The first word after a silence goes out at once: who is told late chooses the same engine."""
+"""Pause between batches. The first update after a pause is sent at once: a late peer would choose the same engine."""
 
 BEAT_S = 1.0
-"""Who has nothing to say says so this often."""
+"""Interval of empty batches while there are no updates."""
 
-STATE_S = 10.0
-"""How often all that is open is stated though nobody asked."""
+SNAPSHOT_S = 10.0
+"""Interval of unrequested snapshots."""
 
-RESTATE_S = 0.25
-"""And at most, however many ask."""
+MIN_SNAPSHOT_S = 0.25
+"""Minimum interval of snapshots, however many are requested."""
 
-SILENT_S = 5.0
-"""An origin that was not heard for so long is gone, and so is what it had open."""
+TIMEOUT_S = 5.0
+"""A peer without a batch for this time is gone, and so are its open requests."""
 
 SLICE_S = 0.002
-"""News are heard for so long at a time: requests must not wait behind a fleet's backlog."""
+"""Time for which batches are applied at a stretch: requests must not wait behind a backlog."""
 
-MOST_UNHEARD = 20_000
-"""Batches kept for hearing; beyond it the oldest goes, and is asked for as a statement."""
+MAX_BACKLOG = 20_000
+"""Batches kept to be applied; beyond it the oldest is dropped, and a snapshot is requested."""
 
-ASK_AGAIN_S = 0.2
+RETRY_S = 0.2
 
 JUMP = 1 << 20
-"""Numbers passed over when the connection is new: the warmth process said farewell for us with the next one."""
+"""Batch numbers skipped after a reconnect: the hub has published a last batch for us under the next number."""
 
 
 class Sharing:
-    """One per worker that has a warmth process."""
+    """The replica sync of one worker."""
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class Sharing:
         clock: Callable[[], float],
         fleet_known: asyncio.Event,
     ) -> None:
-        """`fleet_known` is set when all pods have been looked at: before, the past would speak of engines unknown."""
+        """`fleet_known` is set once all pods were probed: before, the history would name unknown engines."""
         self.sent = 0
-        """Words said."""
+        """Updates sent."""
         self.unsent = 0
-        """Words that could not be said."""
+        """Updates dropped while not connected."""
         self.unreadable = 0
-        """Batches that were none, or for later versions."""
+        """Batches that could not be decoded, or are for later versions."""
         self.unheard = 0
-        """Batches that came faster than they could be heard."""
+        """Batches dropped because they arrived faster than they were applied."""
         self.recalled = 0
-        """Words of the past."""
-        self.voice = Voice(self._wake)
+        """Updates of the history that were applied."""
+        self._publisher = Voice(self._schedule)
         self.hearing = Hearing(router)
         self._router = router
         self._client = client
@@ -79,20 +79,20 @@ class Sharing:
         self._clock = clock
         self._fleet_known = fleet_known
         self._number = 0
-        self._sent_s = self._stated_s = -STATE_S
-        self._asked_s: dict[int, float] = {}
-        self._unheard: deque[bytes] = deque()
-        self._is_listening = False
-        self._past: asyncio.Queue[Past] = asyncio.Queue()
-        router.voice = self.voice
+        self._sent_s = self._snapshot_s = -SNAPSHOT_S
+        self._requested_s: dict[int, float] = {}
+        self._backlog: deque[bytes] = deque()
+        self._is_applying = False
+        self._chunks: asyncio.Queue[Past] = asyncio.Queue()
+        router.voice = self._publisher
         client.on(Batch, self._take)
-        client.on(Restate, self._restate)
-        client.on(Past, self._past.put_nowait)
+        client.on(Restate, self._take_snapshot_request)
+        client.on(Past, self._chunks.put_nowait)
         client.on_connected(self._greet)
 
     @property
     def origin(self) -> int:
-        """Who we are to others."""
+        """The replica id of this worker."""
         return self._client.hello.origin
 
     @property
@@ -100,9 +100,9 @@ class Sharing:
         return self._client.is_connected
 
     async def run(self) -> None:
-        """Learn the past, then keep time until cancelled."""
+        """Apply the history in the background, and send regular batches, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._recall(), name="recall the past")
+            group.create_task(self._replay_history(), name="replay history")
             await self._keep_time()
 
     @restarted("replica sync")
@@ -111,9 +111,9 @@ class Sharing:
             await asyncio.sleep(BEAT_S)
             self._beat()
 
-    # -- saying --------------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
+    def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
         wait_s = self._sent_s + SPACING_S - loop.time()
         if wait_s > 0:
@@ -122,7 +122,7 @@ class Sharing:
             loop.call_soon(run, "replica sync", self._send)
 
     def _send(self) -> None:
-        news = self.voice.take()
+        news = self._publisher.take()
         self._sent_s = asyncio.get_running_loop().time()
         self._number += 1
         if self._client.is_connected:
@@ -133,57 +133,57 @@ class Sharing:
 
     def _greet(self) -> None:
         self._number += JUMP
-        self._state()
+        self._send_snapshot()
 
-    def _restate(self, _: Restate) -> None:
-        if self._clock() - self._stated_s >= RESTATE_S:
-            self._state()
+    def _take_snapshot_request(self, _: Restate) -> None:
+        if self._clock() - self._snapshot_s >= MIN_SNAPSHOT_S:
+            self._send_snapshot()
         else:
-            asyncio.get_running_loop().call_later(RESTATE_S, run, "replica sync", self._state_unless_done)
+            asyncio.get_running_loop().call_later(MIN_SNAPSHOT_S, run, "replica sync", self._send_snapshot_if_due)
 
-    def _state_unless_done(self) -> None:
-        if self._clock() - self._stated_s >= RESTATE_S:
-            self._state()
+    def _send_snapshot_if_due(self) -> None:
+        if self._clock() - self._snapshot_s >= MIN_SNAPSHOT_S:
+            self._send_snapshot()
 
-    def _state(self) -> None:
-        self._stated_s = self._clock()
-        self.voice.state()
+    def _send_snapshot(self) -> None:
+        self._snapshot_s = self._clock()
+        self._publisher.state()
 
     def _beat(self) -> None:
         now_s = self._clock()
-        if now_s - self._stated_s >= STATE_S:
-            self._state()
+        if now_s - self._snapshot_s >= SNAPSHOT_S:
+            self._send_snapshot()
         elif now_s - self._sent_s >= BEAT_S:
             self._send()
         self._router.seat = seat_among(self.origin, self.hearing.names)
-        for name in self.hearing.forget_silent(now_s - SILENT_S, now_s):
-            self._asked_s.pop(name, None)
+        for name in self.hearing.forget_silent(now_s - TIMEOUT_S, now_s):
+            self._requested_s.pop(name, None)
             self._say("info", "a gateway is heard no more: its requests count no longer", origin=f"{name:016x}")
 
-    # -- hearing -------------------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------------------
 
     def _take(self, batch: Batch) -> None:
-        self._unheard.append(batch.payload)
-        if len(self._unheard) > MOST_UNHEARD:
-            self._unheard.popleft()
+        self._backlog.append(batch.payload)
+        if len(self._backlog) > MAX_BACKLOG:
+            self._backlog.popleft()
             self.unheard += 1
-        if not self._is_listening:
-            self._listen()
+        if not self._is_applying:
+            self._apply_backlog()
 
-    def _listen(self) -> None:
+    def _apply_backlog(self) -> None:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + SLICE_S
-        while self._unheard and loop.time() < until_s:
-            payload = self._unheard.popleft()
+        while self._backlog and loop.time() < until_s:
+            payload = self._backlog.popleft()
             try:
-                self._hear(payload)
-            except Exception as error:  # noqa: BLE001 - of this batch alone: those behind it are heard
+                self._apply(payload)
+            except Exception as error:  # noqa: BLE001 - of this batch alone: later ones are applied
                 report("replica sync", error)
-        self._is_listening = bool(self._unheard)
-        if self._is_listening:
-            loop.call_soon(run, "replica sync", self._listen)
+        self._is_applying = bool(self._backlog)
+        if self._is_applying:
+            loop.call_soon(run, "replica sync", self._apply_backlog)
 
-    def _hear(self, payload: bytes) -> None:
+    def _apply(self, payload: bytes) -> None:
         try:
             batch = read_batch(payload)
         except UnreadableError:
@@ -194,41 +194,41 @@ class Sharing:
         if batch.origin == self.origin:
             return
         is_whole = self.hearing.hear(batch.origin, batch.number, batch.news, now_s)
-        if not is_whole and now_s - self._asked_s.get(batch.origin, -RESTATE_S) >= RESTATE_S:
-            self._asked_s[batch.origin] = now_s
+        if not is_whole and now_s - self._requested_s.get(batch.origin, -MIN_SNAPSHOT_S) >= MIN_SNAPSHOT_S:
+            self._requested_s[batch.origin] = now_s
             self._client.send(Missed(batch.origin))
 
-    # -- the past ------------------------------------------------------------------------------------------------------
+    # -- history -------------------------------------------------------------------------------------------------------
 
     @restarted("replica sync")
-    async def _recall(self) -> None:
-        """Ask for the past once, when the fleet is known and the connection stands; hear it in slices."""
+    async def _replay_history(self) -> None:
+        """Request the history once, when the fleet is known, and apply it chunk by chunk."""
         await self._fleet_known.wait()
-        bygone, start, has_more = Bygone(self._router), 0, True
+        replay, start, has_more = Bygone(self._router), 0, True
         while has_more:
             if not self._client.send(Recall(start)):
-                await asyncio.sleep(ASK_AGAIN_S)
+                await asyncio.sleep(RETRY_S)
                 continue
             try:
                 async with asyncio.timeout(BEAT_S):
-                    past = await self._past.get()
+                    chunk = await self._chunks.get()
             except TimeoutError:
                 continue
-            start, has_more = past.following, past.has_more
-            for payload in past.payloads:
-                self._hear_bygone(bygone, payload)
+            start, has_more = chunk.following, chunk.has_more
+            for payload in chunk.payloads:
+                self._apply_old(replay, payload)
                 await asyncio.sleep(0)
-            if has_more and not past.payloads:
-                await asyncio.sleep(ASK_AGAIN_S)
-        bygone.close()
-        self.recalled = bygone.heard
-        self._say("info", "warmed by the past of other gateways", words=bygone.heard)
+            if has_more and not chunk.payloads:
+                await asyncio.sleep(RETRY_S)
+        replay.close()
+        self.recalled = replay.heard
+        self._say("info", "warmed by the past of other gateways", words=replay.heard)
 
-    def _hear_bygone(self, bygone: Bygone, payload: bytes) -> None:
+    def _apply_old(self, replay: Bygone, payload: bytes) -> None:
         try:
             batch = read_batch(payload)
         except UnreadableError:
             self.unreadable += 1
             return
         if batch.origin != self.origin:
-            bygone.hear(batch.origin, batch.number, batch.news)
+            replay.hear(batch.origin, batch.number, batch.news)

@@ -1,12 +1,12 @@
-"""How news travel: one batch of one origin as MessagePack, readable by neighbouring versions.
+"""The encoding of update batches: MessagePack, readable by neighbouring versions.
 
-    [schema, least reader, cutting, origin, number, [name, ...], [word, ...]]
+    [schema, least reader, cutting, origin, number, [name, ...], [update, ...]]
 
-Engines and models stand in `names` once and in words by their place there. A prompt's blocks are eight bytes each,
-without those it shares with the last prompt of the same batch. Tokens are whole, times whole microseconds.
+Names of engines and models are listed once per batch; updates refer to them by index. A prompt's blocks are eight bytes
+each, without those shared with the previous prompt of the batch. Tokens are integers, times integer microseconds.
 
-What later versions may do: add words (passed over here), add fields behind those of a word (not read here), and
-otherwise raise `least reader`, so that who is older passes the whole batch over. Knows no socket and no router.
+Later versions may add updates (skipped here) and append fields to an update (ignored here). For any other change they
+raise `least reader`, so that older versions skip the whole batch.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from routing.blocks import BLOCK_ENDS, BLOCK_SIZES, Prompt, seed_of
 from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
 
 SCHEMA = 1
-"""What is written here. Raised with every change that others may want to know of."""
+"""The version written here, raised with every change of the encoding."""
 
 LEAST_READER = 1
-"""The oldest schema whose readers understand what is written here."""
+"""The oldest version that can read what is written here."""
 
 CUTTING = seed_of(pack(f"<{len(BLOCK_SIZES)}Q", *BLOCK_SIZES)) & 0xFFFFFFFF
-"""Who cuts prompts into other blocks has other hashes: its prompts say nothing here, its charges do."""
+"""Identifies the block sizes: prompts of a gateway with other sizes are ignored here, its charges are not."""
 
-MOST_WHOLE = 1 << 48
-"""No count is larger; what is not a number is written as this, and not believed by anybody."""
+MAX_INTEGER = 1 << 48
+"""Beyond any count. NaN and infinity are written as this; readers discard it."""
 
 
 class UnreadableError(Exception):
-    """A batch that is none, or that is written for later versions only."""
+    """Bytes that are not a batch, or a batch for later versions only."""
 
 
 class _Charge(Struct, frozen=True, array_like=True, gc=False):
@@ -54,7 +54,7 @@ class _Placed(Struct, frozen=True, array_like=True, gc=False, tag=1):
     model: int
     size: int
     shared: int
-    """How many of its first blocks the batch's last prompt has too."""
+    """Leading blocks shared with the previous prompt of the batch."""
     blocks: bytes
     session: int | None = None
 
@@ -85,7 +85,7 @@ class _Stated(Struct, frozen=True, array_like=True, gc=False, tag=5):
     open: list[_Charge]
 
 
-_Word = _Placed | _FirstToken | _Settled | _Ended | _Stated
+_Update = _Placed | _FirstToken | _Settled | _Ended | _Stated
 
 
 class _Head(Struct, frozen=True, array_like=True):
@@ -98,39 +98,39 @@ class _Head(Struct, frozen=True, array_like=True):
 
 
 class _Batch(_Head, frozen=True, array_like=True):
-    words: list[_Word]
+    updates: list[_Update]
 
 
-class _StrangeBatch(_Head, frozen=True, array_like=True):
-    words: list[Raw]
+class _RawBatch(_Head, frozen=True, array_like=True):
+    updates: list[Raw]
 
 
 class Read(Struct, frozen=True):
-    """A batch as it was read."""
+    """A decoded batch."""
 
     origin: int
     number: int
     news: list[News]
     strange: int
-    """Words that were passed over."""
+    """Updates that were skipped."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _HEAD = msgspec.msgpack.Decoder(_Head)
 _BATCH = msgspec.msgpack.Decoder(_Batch)
-_STRANGE_BATCH = msgspec.msgpack.Decoder(_StrangeBatch)
-_WORD: msgspec.msgpack.Decoder[_Word] = msgspec.msgpack.Decoder(_Word)
+_RAW_BATCH = msgspec.msgpack.Decoder(_RawBatch)
+_UPDATE: msgspec.msgpack.Decoder[_Update] = msgspec.msgpack.Decoder(_Update)
 
 
 def write_batch(origin: int, number: int, news: Iterable[News]) -> bytes:
-    """The `number`th batch of an origin."""
+    """Encode a batch of the replica `origin`, numbered `number`."""
     writer = _Writer()
-    words = [writer.word(word) for word in news]
-    return _ENCODER.encode(_Batch(SCHEMA, LEAST_READER, CUTTING, origin, number, list(writer.names), words))
+    updates = [writer.encode(update) for update in news]
+    return _ENCODER.encode(_Batch(SCHEMA, LEAST_READER, CUTTING, origin, number, list(writer.names), updates))
 
 
 def head_of(batch: bytes) -> tuple[int, int]:
-    """Whose batch it is, and its number. Raises `UnreadableError`."""
+    """The replica id and the number of a batch. Raises `UnreadableError`."""
     try:
         head = _HEAD.decode(batch)
         return head.origin, head.number
@@ -139,62 +139,62 @@ def head_of(batch: bytes) -> tuple[int, int]:
 
 
 def read_batch(batch: bytes) -> Read:
-    """A batch as words; those that are not known here are passed over. Raises `UnreadableError`."""
+    """Decode a batch; unknown updates are skipped. Raises `UnreadableError`."""
     try:
-        head, words = _cut(batch)
+        head, encoded = _split(batch)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableError(str(error)) from None
     if head.least_reader > SCHEMA:
         raise UnreadableError(f"written for schema {head.least_reader} and later, this is {SCHEMA}")
     reader = _Reader(head)
-    news = [said for word in words if (said := reader.word(word)) is not None]
-    return Read(head.origin, head.number, news, len(words) - len(news))
+    news = [update for each in encoded if (update := reader.decode(each)) is not None]
+    return Read(head.origin, head.number, news, len(encoded) - len(news))
 
 
-def _cut(batch: bytes) -> tuple[_Head, Sequence[_Word | Raw]]:
-    """A batch's words; where some of them are not known here, those as they came."""
+def _split(batch: bytes) -> tuple[_Head, Sequence[_Update | Raw]]:
+    """The updates of a batch; where some are unknown, those as raw bytes."""
     try:
         whole = _BATCH.decode(batch)
-        return whole, whole.words
+        return whole, whole.updates
     except msgspec.ValidationError:
-        partly = _STRANGE_BATCH.decode(batch)
-        return partly, [_known(raw) for raw in partly.words]
+        partly = _RAW_BATCH.decode(batch)
+        return partly, [_known(raw) for raw in partly.updates]
 
 
-def _known(raw: Raw) -> _Word | Raw:
+def _known(raw: Raw) -> _Update | Raw:
     try:
-        return _WORD.decode(raw)
+        return _UPDATE.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return raw
 
 
 class _Writer:
-    """Remembers, within a batch, what need not be said again."""
+    """Encodes the updates of one batch: names once, prompts without shared blocks."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
         self._last: tuple[int, ...] = ()
 
-    def word(self, word: News) -> _Word:
-        match word:
+    def encode(self, update: News) -> _Update:
+        match update:
             case Placed(charge, model, prompt, session):
                 shared = _shared(self._last, prompt.blocks)
                 self._last = prompt.blocks
                 blocks = _packed(prompt.blocks[shared:])
                 return _Placed(self._charge(charge), self._name(model), prompt.size, shared, blocks, session)
             case FirstToken(number, work_tokens, took_s):
-                return _FirstToken(number, _whole(work_tokens), _whole(took_s * 1e6))
+                return _FirstToken(number, _integer(work_tokens), _integer(took_s * 1e6))
             case Settled():
                 return _Settled(
-                    word.number,
-                    word.prompt_tokens,
-                    word.cached_tokens,
-                    word.completion_tokens,
-                    word.grown_size,
-                    _packed(word.grown_blocks),
-                    _whole(word.running * 10),
-                    None if word.decode_s is None else _whole(word.decode_s * 1e6),
-                    word.response,
+                    update.number,
+                    update.prompt_tokens,
+                    update.cached_tokens,
+                    update.completion_tokens,
+                    update.grown_size,
+                    _packed(update.grown_blocks),
+                    _integer(update.running * 10),
+                    None if update.decode_s is None else _integer(update.decode_s * 1e6),
+                    update.response,
                 )
             case Ended(number):
                 return _Ended(number)
@@ -208,9 +208,9 @@ class _Writer:
         return _Charge(
             charge.number,
             self._name(charge.engine),
-            _whole(charge.prefill_tokens),
-            _whole(charge.prefill_s * 1e6),
-            _whole(charge.kv_tokens),
+            _integer(charge.prefill_tokens),
+            _integer(charge.prefill_s * 1e6),
+            _integer(charge.kv_tokens),
             charge.sequences,
             charge.in_prefill,
             charge.queues,
@@ -218,27 +218,27 @@ class _Writer:
 
 
 class _Reader:
-    """Puts back what was not said again."""
+    """Decodes the updates of one batch."""
 
     def __init__(self, head: _Head) -> None:
         self._names = head.names
         self._knows_blocks = head.cutting == CUTTING
         self._last: tuple[int, ...] | None = ()
-        """None behind a prompt that could not be read: what is shared with it cannot be read either."""
+        """Blocks of the previous prompt; None where it could not be read, as blocks shared with it are unknown then."""
 
-    def word(self, word: _Word | Raw) -> News | None:
-        """None where a word is not known, or speaks of names that are not there."""
-        if isinstance(word, Raw):
-            # A prompt may have stood in it.
+    def decode(self, update: _Update | Raw) -> News | None:
+        """Decode one update. None where its type is unknown, or it refers to names that are not listed."""
+        if isinstance(update, Raw):
+            # It may have held a prompt.
             self._last = None
             return None
         try:
-            return self._word(word)
+            return self._decode(update)
         except IndexError:
             return None
 
-    def _word(self, word: _Word) -> News:
-        match word:
+    def _decode(self, update: _Update) -> News:
+        match update:
             case _Placed(charge, model, size, shared, blocks, session):
                 held = self._blocks(shared, blocks)
                 return Placed(self._charge(charge), self._names[model], Prompt(held, BLOCK_ENDS, size), session)
@@ -246,15 +246,15 @@ class _Reader:
                 return FirstToken(number, work_tokens, took_us / 1e6)
             case _Settled():
                 return Settled(
-                    word.number,
-                    word.prompt_tokens,
-                    word.cached_tokens,
-                    word.completion_tokens,
-                    _unpacked(word.grown_blocks) if self._knows_blocks else (),
-                    word.grown_size,
-                    word.response,
-                    word.running_tenths / 10,
-                    None if word.decode_us is None else word.decode_us / 1e6,
+                    update.number,
+                    update.prompt_tokens,
+                    update.cached_tokens,
+                    update.completion_tokens,
+                    _unpacked(update.grown_blocks) if self._knows_blocks else (),
+                    update.grown_size,
+                    update.response,
+                    update.running_tenths / 10,
+                    None if update.decode_us is None else update.decode_us / 1e6,
                 )
             case _Ended(number):
                 return Ended(number)
@@ -283,15 +283,15 @@ class _Reader:
 
 
 def _shared(last: Sequence[int], blocks: Sequence[int]) -> int:
-    """How many blocks two prompts have in common: equal hashes mean equal prefixes, so this is found by bisection."""
+    """Leading blocks that two prompts share, by bisection: equal hashes mean equal prefixes."""
     if not last or not blocks or last[0] != blocks[0]:
         return 0
     reach = range(min(len(last), len(blocks)))
     return bisect_left(reach, True, key=lambda index: last[index] != blocks[index])
 
 
-def _whole(value: float) -> int:
-    return round(value) if -MOST_WHOLE < value < MOST_WHOLE else MOST_WHOLE
+def _integer(value: float) -> int:
+    return round(value) if -MAX_INTEGER < value < MAX_INTEGER else MAX_INTEGER
 
 
 def _packed(blocks: Sequence[int]) -> bytes:

@@ -79,7 +79,7 @@ def feed_kv_events(raw: bytes) -> None:
 def feed_frames(raw: bytes) -> None:
     """What a worker and its warmth process say to each other."""
     steer, raw = split(raw)
-    frames = Frames(most_bytes=1 << 16)
+    frames = Frames(max_bytes=1 << 16)
     with contextlib.suppress(BrokenFramesError):
         for piece in cut(raw, steer):
             for frame in frames.feed(piece):

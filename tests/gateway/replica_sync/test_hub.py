@@ -37,7 +37,8 @@ async def test_a_batch_goes_to_all_others_and_abroad() -> None:
     """Not back to whom it came from; what comes from abroad goes to all and not abroad again."""
     hub, (one, two, three) = hub_of(1, 2, 3)
     abroad: list[bytes] = []
-    hub.abroad = abroad.append
+    hub.connect_bridge(abroad.append, lambda _: None)
+    hub.complete_history()
     batch = Batch(write_batch(1, 1, [Ended(5)]))
     hub.take(one, batch)
     assert (one.told, two.told, three.told, abroad) == ([], [batch], [batch], [batch.payload])
@@ -50,7 +51,7 @@ async def test_the_missed_is_asked_for_here_or_abroad() -> None:
     """An origin of this host is asked to state what it has open; of others, whoever is there."""
     hub, (one, two) = hub_of(1, 2)
     asked: list[int] = []
-    hub.ask_abroad = asked.append
+    hub.connect_bridge(lambda _: None, asked.append)
     hub.take(one, Missed(2))
     hub.take(one, Missed(99))
     assert (one.told, two.told, asked) == ([], [Restate()], [99])
@@ -69,7 +70,8 @@ async def test_the_dead_have_nothing_open() -> None:
     """When a worker's line ends, all hear in its name that nothing is left; a line that never spoke is no loss."""
     hub, (one, two) = hub_of(1, 2)
     abroad: list[bytes] = []
-    hub.abroad = abroad.append
+    hub.connect_bridge(abroad.append, lambda _: None)
+    hub.complete_history()
     hub.take(one, Batch(write_batch(1, 7, [Ended(5)])))
     hub.leave(one)
     farewell = two.told[-1]
@@ -96,7 +98,7 @@ async def test_a_worker_that_came_back_before_its_old_line_ended_is_not_dead() -
 async def test_the_past_is_told_in_pieces_and_is_bounded() -> None:
     """Asked on and on, all that is kept is told once, in order; the oldest beyond the bound is gone."""
     size = PIECE_BYTES // 4
-    hub, (one,) = hub_of(1, most_past_bytes=10 * size)
+    hub, (one,) = hub_of(1, max_history_bytes=10 * size)
     for number in range(16):
         hub.take_abroad(bytes([number]) * size)
     assert hub.past_bytes <= 10 * size
@@ -117,12 +119,12 @@ async def test_the_past_is_told_in_pieces_and_is_bounded() -> None:
 async def test_a_past_that_is_still_being_read_is_promised() -> None:
     """As long as a bridge reads the stream's past, workers are told to ask again, and are not told it as news."""
     hub, (one,) = hub_of(1)
-    hub.is_whole = False
+    hub.connect_bridge(lambda _: None, lambda _: None)
     hub.take(one, Recall(0))
     assert one.told.pop() == Past(0, [], has_more=True)
     hub.take_abroad(b"old")
     assert one.told == []
-    hub.is_whole = True
+    hub.complete_history()
     hub.take(one, Recall(0))
     assert one.told.pop() == Past(1, [b"old"], has_more=False)
 

@@ -195,7 +195,7 @@ async def test_it_begins_without_redis(tmp_path: Path) -> None:
 
 async def test_what_is_kept_for_redis_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Away for long, the oldest news are dropped and counted; back, all is stated."""
-    monkeypatch.setattr(redis_bridge, "MOST_OUTBOX_BYTES", 3000)
+    monkeypatch.setattr(redis_bridge, "MAX_OUTBOX_BYTES", 3000)
     async with (
         redis_server(tmp_path) as redis,
         host(tmp_path / "a", redis.url) as here,

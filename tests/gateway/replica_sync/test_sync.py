@@ -99,7 +99,7 @@ async def test_a_worker_that_does_not_read_is_told_what_is_open_when_it_does(tmp
         await until(lambda: here.knows(one, two))
         (line,) = (line for line, origin in here.warmth.hub._lines.items() if origin == two.sharing.origin)
         line.pause_writing()
-        line._most = 2000
+        line._max_waiting_bytes = 2000
         held = [place(one.router, ask(b"%d " % number * 500), now_s=one.now_s()) for number in range(5)]
         for number in range(100):
             serve(one.router, ask(b"Talk %d. " % number * 100), now_s=one.now_s())
@@ -134,7 +134,7 @@ async def test_what_is_silent_too_long_is_forgotten(tmp_path: Path) -> None:
         place(stranger.router, ask(), now_s=stranger.now_s())
         await until(lambda: loads(two.router))
         origin = two.sharing.hearing._origins[stranger.sharing.origin]
-        origin.heard_s -= sharing_module.SILENT_S + sharing_module.BEAT_S
+        origin.heard_s -= sharing_module.TIMEOUT_S + sharing_module.BEAT_S
         two.sharing._beat()
         assert owes_nothing(two)
         await until(

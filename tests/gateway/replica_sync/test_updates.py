@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.replica_sync.updates import CUTTING, MOST_WHOLE, SCHEMA, UnreadableError, head_of, read_batch, write_batch
+from gateway.replica_sync.updates import CUTTING, MAX_INTEGER, SCHEMA, UnreadableError, head_of, read_batch, write_batch
 from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
 from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
 
@@ -141,7 +141,7 @@ def test_what_is_no_number_is_written_as_what_nobody_believes() -> None:
     """A cost that has run away must not stop the news."""
     found = read_batch(write_batch(1, 2, [FirstToken(1, float("nan"), float("inf"))])).news[0]
     assert isinstance(found, FirstToken)
-    assert found.work_tokens == MOST_WHOLE
+    assert found.work_tokens == MAX_INTEGER
 
 
 def test_names_that_are_not_there_are_passed_over() -> None:
