@@ -1,4 +1,8 @@
-"""What a supervisor and its children say to each other: whole values, so that all children go by the very same."""
+"""The control channel between a supervisor and one child: messages, transport, and how a child follows them.
+
+The channel is a socket pair. No other process holds an end of it, so it closes even when one side is killed: that is
+how a child learns that its supervisor has gone.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +26,27 @@ from tenancy.document import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The first word to a child: what it is and goes by."""
+    """The first message to a child: its name, its host, and the configuration to run with."""
 
     name: str
     host: Host
     fresh: Fresh
     traffic: tuple[Binding, ...] = ()
-    """The reserved addresses of the traffic port; none for the warmth process."""
+    """The reserved addresses of the traffic port; empty for the index process."""
     drained: frozenset[str] = frozenset()
-    """Pods that get no requests, as the siblings know it."""
+    """Pods that an operator has drained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """To a child: put this in force."""
+    """To a child: apply this configuration."""
 
     fresh: Fresh
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """To a worker: this pod gets no requests, or again."""
+    """To a worker: drain a pod, or undo that."""
 
     pod: str
     is_drained: bool
@@ -50,41 +54,40 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """To a child: log files were moved away, go on in new ones."""
+    """To a child: reopen log files that were rotated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """To a child, now and then: are you there? Answered by the same."""
+    """To a child: a liveness check, answered by the same message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """From a child: it is at work."""
+    """From a child: it has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """From a child: it cannot begin, and why."""
+    """From a child: it cannot start; one error per line."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """From a child: what was wrong with what it should put in force; nothing where it did."""
+    """From a child: the errors of a configuration; empty once it was applied."""
 
     faults: tuple[str, ...] = ()
 
 
-Word = Orders | Renew | Drained | Reopen | Ping | Started | Failed | Renewed
-
+Command = Orders | Renew | Drained | Reopen | Ping | Started | Failed | Renewed
 
 LENGTH_BYTES = 4
 
 
 class Channel:
-    """One end."""
+    """One end of the channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -92,25 +95,25 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Self:
-        """The channel over a connected socket, which it then owns."""
+        """Open a channel over a connected socket, which it then owns."""
         return cls(*await asyncio.open_unix_connection(sock=end))
 
-    def send(self, word: Word) -> None:
-        """Say something. Never waits, and is lost where nobody is there."""
-        said = pickle.dumps(word)
-        self._writer.write(len(said).to_bytes(LENGTH_BYTES, "big") + said)
+    def send(self, message: Command) -> None:
+        """Send a message without waiting; it is lost where the other side has gone."""
+        body = pickle.dumps(message)
+        self._writer.write(len(body).to_bytes(LENGTH_BYTES, "big") + body)
 
-    async def receive(self) -> Word | None:
-        """What the other side says next, None where it has gone."""
+    async def receive(self) -> Command | None:
+        """Wait for the next message; None where the other side has gone."""
         try:
             length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
-            said = await self._reader.readexactly(length)
+            body = await self._reader.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        return cast("Word", pickle.loads(said))  # noqa: S301 - of our own kin, over a socket that nobody else holds
+        return cast("Command", pickle.loads(body))  # noqa: S301 - from our own process, over a private socket pair
 
     async def close(self) -> None:
-        """Be gone for the other side, once it has what was said."""
+        """Flush and close."""
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -127,12 +130,11 @@ async def obeying(
     reopen_logs: Callable[[], None] = lambda: None,
     keep_drained: Callable[[Drained], None] = lambda _: None,
 ) -> AsyncIterator[None]:
-    """Do inside the block what the supervisor says. `renew` puts something in force, or raises `Invalid`.
+    """Follow the commands of the supervisor inside the block. `renew` applies a configuration or raises `Invalid`.
 
-    A supervisor that has gone, however that came, leaves its children to finish what runs; the run folder is theirs to
-    clear away then.
+    When the supervisor has gone, the child finishes its requests and stops, and removes the run folder.
     """
-    task = asyncio.create_task(_obey(channel, renew, reopen_logs, keep_drained), name="obey")
+    task = asyncio.create_task(_follow(channel, renew, reopen_logs, keep_drained), name="supervisor commands")
     is_orphan = False
 
     def take_end(_: object) -> None:
@@ -153,27 +155,27 @@ async def obeying(
             shutil.rmtree(orders.host.folder, ignore_errors=True)
 
 
-async def _obey(
+async def _follow(
     channel: Channel,
     renew: Callable[[Fresh], None],
     reopen_logs: Callable[[], None],
     keep_drained: Callable[[Drained], None],
 ) -> None:
-    while (word := await channel.receive()) is not None:
-        match word:
+    while (command := await channel.receive()) is not None:
+        match command:
             case Renew(fresh):
                 try:
                     renew(fresh)
                 except Invalid as invalid:
                     channel.send(Renewed(tuple(map(str, invalid.faults))))
-                except Exception as error:  # noqa: BLE001 - reported; a child that ends for it would serve nothing
+                except Exception as error:  # noqa: BLE001 - reported to the supervisor; the child goes on serving
                     report("supervisor", error)
                     channel.send(Renewed((f"it could not be taken up: {type(error).__name__}",)))
                 else:
                     channel.send(Renewed())
             case Drained():
-                run("supervisor", keep_drained, word)
+                run("supervisor", keep_drained, command)
             case Reopen():
                 run("supervisor", reopen_logs)
             case Ping():
-                channel.send(word)
+                channel.send(command)

@@ -1,6 +1,6 @@
-"""The warmth process of a host: listens for the workers and gives every message to whoever it is for.
+"""The index process of a host: serves replica sync, precise prefix lookups and quota leases to the workers.
 
-Holds nothing that a worker cannot do without: it may be slow, restarted or dead at any time.
+Workers do not depend on it: it may be slow, restarted or dead at any time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from gateway.serving import bridged, caught, taking_signals
 
 
 class Warmth:
-    """Built by the supervisor's child, run until cancelled."""
+    """Accepts the connections of workers and dispatches their messages. `run` until cancelled."""
 
     def __init__(self, settings: Settings, where: Path, say: EventLog, registry: CollectorRegistry) -> None:
         self.settings = settings
@@ -55,17 +55,17 @@ class Warmth:
         self.bridge = _bridge(settings, self.hub, say)
         self._where = where
         self._say = say
-        self._takers: dict[type, Callable[..., None]] = {
+        self._handlers: dict[type, Callable[..., None]] = {
             Hello: self.hub.take,
             Batch: self.hub.take,
             Missed: self.hub.take,
             Recall: self.hub.take,
             SlicesAsked: HostSlices(time.monotonic).take,
         }
-        """Who gets which message of a worker; whoever answers does so with `line.send`."""
+        """Handlers by message type; they answer with `line.send`."""
         self.sights = Sights(settings, say) if settings.kv_events is not None else None
         if self.sights is not None:
-            self._takers |= {
+            self._handlers |= {
                 FleetTold: self.sights.take_fleet,
                 SightAsked: self.sights.take_asked,
                 SightMoved: self.sights.take_moved,
@@ -74,7 +74,7 @@ class Warmth:
         registry.register(ExchangeExposition(self.hub, self.bridge))
 
     def renew(self, settings: Settings) -> None:
-        """Take over settings that a reload has read."""
+        """Apply reloaded settings."""
         self.settings = settings
         if self.sights is not None:
             self.sights.renew(settings)
@@ -86,17 +86,17 @@ class Warmth:
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             group = await stack.enter_async_context(asyncio.TaskGroup())
-            server = await loop.create_unix_server(self._line, str(self._where))
+            server = await loop.create_unix_server(self._accept, str(self._where))
             stack.callback(self.hub.close)
             stack.callback(server.close)
             self._say("info", "warmth process listening", socket=str(self._where))
             if self.bridge is not None:
                 group.create_task(self.bridge.run(), name="redis")
             if self.sights is not None:
-                group.create_task(self.sights.run(), name="exact warmth")
+                group.create_task(self.sights.run(), name="prefix lookups")
             await loop.create_future()
 
-    def _line(self) -> Line:
+    def _accept(self) -> Line:
         return Line(self._take, began=self.hub.join, ended=self._leave)
 
     def _leave(self, line: Line) -> None:
@@ -105,9 +105,9 @@ class Warmth:
             self.sights.leave(line)
 
     def _take(self, line: Line, message: Message) -> None:
-        take = self._takers.get(type(message))
-        if take is not None:
-            take(line, message)
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(line, message)
 
 
 def _bridge(settings: Settings, hub: Hub, say: EventLog) -> RedisBridge | None:
@@ -124,18 +124,18 @@ def _bridge(settings: Settings, hub: Hub, say: EventLog) -> RedisBridge | None:
 
 
 async def be_warmth(orders: Orders, channel: Channel, where: Path) -> None:
-    """Serve the workers until told to stop."""
+    """Run the index process until the supervisor stops it."""
     settings, registry = orders.fresh.settings, CollectorRegistry(auto_describe=False)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     writer = LineWriter(STDOUT, lock=orders.host.lock("stdout"))
     say = EventLog(writer, settings.log_level, process=orders.name)
-    warmth, errors = Warmth(settings, where, say, registry), CallbackErrors(say)
+    server, errors = Warmth(settings, where, say, registry), CallbackErrors(say)
     registry.register(errors)
 
     def renew(fresh: Fresh) -> None:
         say.level = fresh.settings.log_level
-        warmth.renew(fresh.settings)
+        server.renew(fresh.settings)
 
     async with AsyncExitStack() as stack:
         stack.callback(writer.close)
@@ -146,7 +146,7 @@ async def be_warmth(orders: Orders, channel: Channel, where: Path) -> None:
         app = metrics_app(registry, lambda: True)
         runner = await open_socket(app, socket_of(orders.host.folder, orders.name))
         stack.push_async_callback(runner.cleanup)
-        task = asyncio.create_task(warmth.run(), name="warmth")
+        task = asyncio.create_task(server.run(), name="index process")
         task.add_done_callback(lambda _: signals.stop.set())
         channel.send(Started())
         await signals.stop.wait()

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gateway.cluster.channel import Orders
-from gateway.cluster.child import FIRST_PAUSE_S, LONGEST_PAUSE_S, SETTLED_S, Child, Seat, next_pause
+from gateway.cluster.child import MAX_PAUSE_S, MIN_PAUSE_S, SETTLED_S, Child, Seat, next_pause
 from gateway.config.values import Settings
 from gateway.observe.log import EventLog
 from gateway.reload import Fresh
@@ -21,10 +21,10 @@ def test_pauses_grow_with_every_early_death() -> None:
     pauses = [0.0]
     for _ in range(10):
         pauses.append(next_pause(pauses[-1], lived_s=0.5))
-    assert pauses[1] == FIRST_PAUSE_S
-    assert all(later == min(LONGEST_PAUSE_S, 2 * earlier) for earlier, later in pairwise(pauses[1:]))
-    assert pauses[-1] == LONGEST_PAUSE_S
-    assert next_pause(LONGEST_PAUSE_S, lived_s=SETTLED_S) == FIRST_PAUSE_S
+    assert pauses[1] == MIN_PAUSE_S
+    assert all(later == min(MAX_PAUSE_S, 2 * earlier) for earlier, later in pairwise(pauses[1:]))
+    assert pauses[-1] == MAX_PAUSE_S
+    assert next_pause(MAX_PAUSE_S, lived_s=SETTLED_S) == MIN_PAUSE_S
 
 
 async def test_a_child_that_hangs_is_replaced() -> None:

@@ -39,7 +39,7 @@ def joined(**options: Any) -> tuple[Line, Pipe, list[Message]]:
 
 async def test_what_is_not_read_is_kept_and_the_oldest_goes() -> None:
     """A paused reader gets the latest that fit, in order, and whoever said the rest was told."""
-    line, pipe, _ = joined(most_waiting_bytes=60)
+    line, pipe, _ = joined(max_waiting_bytes=60)
     assert line.send(Missed(1))
     line.pause_writing()
     told = [line.send(Batch(bytes([number]) * 10)) for number in range(10)]

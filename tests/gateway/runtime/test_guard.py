@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.channel import Channel, Drained, Renew, Renewed, Reopen, _obey
+from gateway.cluster.channel import Channel, Drained, Renew, Renewed, Reopen, _follow
 from gateway.http.timeout_sweeper import Patrol
 from gateway.observe.log import OutcomeLog
 from gateway.runtime.guard import NAME, Ticker, report, restarted, run
@@ -234,7 +234,7 @@ def test_a_log_whose_writer_raises_once_is_written_on() -> None:
     assert written >= 800
 
 
-def test_a_child_obeys_on_though_an_order_raises() -> None:
+def test_a_child_follows_on_though_an_order_raises() -> None:
     """A reload that fails in an unforeseen way is answered with a fault; the orders behind it are done."""
 
     class Line(Channel):
@@ -250,7 +250,7 @@ def test_a_child_obeys_on_though_an_order_raises() -> None:
 
     async def play() -> tuple[list[Any], Counter[str]]:
         counts, line = caught_in(asyncio.get_running_loop()), Line()
-        await _obey(line, Broken(), Broken(), Broken())
+        await _follow(line, Broken(), Broken(), Broken())
         return line.sent, counts
 
     sent, counts = run_virtually(play())
