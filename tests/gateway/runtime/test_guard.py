@@ -278,10 +278,10 @@ MAY_RAISE = {
     "gateway/pipeline/placement.py": {"_place_rest": "one request"},
     "gateway/pipeline/admission_queue.py": {"place": "one request"},
     "gateway/replica_sync/redis_bridge.py": {
-        "_write_on": "raises to `_keep`, which connects again",
-        "_read_on": "raises to `_keep`, which connects again",
+        "_write_loop": "raises to `_keep`, which connects again",
+        "_read_loop": "raises to `_keep`, which connects again",
     },
-    "gateway/kv_index/subscriber.py": {"_open": "raises to `run`", "_read_again": "one replay"},
+    "gateway/kv_index/subscriber.py": {"_open": "raises to `run`", "_read_replay": "one replay"},
 }
 """Loops in coroutines that are not decorated, each with its reason."""
 
