@@ -15,7 +15,7 @@ from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import Witness
 from gateway.pipeline.pipeline import Passage
-from gateway.roles.keeper import LOOK_S, RoleKeeper
+from gateway.roles.balancer import LOOK_S, RoleKeeper
 from routing.facts import Role
 from routing.ledger import Foreign
 from routing.pods import EngineShape, Pod, Standing

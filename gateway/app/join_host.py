@@ -6,10 +6,10 @@ import asyncio
 import random
 import secrets
 
-from gateway.gateway import Gateway
+from gateway.app.gateway import Gateway
 from gateway.kv_index.lookup_client import Asking, AskingExposition
 from gateway.limits.lease_keeper import make_keeper
-from gateway.observe.metrics.sharing import SharingExposition
+from gateway.observe.metrics.process import SharingExposition
 from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.ipc_messages import Hello
 from gateway.replica_sync.sync import Sharing

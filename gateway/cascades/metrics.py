@@ -14,9 +14,8 @@ from prometheus_client.registry import Collector
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.guarantee_state import Standing
 from gateway.cascades.record import ESCALATED, KEPT
-from gateway.observe.metrics.collector import Family, cumulated
-from gateway.observe.metrics.counters import OTHER, Histogram
 from gateway.pipeline.outcome import Outcome
+from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulated
 
 MOST_TENANTS = 100
 

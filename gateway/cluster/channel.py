@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Self, cast
 
-from gateway.observe.log import EventLog
-from gateway.reload import Fresh
+from gateway.app.reload import Fresh
+from gateway.app.serving import Signals
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, run
 from gateway.runtime.host import Host
 from gateway.runtime.ports import Binding
-from gateway.serving import Signals
 from tenancy.document import Invalid
 
 

@@ -20,9 +20,9 @@ from typing import Self
 
 import aiohttp
 
+from gateway.app.reload import Fresh
 from gateway.cluster.channel import Channel, Drained, Failed, Orders, Ping, Renew, Renewed, Reopen, Started
-from gateway.observe.log import EventLog
-from gateway.reload import Fresh
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 
 ANSWER_S = 5.0

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from gateway.app.reload import Fresh
+from gateway.app.serving import bridged, caught, taking_signals
 from gateway.cluster.channel import Channel, Orders, Started, obeying
 from gateway.cluster.child import socket_of
 from gateway.config.redis_location import parse_redis_url
@@ -22,11 +24,8 @@ from gateway.config.values import Settings
 from gateway.kv_index.lookup_service import Sights
 from gateway.kv_index.metrics import ExactExposition
 from gateway.limits.coordinator import HostSlices
-from gateway.observe.log import EventLog
-from gateway.observe.metrics.callback_errors import CallbackErrors
-from gateway.observe.metrics.exchange import ExchangeExposition
+from gateway.observe.metrics.process import CallbackErrors, ExchangeExposition
 from gateway.observe.metrics_listener import metrics_app
-from gateway.reload import Fresh
 from gateway.replica_sync.hub import Hub
 from gateway.replica_sync.ipc import Line
 from gateway.replica_sync.ipc_messages import (
@@ -41,9 +40,9 @@ from gateway.replica_sync.ipc_messages import (
     SlicesAsked,
 )
 from gateway.replica_sync.redis_bridge import RedisBridge
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
 from gateway.runtime.ports import open_socket
-from gateway.serving import bridged, caught, taking_signals
 
 
 class Warmth:

@@ -16,6 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gateway.app.reload import Fresh, Reread, in_force, needs_restart, read_anew
+from gateway.app.serving import Signals, bridged, caught, taking_signals, warn_of_idle_settings
 from gateway.cluster.admin import TeamAdmin
 from gateway.cluster.child import CannotStart
 from gateway.cluster.metrics import Counts, team_metrics_app
@@ -24,12 +26,10 @@ from gateway.config.extproc import ExtProc
 from gateway.config.values import Settings
 from gateway.identity.load import load_policy
 from gateway.identity.policy_watch import watch_policy
-from gateway.observe.log import EventLog
-from gateway.observe.metrics.callback_errors import CallbackErrors
-from gateway.reload import Fresh, Reread, in_force, needs_restart, read_anew
+from gateway.observe.metrics.process import CallbackErrors
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
 from gateway.runtime.ports import addresses_of, bindings_of, open_port, reserve_port
-from gateway.serving import Signals, bridged, caught, taking_signals, warn_of_idle_settings
 from tenancy.document import Invalid
 from tenancy.policy import Policy
 

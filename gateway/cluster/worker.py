@@ -7,13 +7,10 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from gateway.build import build
-from gateway.cluster.channel import Channel, Orders, Started, obeying
-from gateway.cluster.child import socket_of
-from gateway.gateway import Gateway
-from gateway.reload import Fresh, put_in_force, reopen_logs
-from gateway.runtime.ports import open_socket, share_port
-from gateway.serving import (
+from gateway.app.build import build
+from gateway.app.gateway import Gateway
+from gateway.app.reload import Fresh, put_in_force, reopen_logs
+from gateway.app.serving import (
     drain,
     furnished,
     looked,
@@ -23,6 +20,9 @@ from gateway.serving import (
     taking_traffic,
     watching,
 )
+from gateway.cluster.channel import Channel, Orders, Started, obeying
+from gateway.cluster.child import socket_of
+from gateway.runtime.ports import open_socket, share_port
 
 
 async def be_worker(orders: Orders, channel: Channel) -> None:

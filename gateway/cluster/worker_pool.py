@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.app.reload import Fresh
 from gateway.cluster.channel import Orders
 from gateway.cluster.child import Answer, Child, Seat
 from gateway.config.values import Settings
-from gateway.observe.log import EventLog
-from gateway.reload import Fresh
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.host import Host
 from gateway.runtime.ports import Binding
 from routing.pods import Standing

@@ -12,7 +12,7 @@ import uvloop
 
 from agent.run import run_agent
 from agent.settings import WORDS, gather
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
 from tenancy.document import Invalid
 

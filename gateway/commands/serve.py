@@ -13,6 +13,7 @@ from pathlib import Path
 
 import uvloop
 
+from gateway.app.serving import serve
 from gateway.cluster.child import CannotStart
 from gateway.cluster.supervisor import supervise
 from gateway.cluster.worker_pool import needs_supervisor
@@ -21,7 +22,6 @@ from gateway.config.sources import WORDS, gather
 from gateway.config.values import Settings
 from gateway.discovery.locations import ELSEWHERE
 from gateway.runtime.ports import CannotListen
-from gateway.serving import serve
 from tenancy.document import Fault, Invalid
 
 COLLECT_AFTER = (20_000, 20, 100)

@@ -13,7 +13,7 @@ from enum import Enum
 
 from google.protobuf.message import DecodeError
 
-from gateway.ext_proc.http2.handler import Serve
+from gateway.ext_proc.http2.connection import Serve
 from gateway.ext_proc.http2.stream import Stream
 from gateway.ext_proc.messages_pb2 import HttpLogEntry, StreamAccessLogsMessage
 

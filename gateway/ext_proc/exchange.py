@@ -1,32 +1,143 @@
-"""One HTTP request behind Envoy, from the first message of its stream to its end: what comes is told on, in order.
+"""One HTTP request behind Envoy, from the first message of its ext_proc stream to its end.
 
-A stream must not be ended before the exchange is over: bodies that pass through it in full duplex would be lost. What a
-request took is settled when its answer has ended, by whatever shows that first: the answer's own end, Envoy's access
-log, or the end of the stream.
+A stream must not be ended before the exchange is over: bodies that pass through it in full duplex would be lost. A
+request is settled when its response has ended, by whatever shows that first: the response's own end, Envoy's access
+log, or the end of the stream. A second filter may show the response without waiting for anything (`Observer`); it is
+joined to the exchange by the request id that the exchange has set, which a client cannot forge.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+
 from google.protobuf.message import DecodeError
 
-from gateway.ext_proc import responses as telling
-from gateway.ext_proc.access_log import Word
-from gateway.ext_proc.endpoints import endpoint_of, engine_at, served_by, source_of, subset_of
+from gateway.config.port_limits import Limits, Timeouts
+from gateway.ext_proc import messages
+from gateway.ext_proc.access_log import AccessLog, Word
+from gateway.ext_proc.carrier import EnvoyCarrier, Means, Pick
 from gateway.ext_proc.http2.stream import Stream
-from gateway.ext_proc.large_body import LARGE_BYTES, REQUEST_BODY, large_body
+from gateway.ext_proc.listener import Crowd
+from gateway.ext_proc.messages import LARGE_BYTES, RECEIVED_REQUEST_BODY, large_body
 from gateway.ext_proc.messages_pb2 import HeaderMap, ProcessingRequest
-from gateway.ext_proc.modes import BUFFERED, BUFFERED_PARTIAL, FULL_DUPLEX, NONE, Modes, Sight, modes_of
-from gateway.ext_proc.observer import Observer, request_id_of
-from gateway.ext_proc.response_side import AnswerSide, head_of
-from gateway.ext_proc.response_writer import EnvoyReply
-from gateway.ext_proc.shared import Office
-from gateway.ext_proc.transport import EnvoyCarrier, Pick
-from gateway.http.client_request import Asked, body_too_large, too_many_bodies
+from gateway.ext_proc.protocol import (
+    BUFFERED,
+    BUFFERED_PARTIAL,
+    FULL_DUPLEX,
+    NONE,
+    REQUEST_ID,
+    USUAL,
+    Modes,
+    Sight,
+    endpoint_of,
+    engine_at,
+    modes_of,
+    served_by,
+    source_of,
+    subset_of,
+)
+from gateway.ext_proc.response import AnswerSide, EnvoyReply, head_of
+from gateway.http.client_request import Asked, Budget, body_too_large, too_many_bodies
+from gateway.http.dispatcher import Desk
 from gateway.http.endpoints import Endpoint
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.relay import Relay
+from routing.fleet import Fleet
 from routing.placement import Placement
 from routing.refusal import Reason, Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What all exchanges go by."""
+
+    limits: Limits
+    timeouts: Timeouts
+    queue_s: float
+    """How long a request may wait for an engine."""
+    sample: float
+    """The share of unseen answers to look at."""
+    trusts: Callable[[str], bool]
+    """Whether who sends from an address may speak for others."""
+
+
+class Office:
+    """One per gateway process."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        fleet: Fleet,
+        means: Means,
+        *,
+        rules: Rules,
+        budget: Budget,
+        kept_headers: set[bytes],
+        pass_over: Callable[[str], object],
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+    ) -> None:
+        """`pass_over` is told of a pod that Envoy had to do without."""
+        self.desk = desk
+        self.fleet = fleet
+        self.means = means
+        self.budget = budget
+        self.rules = rules
+        self.note_passed_over = pass_over
+        self.clock = clock
+        self.crowd = crowd = Crowd(rules.limits.max_connections)
+        self.log = AccessLog(lambda: crowd.now > 0)
+        self.usual_modes = USUAL
+        self._draw = draw
+        self._kept_headers = kept_headers
+        self._kept: Mapping[str, bytes] = {}
+        self._exchanges: dict[str, Exchange] = {}
+        self._under_way: set[Exchange] = set()
+        self._id_prefix = secrets.token_hex(12)
+        self._id_count = count()
+
+    def __repr__(self) -> str:
+        return f"<Office with {self.crowd.now} exchanges>"
+
+    def new_id(self) -> str:
+        return f"{self._id_prefix}{next(self._id_count):08x}"
+
+    def kept(self) -> Mapping[str, bytes]:
+        """The headers that mean something to us, by their names as Envoy writes them."""
+        if len(self._kept) != len(self._kept_headers):
+            self._kept = {name.decode("latin-1"): name for name in self._kept_headers}
+        return self._kept
+
+    def wants_sample(self) -> bool:
+        """Whether to look at an answer that we would not see."""
+        return self.rules.sample > 0 and self._draw() < self.rules.sample
+
+    def enter(self, exchange: Exchange) -> None:
+        self.crowd.now += 1
+        self._under_way.add(exchange)
+
+    def leave(self, exchange: Exchange) -> None:
+        if exchange in self._under_way:
+            self._under_way.discard(exchange)
+            self.crowd.now -= 1
+            if exchange.reply is not None:
+                self._exchanges.pop(exchange.reply.request_id, None)
+
+    def under_way(self) -> tuple[Exchange, ...]:
+        return tuple(self._under_way)
+
+    def expect_observer(self, exchange: Exchange) -> None:
+        """Its request goes to a pod: a filter behind the one that picks may show its answer."""
+        if exchange.reply is not None:
+            self._exchanges[exchange.reply.request_id] = exchange
+
+    def find(self, request_id: str) -> Exchange | None:
+        """The exchange whose request was sent to a pod under this id."""
+        return self._exchanges.get(request_id)
+
 
 INVALID_ARGUMENT = 3
 
@@ -38,18 +149,18 @@ ENDS_BY_WORD = {
 
 
 class Exchange:
-    """One request. A `Taker` of its stream, and the `Envoy` of its carrier."""
+    """One request and its response. A `Taker` of its stream."""
 
     __slots__ = (
-        *("_answer", "_chunks", "_has_all", "_has_picked", "_has_trailers", "_is_over", "_modes", "_office"),
-        *("_since_s", "_stream", "asked", "is_observed", "reply"),
+        *("_chunks", "_has_all", "_has_picked", "_has_trailers", "_is_over", "_modes", "_office"),
+        *("_since_s", "_stream", "answer", "asked", "is_observed", "reply"),
     )
 
     def __init__(self, office: Office, stream: Stream) -> None:
         self._office = office
         self._stream = stream
         self._modes: Modes = office.usual_modes
-        self._answer = AnswerSide(stream, office.wants_sample, self._end)
+        self.answer = AnswerSide(stream, office.wants_sample, self._end)
         self._since_s = office.clock()
         self._chunks = 0
         """Pieces of a streamed body, each of which wants an answer of its own."""
@@ -68,7 +179,7 @@ class Exchange:
     def take(self, message: bytes) -> None:
         if len(message) >= LARGE_BYTES and self.asked is not None and (found := large_body(message)) is not None:
             phase, piece, ends = found
-            (self._take_body if phase == REQUEST_BODY else self._answer.take_body)(piece, ends=ends)
+            (self._take_body if phase == RECEIVED_REQUEST_BODY else self.answer.take_body)(piece, ends=ends)
             return
         try:
             told = ProcessingRequest.FromString(message)
@@ -87,12 +198,12 @@ class Exchange:
         elif kind == "response_headers":
             self._take_answer_head(told)
         elif kind == "response_body":
-            self._answer.take_body(told.response_body.body, ends=told.response_body.end_of_stream)
+            self.answer.take_body(told.response_body.body, ends=told.response_body.end_of_stream)
         elif kind == "request_trailers":
             self._has_trailers = True
             self._serve()
         elif kind == "response_trailers":
-            self._answer.take_trailers()
+            self.answer.take_trailers()
 
     def ended(self) -> None:
         self._end()
@@ -131,11 +242,11 @@ class Exchange:
             return
         if told.HasField("protocol_config"):
             self._modes = modes_of(told.protocol_config)
-        self._answer.sight = sight = self._modes.sight
+        self.answer.sight = sight = self._modes.sight
         self.asked = asked = Asked()
         self._read_head(asked, told.request_headers.headers)
         asked.may_add_usage = sight is Sight.FULL
-        self.reply = self._answer.reply = reply = EnvoyReply(asked, office.new_id(), self._answer)
+        self.reply = self.answer.reply = reply = EnvoyReply(asked, office.new_id(), self.answer)
         reply.shell = self._modes.shell
         reply.make_carrier = self._carrier
         if told.HasField("metadata_context"):
@@ -150,7 +261,7 @@ class Exchange:
         if asked.refusal is not None or told.request_headers.end_of_stream:
             self._serve()
         elif self._modes.answers_headers_first:
-            self._stream.send(telling.REQUEST_HEADERS_GO_ON)
+            self._stream.send(messages.REQUEST_HEADERS_GO_ON)
         elif self._modes.request == NONE:
             asked.refusal = Refused(Reason.GATEWAY_ERROR, "Envoy does not show the body of requests: set a body mode.")
             self._serve()
@@ -217,7 +328,8 @@ class Exchange:
         assert asked is not None  # noqa: S101 - there is no carrier without a request
         assert reply is not None  # noqa: S101
         return EnvoyCarrier(
-            self,
+            self.answer,
+            self._send_pick,
             asked.target,
             reply,
             office.means,
@@ -227,20 +339,8 @@ class Exchange:
             body_needed_no_more=lambda: asked.drop_body(office.budget),
         )
 
-    @property
-    def sight(self) -> Sight:
-        return self._answer.sight
-
-    @property
-    def events(self) -> int:
-        return self._answer.events
-
-    @property
-    def has_heard_answer(self) -> bool:
-        return self._answer.has_heard_head
-
-    def send_pick(self, pick: Pick, relay: Relay) -> None:
-        self._answer.relay = relay
+    def _send_pick(self, pick: Pick, relay: Relay) -> None:
+        self.answer.relay = relay
         if self._has_picked or self._is_over:
             return
         self._has_picked = True
@@ -250,29 +350,29 @@ class Exchange:
             return
         is_new = pick.body != asked.body()
         if self._modes.request in (BUFFERED, BUFFERED_PARTIAL) and self._chunks:
-            send(telling.pick_by_body(pick.endpoints, pick.fields, pick.body if is_new else None))
+            send(messages.pick_by_body(pick.endpoints, pick.fields, pick.body if is_new else None))
             return
         length = len(pick.body) if is_new and asked.declared_bytes is not None else None
-        send(telling.pick_by_headers(pick.endpoints, pick.fields, length=length))
+        send(messages.pick_by_headers(pick.endpoints, pick.fields, length=length))
         if not self._chunks:
             return
         if self._modes.request == FULL_DUPLEX:
-            for piece in telling.request_pieces(pick.body, ends=not self._has_trailers):
+            for piece in messages.request_pieces(pick.body, ends=not self._has_trailers):
                 send(piece)
         else:
-            send(telling.replaced_piece(pick.body if is_new else None))
+            send(messages.replaced_piece(pick.body if is_new else None))
             for _ in range(self._chunks - 1):
-                send(telling.replaced_piece(b"" if is_new else None))
+                send(messages.replaced_piece(b"" if is_new else None))
         if self._has_trailers:
-            send(telling.REQUEST_TRAILERS_GO_ON)
+            send(messages.REQUEST_TRAILERS_GO_ON)
 
     # -- the answer ------------------------------------------------------------------------------------------------
 
     def _take_answer_head(self, told: ProcessingRequest) -> None:
-        relay, endpoint = self._answer.relay, served_by(told)
+        relay, endpoint = self.answer.relay, served_by(told)
         if relay is not None and endpoint and endpoint != endpoint_of(relay.placement.engine.pod):
             self._note_served(relay, endpoint)
-        self._answer.take_head(head_of(told.response_headers.headers), ends=told.response_headers.end_of_stream)
+        self.answer.take_head(head_of(told.response_headers.headers), ends=told.response_headers.end_of_stream)
 
     def _note_served(self, relay: Relay, endpoint: str) -> None:
         """Another of the list than the first has served it: it is charged there, and the first has failed."""
@@ -284,10 +384,6 @@ class Exchange:
         if engine is not None and isinstance(placement, Placement):
             placement.moved(engine, office.clock())
 
-    @property
-    def answer(self) -> AnswerSide:
-        return self._answer
-
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
@@ -295,26 +391,26 @@ class Exchange:
         if self._is_over:
             return
         self._is_over = True
-        self._answer.close()
+        self.answer.close()
         asked, reply = self.asked, self.reply
         if asked is not None:
             asked.drop_body(self._office.budget)
-        if reply is not None and self._answer.is_under_way:
+        if reply is not None and self.answer.is_under_way:
             if not self.is_observed:
                 self._office.log.ask(reply.request_id, self.conclude)
-        elif reply is not None and self._answer.relay is None:
+        elif reply is not None and self.answer.relay is None:
             reply.abandon()
         self._leave()
 
     def observed_no_more(self) -> None:
         """Nobody shows its answer any more: if its own stream has ended as well, that was all."""
         self.is_observed = False
-        if self._is_over and self.reply is not None and self._answer.is_under_way:
+        if self._is_over and self.reply is not None and self.answer.is_under_way:
             self._office.log.ask(self.reply.request_id, self.conclude)
 
     def conclude(self, word: Word | None) -> None:
         """The answer's end was not seen: it ended as Envoy says, or as it looks."""
-        relay, reply, answer = self._answer.relay, self.reply, self._answer
+        relay, reply, answer = self.answer.relay, self.reply, self.answer
         if relay is None or reply is None or not answer.is_under_way:
             return
         if word in ENDS_BY_WORD:
@@ -337,6 +433,66 @@ class Exchange:
     def _part(self) -> None:
         """Nothing of it is under way any more."""
         self._office.leave(self)
-        self._answer.part()
+        self.answer.part()
         if self.reply is not None:
             self.reply.make_carrier = self.reply.task = None
+
+
+class Observer:
+    """One observed answer. What it says is never heard, so it says nothing."""
+
+    __slots__ = ("_exchange", "_stream")
+
+    def __init__(self, stream: Stream, exchange: Exchange | None) -> None:
+        self._stream = stream
+        self._exchange = exchange
+        if exchange is not None:
+            exchange.is_observed = True
+
+    def take(self, message: bytes) -> None:
+        if self._exchange is None:
+            return
+        try:
+            told = ProcessingRequest.FromString(message)
+        except DecodeError:
+            return
+        answer = self._exchange.answer
+        kind = told.WhichOneof("request")
+        if kind == "response_headers":
+            answer.show(head_of(told.response_headers.headers))
+            if told.response_headers.end_of_stream:
+                answer.end_seen()
+        elif kind == "response_body":
+            answer.feed(told.response_body.body, ends=told.response_body.end_of_stream)
+        elif kind == "response_trailers":
+            answer.end_seen()
+
+    def ended(self) -> None:
+        self._stop()
+        self._stream.finish()
+
+    def lost(self) -> None:
+        self._stop()
+
+    def overfull(self) -> None:
+        self._stop()
+        self._stream.finish()
+
+    def check(self, now_s: float) -> None:
+        """It lasts as long as its answer."""
+
+    def leave(self) -> None:
+        """It ends with its answer."""
+
+    def _stop(self) -> None:
+        """Its end, not that of the exchange, is the end of what is observed."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.observed_no_more()
+
+
+def request_id_of(told: ProcessingRequest) -> str:
+    """The id that a request carries."""
+    said = (header for header in told.request_headers.headers.headers if header.key == REQUEST_ID)
+    header = next(said, None)
+    return "" if header is None else header.raw_value.decode("latin-1") or header.value

@@ -1,19 +1,56 @@
-"""grpc.health.v1: whether we live, and whether we are ready to pick.
+"""grpc.health.v1: whether the gateway is alive, and whether it is ready to pick endpoints.
 
-`liveness` is served as long as we are; `readiness`, the name of the external processor and no name at all while the
-gateway takes requests.
+`liveness` is served as long as the process runs; `readiness`, the name of the external processor and no name at all
+while the gateway accepts requests. Counts who has read that it is not: the port must not close before Envoy's health
+check has, since Envoy that finds it closed uses another picker, but not with a body of which it has written more than
+64 KB already: it keeps no more of it, and in full duplex it does not wait before it writes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
-from gateway.ext_proc.checkers import Checkers
-from gateway.ext_proc.http2.handler import Serve
+from gateway.ext_proc.http2.connection import Serve
 from gateway.ext_proc.http2.stream import Stream
 from gateway.ext_proc.messages_pb2 import HealthCheckRequest, HealthCheckResponse
+
+NOES = 2
+"""Who asks again after a no has acted on the first one: one check follows the other."""
+
+
+class Checkers:
+    """One per gateway process: the connections on which our readiness was asked for."""
+
+    def __init__(self) -> None:
+        self._noes: dict[object, int] = {}
+        self._stirred = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Checkers on {len(self._noes)} connections>"
+
+    def tell(self, connection: object, *, is_ready: bool) -> None:
+        """What was said on it just now."""
+        self._noes[connection] = 0 if is_ready else self._noes.get(connection, 0) + 1
+        self._stirred.set()
+
+    def forget(self, connection: object) -> None:
+        """It is over."""
+        self._noes.pop(connection, None)
+        self._stirred.set()
+
+    async def wait_until_known(self, limit_s: float) -> None:
+        """Until all who are there now know that we are not ready, or so long. Who comes later hears of nothing else."""
+        asked = tuple(self._noes)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while any(self._noes.get(one, NOES) < NOES for one in asked):
+                    self._stirred.clear()
+                    await self._stirred.wait()
+
 
 LIVENESS = "liveness"
 READINESS = frozenset({"", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"})

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.ext_proc.http2.bounds import Bounds
-from gateway.ext_proc.http2.connection import Connection
-from gateway.ext_proc.http2.handler import Guard, Guest, Serve
+from gateway.ext_proc.http2.connection import Connection, Guard, Serve
+from gateway.ext_proc.http2.frames import Bounds
 from gateway.http.client_request import Budget
 from gateway.http.timeout_sweeper import Patrol
 from gateway.runtime.closing import close_door
@@ -40,7 +39,7 @@ class Port:
         bounds: Bounds,
         *,
         guard: Guard | None = None,
-        on_parted: Callable[[Guest], object] = lambda _: None,
+        on_parted: Callable[[Connection], object] = lambda _: None,
     ) -> None:
         """`budget` bounds bytes of messages that have not come whole; `crowd` counts work that streams have begun;
         `guard` decides which requests are served; `on_parted` is told of each connection that is over.
@@ -56,7 +55,7 @@ class Port:
         self._servers: list[asyncio.Server] = []
         self._tls: ssl.SSLContext | None = None
         self._is_closed = False
-        self.connections: set[Guest] = set()
+        self.connections: set[Connection] = set()
         self.is_leaving = False
         """No more streams are wanted; a connection that was on its way is told so as soon as it is there."""
 
@@ -119,17 +118,17 @@ class Port:
 
     # -- what a connection asks for --------------------------------------------------------------------------------
 
-    def admit(self, guest: Guest) -> bool:
+    def admit(self, connection: Connection) -> bool:
         if len(self.connections) >= MOST_CONNECTIONS or self._is_closed:
             return False
-        self.connections.add(guest)
-        self._patrol.watch(guest)
+        self.connections.add(connection)
+        self._patrol.watch(connection)
         return True
 
-    def forget(self, guest: Guest) -> None:
-        self.connections.discard(guest)
-        self._patrol.leave(guest)
-        self._on_parted(guest)
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._patrol.leave(connection)
+        self._on_parted(connection)
         self._left.set()
 
     def service(self, path: bytes) -> Serve | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 import aiohttp
 
 from gateway.identity.tokens import KeySet, read_keys
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from tenancy.document import Wrong
 from tenancy.policy import TokenRules

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gateway.config.values import Settings
 from gateway.identity.load import load_policy
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, restarted
 from tenancy.document import Invalid
 from tenancy.policy import Policy

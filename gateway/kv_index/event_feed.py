@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from routing.exact import ExactIndex
 from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from routing.trust import Doubt, Trust

@@ -17,7 +17,6 @@ from gateway.config.values import Settings
 from gateway.kv_index.pod_subscriptions import Followers
 from gateway.kv_index.prompts import UnseenError
 from gateway.kv_index.tokenizer import Asked, Tokenizing
-from gateway.observe.log import EventLog
 from gateway.replica_sync.ipc import Line
 from gateway.replica_sync.ipc_messages import (
     EnginesFollowed,
@@ -28,6 +27,7 @@ from gateway.replica_sync.ipc_messages import (
     SightMoved,
     Step,
 )
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted, run
 from routing.chains import LINK_TOKENS, Ends, alike
 from routing.exact import NOTHING_HELD, ExactIndex, Held

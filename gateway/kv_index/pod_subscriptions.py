@@ -20,8 +20,8 @@ import zmq
 from gateway.config.exact import EventSource, KvEvents
 from gateway.kv_index.event_feed import Feed
 from gateway.kv_index.subscriber import Sockets, Source, Subscriber
-from gateway.observe.log import EventLog
 from gateway.replica_sync.ipc_messages import PodTold
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from routing.exact import ExactIndex
 

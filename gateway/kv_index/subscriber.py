@@ -15,7 +15,7 @@ import zmq
 import zmq.asyncio
 
 from gateway.kv_index.event_feed import Feed, sequence_of
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, restarted, run
 
 Sockets = zmq.Context[zmq.Socket[bytes]]

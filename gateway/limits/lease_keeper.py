@@ -17,8 +17,8 @@ from contextlib import suppress
 from gateway.config.redis_location import parse_redis_url
 from gateway.config.values import Settings
 from gateway.limits.coordinator import HostLender, Lender, LenderAway
-from gateway.observe.log import EventLog
 from gateway.replica_sync.host_client import WarmthClient
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from tenancy.limits.apart import GRACE_S, cap_apart, float_of, stretch
 from tenancy.limits.book import Book, Lack, Meter, Needs

@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as RedisLate
 
 from gateway.config.redis_location import RedisPlace
 from gateway.limits.coordinator import LenderAway
-from gateway.observe.log import EventLog
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from gateway.runtime.redis_client import Client, connected, heed_cancel
 from tenancy.limits.slices import Ask, Granted

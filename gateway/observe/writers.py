@@ -8,8 +8,9 @@ from pathlib import Path
 
 from gateway.config.models import ModelEntry
 from gateway.config.values import Settings
-from gateway.observe.log import EventLog, OutcomeLog, request_line, usage_line
+from gateway.observe.request_log import OutcomeLog, request_line, usage_line
 from gateway.observe.route_log import RouteRecorder, shared_key
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.host import Host
 from gateway.runtime.line_writer import STDOUT, LineWriter
 from tenancy.document import Fault, Invalid

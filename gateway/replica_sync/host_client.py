@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.observe.log import EventLog
 from gateway.replica_sync.ipc import Line
 from gateway.replica_sync.ipc_messages import Hello, Message
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted, run
 
 MIN_BACKOFF_S = 0.05

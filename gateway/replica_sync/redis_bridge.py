@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from gateway.config.redis_location import RedisPlace
-from gateway.observe.log import EventLog
 from gateway.replica_sync.hub import Hub
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from gateway.runtime.redis_client import Client, connected, heed_cancel
 

@@ -10,10 +10,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from gateway.observe.log import EventLog
 from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.ipc_messages import Batch, Missed, Past, Recall, Restate
 from gateway.replica_sync.updates import UnreadableError, read_batch, write_batch
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, restarted, run
 from routing.bygone import Bygone
 from routing.hearing import Hearing

@@ -1,7 +1,7 @@
 """Runs what repeats so that no exception ends it: callbacks, timers and endless tasks.
 
 An exception is reported to the event loop's exception handler under the name of what raised it, and the timer is set
-again, or the task started again. That handler is `gateway/observe/metrics/callback_errors.py`.
+again, or the task started again. That handler is `gateway/observe/metrics/process.py`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import cast
 import pytest
 from hpack import Encoder
 
-from gateway.ext_proc.http2.bounds import Bounds
 from gateway.ext_proc.http2.connection import Connection
+from gateway.ext_proc.http2.frames import Bounds
 from gateway.ext_proc.http2.stream import Stream
 from gateway.ext_proc.listener import Crowd, Port
 from gateway.http.client_request import Budget

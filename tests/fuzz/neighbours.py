@@ -23,11 +23,11 @@ from gateway.discovery.kubernetes.pods import (
 )
 from gateway.discovery.locations import KubernetesPlace
 from gateway.discovery.record import BadRecord, read_record, write_record
-from gateway.ext_proc.http2.bounds import Bounds
 from gateway.ext_proc.http2.connection import Connection
+from gateway.ext_proc.http2.frames import Bounds
 from gateway.ext_proc.http2.stream import Stream
-from gateway.ext_proc.large_body import large_body
 from gateway.ext_proc.listener import Crowd, Port
+from gateway.ext_proc.messages import large_body
 from gateway.ext_proc.messages_pb2 import ProcessingRequest
 from gateway.http.client_request import Budget
 from tests.fuzz.target import Target, cut, split

@@ -11,9 +11,9 @@ from aiohttp.test_utils import TestServer
 
 from simulator.options import Options
 from simulator.pod import SimulatedPod
+from tests.gateway.app.test_serving import CHAT, asked
 from tests.gateway.identity.test_tokens import ALL, private
 from tests.gateway.running import Running, serving
-from tests.gateway.test_serving import CHAT, asked
 
 FAR_S = 4e9
 """Some time next century."""

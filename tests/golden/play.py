@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cascade.ladder_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
 from cascade.ladder_json import write_ladder_file
+from gateway.app.serving import serve
 from gateway.config.sources import gather
-from gateway.serving import serve
 from simulator.faults import NO_FAULT, parse_fault
 from simulator.options import Options
 from simulator.pod import SimulatedPod

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from gateway.build import build
+from gateway.app.build import build
+from gateway.app.serving import Signals, furnished, looked, taking_traffic, watching
 from gateway.config.sources import gather
 from gateway.identity.load import load_policy
-from gateway.serving import Signals, furnished, looked, taking_traffic, watching
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile

@@ -1,4 +1,4 @@
-"""One HTTP/2 connection as a server has it: frames to streams, settings, windows, pings, and how it ends.
+"""One HTTP/2 connection of a server: frames to streams, settings, windows, pings, and how it ends.
 
 Knows gRPC paths as names of services and nothing of what they mean. All is done in the call that brings the bytes.
 """
@@ -7,15 +7,79 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import cast
+from collections.abc import Callable
+from typing import Protocol, cast
 
 from gateway.ext_proc.http2 import frames as f
-from gateway.ext_proc.http2.allowance import Allowance
-from gateway.ext_proc.http2.frames import Broken, Fault
-from gateway.ext_proc.http2.handler import Host
-from gateway.ext_proc.http2.receiver import BlockReader, Fields, HeaderBlock
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.frames import BlockReader, Bounds, Broken, Fault, Fields, HeaderBlock
+from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.runtime.closing import has_unread
+
+
+class Allowance:
+    """A token bucket: spent by frames, refilled by time and by requests that were served."""
+
+    __slots__ = ("_clock", "_left", "_most", "_per_s", "_since_s")
+
+    def __init__(self, most: int, per_s: float, clock: Callable[[], float]) -> None:
+        """`most` is what it holds at first and at most; `clock` returns seconds."""
+        self._left: float = most
+        self._most = most
+        self._per_s = per_s
+        self._clock = clock
+        self._since_s = clock()
+
+    def __repr__(self) -> str:
+        return f"<Allowance with {self._left} of {self._most} left>"
+
+    def spend(self, cost: int = 1) -> bool:
+        """Take `cost` out. Returns False where nothing is left; the last cost may exceed what is left."""
+        if self._left <= 0:
+            now_s = self._clock()
+            self._left = min(self._most, self._left + (now_s - self._since_s) * self._per_s)
+            self._since_s = now_s
+            if self._left <= 0:
+                return False
+        self._left -= cost
+        return True
+
+    def earn(self, count: int) -> None:
+        """Put `count` back, up to the most that it holds."""
+        self._left = min(self._most, self._left + count)
+
+
+Guard = Callable[[Fields], bool]
+"""Whether the caller of a request, as its fields show it, may make it."""
+
+Serve = Callable[[Stream], Taker]
+"""Serves the streams of one path."""
+
+
+class Host(Protocol):
+    """What a connection needs of the port that accepted it."""
+
+    bounds: Bounds
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether no more streams are wanted."""
+        ...
+
+    def admit(self, connection: Connection) -> bool: ...
+    def forget(self, connection: Connection) -> None: ...
+    @property
+    def guard(self) -> Guard | None:
+        """Decides which requests are served; None: all."""
+        ...
+
+    def service(self, path: bytes) -> Serve | None: ...
+    def has_room(self) -> bool:
+        """Whether one more stream may be begun."""
+        ...
+
+    def take_room(self, count: int) -> bool: ...
+    def give_room(self, count: int) -> None: ...
+
 
 UNIMPLEMENTED, UNAUTHENTICATED = 12, 16
 

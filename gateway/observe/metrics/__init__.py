@@ -1,1 +1,1 @@
-"""What the gateway counts, and how Prometheus reads it."""
+"""Metric collectors: what the gateway counts, and how Prometheus reads it."""

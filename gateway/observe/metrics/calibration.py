@@ -1,6 +1,6 @@
-"""Whether predictions of warmth come true, pod by pod: sums for a dashboard, and an alarm where they do not.
+"""Prediction error of cached tokens per pod: sums for a dashboard, and an alarm when predictions drift.
 
-Whoever predicted, shadow cache or KV events, is judged by what engines say they reused.
+The prediction of the prefix-cache index, approximate or precise, is compared with what engines report as reused.
 """
 
 from __future__ import annotations
@@ -11,30 +11,27 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.runtime.metric_families import Family
 from routing.receipt import Attempt
 
-Family = CounterMetricFamily | GaugeMetricFamily
-
 MEMORY = 200.0
-"""Answers that the share of error looks back on."""
+"""Responses over which the error is averaged (exponentially)."""
 
 LEAST_ANSWERS = 50
-"""Before so many nothing is alarming: a pod that has just come is being learned."""
+"""Responses of a pod before it can raise an alarm: a new pod is still being learned."""
 
 ALARM = 0.5
-"""Share of warm tokens predicted wrongly at which a pod is no longer what we take it for."""
+"""Share of cached tokens predicted wrongly at which the alarm starts."""
 
 CALM = 0.35
-"""And below which it is again."""
+"""Share below which it ends."""
 
 MOST_PODS = 4096
-
-Say = Callable[..., None]
 
 
 @dataclass(slots=True)
 class PodJudged:
-    """One pod."""
+    """Prediction error of one pod."""
 
     predicted_tokens: int = 0
     real_tokens: int = 0
@@ -47,11 +44,11 @@ class PodJudged:
 
     @property
     def error(self) -> float:
-        """Share of warm tokens predicted wrongly lately."""
+        """Share of cached tokens predicted wrongly, recent responses weighing most."""
         return self.lately_missed / self.lately_warm if self.lately_warm else 0.0
 
     def take(self, predicted: int, real: int) -> bool:
-        """Take note of an answer. True where the alarm began or ended with it."""
+        """Add a response. Returns whether the alarm started or ended with it."""
         self.predicted_tokens += predicted
         self.real_tokens += real
         self.missed_tokens += abs(predicted - real)
@@ -66,15 +63,15 @@ class PodJudged:
 
 
 class Calibration(Collector):
-    """One per gateway. `pods` are those that are there now: who is gone has no series."""
+    """One per gateway. `pods` returns the URLs of current pods: those that left have no series."""
 
-    def __init__(self, pods: Callable[[], Collection[str]], say: Say) -> None:
+    def __init__(self, pods: Callable[[], Collection[str]], say: Callable[..., None]) -> None:
         self._pods = pods
         self._say = say
         self._judged: dict[str, PodJudged] = {}
 
     def judge(self, attempt: Attempt) -> None:
-        """Take note of an answer whose engine told what it reused."""
+        """Add an attempt, if its engine reported cached tokens."""
         if attempt.real_warm_tokens is None:
             return
         url = attempt.engine.partition("#")[0]
@@ -88,7 +85,7 @@ class Calibration(Collector):
             self._say(level, f"what is reused {words} what is predicted", pod=url, error=round(pod.error, 3))
 
     def collect(self) -> Iterator[Family]:
-        """All families of this moment."""
+        """Return all metric families of this moment."""
         self._forget_gone()
         sums: tuple[tuple[str, str, Callable[[PodJudged], int]], ...] = (
             ("hearth_pod_predicted_warm_tokens", "Warm tokens predicted of it.", lambda pod: pod.predicted_tokens),

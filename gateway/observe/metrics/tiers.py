@@ -1,6 +1,6 @@
-"""What autoscalers and operators are told of each tier and pool: who waits, what is refused, which promises are kept.
+"""Metrics of each tier and pool, for autoscalers and operators: queues, rejections, and attainment of SLOs.
 
-Series are of pools that exist and of tiers that somebody has: who is gone has none.
+Only pools that exist and tiers that are used have series.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.observe.metrics.collector import Family, cumulated
-from gateway.observe.metrics.counters import Histogram
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.outcome import Outcome
+from gateway.runtime.metric_families import Family, Histogram, cumulated
 from routing.fleet import Fleet
 from tenancy.tier import USUAL
 
@@ -32,11 +31,11 @@ class Waiting(NamedTuple):
     model: str
     requests: int
     backlog_s: float
-    """How long they would take at the rate of late."""
+    """Seconds that they would take at the recent rate."""
 
 
 def waiting_in(room: Room) -> Callable[[], Iterator[Waiting]]:
-    """Tells who waits there, by tier and group of engines, which is named by one of the models that they serve."""
+    """Return a function that lists the waiting requests by tier and group of engines, named by one of their models."""
 
     def now() -> Iterator[Waiting]:
         for model, queue in room.admission.queues.items() if room.admission is not None else ():
@@ -47,14 +46,14 @@ def waiting_in(room: Room) -> Callable[[], Iterator[Waiting]]:
 
 
 class WaitingForPod(Collector):
-    """Shows how many requests wait for a pod of each model that `model_list` names or a pod has said it serves."""
+    """Shows how many requests wait for a pod of each model that `model_list` names or a pod serves."""
 
     def __init__(self, room: Room, fleet: Fleet) -> None:
         self._room = room
         self._fleet = fleet
 
     def collect(self) -> Iterator[Family]:
-        """The gauge; zero for every model of `model_list`, so that it is there before its first request."""
+        """Return the gauge. Those of `model_list` start at zero, so that the series exist before the first request."""
         gauge = GaugeMetricFamily(
             "hearth_waiting_for_pod_requests",
             "Requests that wait because no pod of their model is ready.",
@@ -71,10 +70,10 @@ class WaitingForPod(Collector):
 
 @dataclass(slots=True)
 class TierTally:
-    """What one tier asked of one model."""
+    """Requests of one tier for one model."""
 
     promised: int = 0
-    """Requests that were ours to serve as promised; a refusal of ours is one of them."""
+    """Requests with an SLO, gateway rejections included."""
     met: int = 0
     met_tokens: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
@@ -82,7 +81,7 @@ class TierTally:
 
 
 class TierTallies:
-    """Counts outcomes of those to whom something is promised, or who are ranked: others cost nothing here."""
+    """Counts outcomes of requests that have an SLO or a tier other than the default."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -109,7 +108,7 @@ class TierTallies:
             tally.met_tokens += outcome.usage.completion_tokens if outcome.usage is not None else 0
 
     def by_pool(self) -> dict[tuple[str, str], list[TierTally]]:
-        """Tallies by tier and pool. Those of models that nobody serves any more are forgotten."""
+        """Return counts by tier and pool. Those of models that no pod serves any more are dropped."""
         pools = pools_of(self._fleet)
         for key in [key for key in self._tallies if key[1] not in pools]:
             del self._tallies[key]
@@ -120,13 +119,13 @@ class TierTallies:
 
 
 def pools_of(fleet: Fleet) -> dict[str, str]:
-    """Model to what its pods are called together: their pool, or the model where they name none or several."""
+    """Map each model to the pool of its pods, or to itself if they name none or several."""
     named = {model: {pod.pool for pod in pods} for model, pods in fleet.models().items()}
     return {model: (next(iter(pools)) if len(pools) == 1 else None) or model for model, pools in named.items()}
 
 
 class TierExposition(Collector):
-    """Makes families of tallies and queues, at the moment of a scrape."""
+    """Shows counts and queues by tier and pool at the moment of a scrape."""
 
     def __init__(self, tallies: TierTallies, fleet: Fleet, waiting: Callable[[], Iterable[Waiting]]) -> None:
         self._tallies = tallies
@@ -134,7 +133,7 @@ class TierExposition(Collector):
         self._waiting = waiting
 
     def collect(self) -> Iterator[Family]:
-        """All families of this moment."""
+        """Return all metric families of this moment."""
         grouped = self._tallies.by_pool()
         yield from self._queues(grouped)
         shown: tuple[tuple[str, str, Callable[[TierTally], float]], ...] = (
@@ -161,7 +160,7 @@ class TierExposition(Collector):
         yield waits
 
     def _queues(self, known: Iterable[tuple[str, str]]) -> Iterator[Family]:
-        """Those known of in whose queue nobody is have a zero: an autoscaler must see it empty, not absent."""
+        """Return the queue gauges. An empty queue is zero, not absent: an autoscaler must see it empty."""
         pools = pools_of(self._fleet)
         requests: Counter[tuple[str, str]] = Counter(dict.fromkeys(known, 0))
         backlog_s: dict[tuple[str, str], float] = dict.fromkeys(known, 0.0)

@@ -5,13 +5,13 @@ import socket
 from ipaddress import ip_network
 from pathlib import Path
 
+from gateway.app.reload import Fresh
 from gateway.cluster.channel import Channel, Orders, Renew, Renewed
 from gateway.config.exact import EventSource, KvEvents
 from gateway.config.listening import Address, TlsFiles
 from gateway.config.models import ModelEntry
 from gateway.config.secret import Secret
 from gateway.config.values import Settings
-from gateway.reload import Fresh
 from gateway.runtime.host import Host
 from tenancy.policy import Bare
 from tenancy.reading.policy import read_policy

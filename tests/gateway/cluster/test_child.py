@@ -7,11 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gateway.app.reload import Fresh
 from gateway.cluster.channel import Orders
 from gateway.cluster.child import MAX_PAUSE_S, MIN_PAUSE_S, SETTLED_S, Child, Seat, next_pause
 from gateway.config.values import Settings
-from gateway.observe.log import EventLog
-from gateway.reload import Fresh
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.host import Host
 from gateway.runtime.line_writer import LineWriter
 

@@ -7,8 +7,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.cluster.metrics import Legacy, Merged, Reading, merged, read_exposition
-from gateway.observe.metrics.collector import Exposition, Gauges, make_registry
-from gateway.observe.metrics.counters import Tallies
+from gateway.observe.metrics.fleet import FleetCollector
+from gateway.observe.metrics.process import make_registry
+from gateway.observe.metrics.requests import Tallies
 from routing.router import Router
 from scorers.registry import routings
 from tests.gateway.samples import an_outcome
@@ -91,12 +92,13 @@ async def test_what_a_gateway_really_shows_survives_the_merge() -> None:
     for _ in range(2):
         tallies = Tallies(lambda _: True)
         tallies.witness(an_outcome())
-        gauges = Gauges(
+        fleet = FleetCollector(
             Router(routings()["warm"]), lambda: (), lambda: 1, lambda: 2, lambda: {"requests": 0}, lambda: 0.0
         )
         encode, _ = choose_encoder("text/plain")
         registry = make_registry()
-        registry.register(Exposition(tallies, gauges))
+        registry.register(tallies)
+        registry.register(fleet)
         texts.append(encode(registry).decode())
     readings = {f"worker-{at}": read_exposition(text) for at, text in enumerate(texts, 1)}
     for accepted in ("text/plain", "application/openmetrics-text; version=1.0.0"):

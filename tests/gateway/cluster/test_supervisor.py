@@ -18,10 +18,10 @@ from gateway.replica_sync.redis_bridge import AWAY, BACK
 from simulator.faults import NO_FAULT
 from simulator.options import Options
 from simulator.pod import SimulatedPod
+from tests.gateway.app.test_serving import CHAT, SLOW, SLUGGISH, asked, cut_short, first_byte, write_policy
 from tests.gateway.kv_index.redis_servers import free_port, redis_server
 from tests.gateway.running import Running, serving
 from tests.gateway.runtime.test_tls import make_certificate
-from tests.gateway.test_serving import CHAT, SLOW, SLUGGISH, asked, cut_short, first_byte, write_policy
 from tests.sources import ROOT
 
 THREE = ("--processes", "3")

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.app.serving import warn_of_idle_settings
 from gateway.config.extproc import ExtProc
 from gateway.config.file import read_settings
 from gateway.config.listening import Address, MutualTlsFiles
 from gateway.config.secret import Secret
 from gateway.config.show import show_settings
 from gateway.config.values import Settings
-from gateway.observe.log import EventLog
-from gateway.serving import warn_of_idle_settings
+from gateway.runtime.event_log import EventLog
 
 TLS = MutualTlsFiles(Path("cert"), Path("key"))
 

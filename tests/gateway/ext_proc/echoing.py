@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.ext_proc.http2.bounds import Bounds
-from gateway.ext_proc.http2.handler import Guard, Guest, Serve
+from gateway.ext_proc.http2.connection import Connection, Guard, Serve
+from gateway.ext_proc.http2.frames import Bounds
 from gateway.ext_proc.http2.stream import Stream
 from gateway.ext_proc.listener import Crowd, Port
 from gateway.http.client_request import Budget
@@ -59,7 +59,7 @@ async def echoing(
     most_bytes: int = 1 << 24,
     most: int = 10_000,
     more: Mapping[bytes, Serve] | None = None,
-    on_parted: Callable[[Guest], object] = lambda _: None,
+    on_parted: Callable[[Connection], object] = lambda _: None,
     guard: Guard | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Echoing]:

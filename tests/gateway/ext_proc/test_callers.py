@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config.listening import MutualTlsFiles, TlsFiles
 from gateway.config.secret import Secret
-from gateway.ext_proc.callers import CallerCheck
+from gateway.ext_proc.server import CallerCheck
 from gateway.runtime.tls import check_certificate, listener_tls, renew
 from tenancy.document import Invalid
 from tests.gateway.ext_proc.echoing import ECHO, echoing

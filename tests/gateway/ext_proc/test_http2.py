@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.ext_proc.http2 import frames as f
-from gateway.ext_proc.http2.bounds import Bounds
+from gateway.ext_proc.http2.frames import Bounds
 from gateway.ext_proc.http2.stream import Stream
 from tests.gateway.ext_proc.echoing import ECHO, Echo, echoing
 from tests.gateway.ext_proc.speaking import calling

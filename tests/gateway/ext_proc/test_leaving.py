@@ -15,7 +15,7 @@ import uvloop
 from gateway.ext_proc.access_log import AccessLog
 from gateway.ext_proc.health import Health
 from gateway.ext_proc.http2 import frames as f
-from gateway.ext_proc.http2.bounds import Bounds
+from gateway.ext_proc.http2.frames import Bounds
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from tests.gateway.ext_proc.echoing import ECHO, echoing

@@ -24,7 +24,7 @@ from hyperframe.frame import (
     SettingsFrame,
 )
 
-from gateway.ext_proc.http2.bounds import Bounds
+from gateway.ext_proc.http2.frames import Bounds
 from tests.gateway.ext_proc.echoing import ECHO, Echo, Echoing, echoing
 
 HOLD = "/test.Hold/Hold"

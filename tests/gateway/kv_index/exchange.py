@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 from gateway.cluster.index_process import Warmth
 from gateway.config.secret import Secret
 from gateway.config.values import Settings
-from gateway.observe.log import EventLog
 from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.ipc_messages import Hello
 from gateway.replica_sync.sync import Sharing
+from gateway.runtime.event_log import EventLog
 from routing.router import Router
 from tests.routing.engines import router_of
 from tests.routing.exchanges import loads

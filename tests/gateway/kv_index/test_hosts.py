@@ -10,9 +10,9 @@ import aiohttp
 
 from simulator.options import Options
 from simulator.pod import SimulatedPod
+from tests.gateway.app.test_serving import CHAT
 from tests.gateway.kv_index.redis_servers import redis_server
 from tests.gateway.running import Running, serving
-from tests.gateway.test_serving import CHAT
 
 STORY = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 60
 

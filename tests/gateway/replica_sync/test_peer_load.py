@@ -3,8 +3,8 @@
 from gateway.discovery.source import Found
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watched import WatchedPod
-from gateway.observe.metrics.collector import Exposition, Gauges, make_registry
-from gateway.observe.metrics.counters import Tallies
+from gateway.observe.metrics.fleet import FleetCollector
+from gateway.observe.metrics.process import make_registry
 from gateway.replica_sync.peer_load import Others, own_load
 from tests.routing.engines import ask, place
 from tests.routing.exchanges import talker, tell_all
@@ -21,9 +21,8 @@ def test_own_load_is_shown_beside_that_of_others() -> None:
     assert ledger.running[slot] == 3
     assert (others.load()[slot].running, own_load(ledger, slot, others.load()).running) == (2, 1)
 
-    gauges = Gauges(here.router, tuple, lambda: 0, lambda: 0, dict, lambda: 0.1, others.load)
     registry = make_registry()
-    registry.register(Exposition(Tallies(lambda _: True), gauges))
+    registry.register(FleetCollector(here.router, tuple, lambda: 0, lambda: 0, dict, lambda: 0.1, others.load))
     assert registry.get_sample_value("hearth_engine_running", {"engine": ours.engine.name}) == 1
 
     view = show_fleet(here.router, [WatchedPod(Found(ours.engine.pod))], 0.1, others.load())

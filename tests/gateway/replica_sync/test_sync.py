@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from gateway.config.values import Settings
-from gateway.observe.metrics.sharing import SharingExposition
+from gateway.observe.metrics.process import SharingExposition
 from gateway.replica_sync import sync as sharing_module
 from gateway.replica_sync.ipc_messages import Batch
 from gateway.replica_sync.updates import write_batch

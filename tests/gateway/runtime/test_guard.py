@@ -16,7 +16,7 @@ import pytest
 
 from gateway.cluster.channel import Channel, Drained, Renew, Renewed, Reopen, _follow
 from gateway.http.timeout_sweeper import Patrol
-from gateway.observe.log import OutcomeLog
+from gateway.observe.request_log import OutcomeLog
 from gateway.runtime.guard import NAME, Ticker, report, restarted, run
 from simulator.clock import run_virtually
 from tests.gateway.samples import an_outcome
@@ -287,7 +287,7 @@ MAY_RAISE = {
 
 ONE_SHOT = {
     "gateway/ext_proc/access_log.py": "gives up one request",
-    "gateway/ext_proc/transport.py": "gives up one request",
+    "gateway/ext_proc/carrier.py": "gives up one request",
     "gateway/ext_proc/http2/connection.py": "one connection; its handle is reset before anything else",
     "gateway/runtime/guard.py": "the guard itself",
     "gateway/relay/holdback_stream.py": "one answer",

@@ -1,0 +1,128 @@
+"""Reads settings, policy and certificate again, and puts what is new in force without losing a connection.
+
+All or nothing: what is wrong is named, and the old stays. What cannot change under a running gateway is named too.
+Reading and putting in force are two steps: a supervisor reads once, and all its workers put the same in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+
+from gateway.app.gateway import Gateway
+from gateway.cascades.setup import served_ladders
+from gateway.config.values import Settings
+from gateway.discovery.static import Static
+from gateway.identity.load import load_policy
+from gateway.identity.policy_watch import watch_policy
+from gateway.pairs.setup import know_sizes
+from gateway.runtime.tls import check_certificate, load_certificate
+from tenancy.document import Fault, Invalid
+from tenancy.policy import Policy
+
+LIVE = frozenset(("pods", "models", "policy", "pod_api_key", "tls", "log_level"))
+"""Settings that a reload puts in force."""
+
+Reread = Callable[[], Settings]
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What was read: the settings, and the policy that they name."""
+
+    settings: Settings
+    policy: Policy | None
+
+
+class Reloader:
+    """Reloads one gateway. `variables` is the environment of its start."""
+
+    def __init__(self, gateway: Gateway, reread: Reread, variables: Mapping[str, str]) -> None:
+        self._gateway = gateway
+        self._reread = reread
+        self._variables = variables
+        self._turn = asyncio.Lock()
+
+    async def reload(self) -> dict[str, object]:
+        """What became of it, as JSON values."""
+        gateway = self._gateway
+        async with self._turn:
+            reopen_logs(gateway)
+            try:
+                old = gateway.settings
+                # Ten thousand tenants take seconds to read, and streams must flow meanwhile.
+                fresh = await asyncio.to_thread(read_anew, old, self._reread, self._variables)
+                put_in_force(gateway, fresh)
+            except Invalid as invalid:
+                faults = [str(fault) for fault in invalid.faults]
+                gateway.say("error", "reload refused, the old settings stay", faults=faults)
+                return {"reloaded": False, "faults": faults}
+            restart = needs_restart(old, fresh.settings)
+            gateway.say("info", "reloaded", needs_restart=restart)
+            return {"reloaded": True, "needs_restart": restart}
+
+    async def watch(self) -> None:
+        """Take up a policy that has changed, until cancelled."""
+        gateway = self._gateway
+
+        async def renew(policy: Policy | None) -> list[str]:
+            gateway.go_by(policy)
+            return []
+
+        keyring = gateway.keyring
+        await watch_policy(lambda: gateway.settings, lambda: keyring.policy, renew, self._variables, say=gateway.say)
+
+
+def read_anew(old: Settings, reread: Reread, variables: Mapping[str, str]) -> Fresh:
+    """Settings that may take the place of the old ones. Raises `Invalid` where they may not."""
+    new = reread()
+    if old.policy and not new.policy:
+        raise Invalid([Fault("policy", "is gone: that would let everybody in, so it wants a restart")])
+    policy = load_policy(new, variables)
+    if new.tls and old.tls:
+        check_certificate(new.tls)
+    return Fresh(new, policy)
+
+
+def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
+    """Have a gateway go by what was read. Raises `Invalid` before anything is changed."""
+    new = fresh.settings
+    if new.tls and gateway.tls:
+        load_certificate(gateway.tls, new.tls)
+    gateway.go_by(fresh.policy)
+    gateway.pod_keys.key = new.pod_api_key.value if new.pod_api_key else None
+    gateway.say.level = new.log_level
+    gateway.prices.clear()
+    gateway.prices.update(new.model_table)
+    gateway.ladders.put(served_ladders(gateway.prices))
+    _replace_pods(gateway, new)
+    gateway.settings = in_force(gateway.settings, new)
+
+
+def in_force(running: Settings, new: Settings) -> Settings:
+    """The settings that a gateway runs with after it was reloaded: the new ones as far as they can change meanwhile."""
+    live = LIVE if running.tls and new.tls else LIVE - {"tls"}
+    return replace(running, **{name: getattr(new, name) for name in live})
+
+
+def reopen_logs(gateway: Gateway) -> None:
+    """Go on in new files where the old ones were moved away."""
+    for log in gateway.logs.values():
+        log.writer.reopen()
+
+
+def needs_restart(running: Settings, new: Settings) -> list[str]:
+    """Names of the settings that differ from what runs and cannot change until a restart."""
+    runs = in_force(running, new)
+    return [field.name for field in fields(Settings) if getattr(runs, field.name) != getattr(new, field.name)]
+
+
+def _replace_pods(gateway: Gateway, new: Settings) -> None:
+    static = Static(new.static_pods)
+    gateway.watcher.replace_source(gateway.static, static)
+    gateway.static = static
+    gateway.watcher.replace_models(new.model_table)
+    know_sizes(gateway.router, new.model_table)
+    if gateway.pod_file is not None:
+        gateway.pod_file.look_now()

@@ -1,0 +1,281 @@
+"""The life of a running gateway: open the ports, watch the pods, stop in order when told to.
+
+`serve` is that of a gateway alone in its process. Its parts also serve those who run one among others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from aiohttp import web
+
+from gateway.app.build import build
+from gateway.app.gateway import Gateway
+from gateway.app.reload import Reloader
+from gateway.config.secret import Secret
+from gateway.config.show import show_settings
+from gateway.config.values import Settings
+from gateway.identity.load import load_policy
+from gateway.observe.admin import Admin, admin_app
+from gateway.observe.metrics.process import CallbackErrors
+from gateway.observe.metrics_listener import metrics_app
+from gateway.runtime.closing import close_door
+from gateway.runtime.event_log import Bridge, EventLog
+from gateway.runtime.ports import addresses_of, cannot_listen, open_port
+from gateway.runtime.tls import renew
+
+BACKLOG = 4096
+"""Connections the kernel keeps for us while the loop is busy; it cuts this to its own somaxconn."""
+
+Reload = Callable[[], Coroutine[Any, Any, dict[str, object]]]
+"""What becomes of it, as JSON values."""
+
+
+@dataclass(slots=True)
+class Signals:
+    """What we were told: to stop, and to stop at once. Tasks of reloads are kept until they end."""
+
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    reloads: set[asyncio.Task[dict[str, object]]] = field(default_factory=set)
+
+    def take_stop(self) -> None:
+        """The first says stop, the second at once."""
+        (self.cut if self.stop.is_set() else self.stop).set()
+
+
+async def serve(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
+    """Run a gateway until a signal ends it. Raises `Invalid` and `CannotListen` before it has begun."""
+    gateway = build(settings, load_policy(settings, variables))
+    reloader = Reloader(gateway, reread, variables)
+    gateway.background.append(reloader.watch)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(furnished(gateway))
+        servers = await stack.enter_async_context(taking_traffic(gateway, None))
+        listening = {"traffic": [at for server in servers for at in addresses_of(server.sockets)]}
+        metrics, admin = small_apps(gateway, reloader.reload, settings.admin_token)
+        for name, where, app in (("metrics", settings.metrics, metrics), ("admin", settings.admin, admin)):
+            if where is not None:
+                runner, listening[name] = await open_port(name, app, where)
+                stack.push_async_callback(runner.cleanup)
+        signals = stack.enter_context(taking_signals(reloader.reload))
+        await stack.enter_async_context(watching(gateway, signals))
+        await looked(gateway, signals)
+        for server in servers:
+            await server.start_serving()
+        listening |= await taking_envoys(gateway, stack)
+        gateway.say("info", "listening", version=version("hearth-gateway"), **listening)
+        warn_of_idle_settings(settings, gateway.say)
+        tell_of_descriptors(gateway)
+        await signals.stop.wait()
+        await drain(gateway, servers, signals)
+
+
+@asynccontextmanager
+async def furnished(gateway: Gateway) -> AsyncIterator[None]:
+    """What is open from the first to the last moment: logs, and the session of the probes."""
+    async with AsyncExitStack() as stack:
+        stack.callback(_close_logs, gateway)
+        stack.push_async_callback(gateway.probes.close)
+        stack.enter_context(bridged(gateway.say))
+        stack.enter_context(caught(gateway.errors))
+        yield
+
+
+@asynccontextmanager
+async def taking_traffic(
+    gateway: Gateway, shared: Sequence[socket.socket] | None
+) -> AsyncIterator[Sequence[asyncio.Server]]:
+    """Clients may come in, by sockets that are bound already, or by the address of the settings once it is served."""
+    async with AsyncExitStack() as stack:
+        servers = [await _listen(gateway, held) for held in ([None] if shared is None else shared)]
+        stack.callback(gateway.front.close)
+        for server in servers:
+            stack.callback(server.close)
+        yield servers
+
+
+async def taking_envoys(gateway: Gateway, stack: AsyncExitStack) -> dict[str, list[str]]:
+    """Envoys may come in, where they are wanted, until the stack is left. Returns where they do."""
+    return {} if gateway.envoy is None else await gateway.envoy.open(stack)
+
+
+async def _listen(gateway: Gateway, held: socket.socket | None) -> asyncio.Server:
+    where = gateway.settings.listen
+    at: dict[str, Any] = {"host": where.host, "port": where.port} if held is None else {"sock": held}
+    try:
+        return await asyncio.get_running_loop().create_server(
+            gateway.front.door(gateway.tls), **at, backlog=BACKLOG, start_serving=held is not None
+        )
+    except OSError as error:
+        raise cannot_listen("listen", where, error) from None
+
+
+def small_apps(gateway: Gateway, reload: Reload, token: Secret | None) -> tuple[web.Application, web.Application]:
+    """The applications of the metrics and the admin port."""
+    admin = Admin(
+        receipts=gateway.receipts,
+        router=gateway.router,
+        watcher=gateway.watcher,
+        settings=lambda: show_settings(gateway.settings),
+        reload=reload,
+        clock=asyncio.get_running_loop().time,
+        token=token,
+        theirs=gateway.others.load,
+        quotas=gateway.quotas,
+        ladders=gateway.ladders,
+    )
+    return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
+
+
+@contextmanager
+def taking_signals(reload: Reload | None) -> Iterator[Signals]:
+    """SIGTERM and SIGINT stop, SIGHUP reloads, or nothing where somebody else decides about that."""
+    loop, signals = asyncio.get_running_loop(), Signals()
+
+    def take_reload() -> None:
+        if reload is not None:
+            task = loop.create_task(reload(), name="reload")
+            signals.reloads.add(task)
+            task.add_done_callback(signals.reloads.discard)
+
+    taken = {signal.SIGTERM: signals.take_stop, signal.SIGINT: signals.take_stop, signal.SIGHUP: take_reload}
+    for number, act in taken.items():
+        loop.add_signal_handler(number, act)
+    try:
+        yield signals
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)
+
+
+async def looked(gateway: Gateway, signals: Signals) -> None:
+    """Wait until the pods have been looked at, as long as that is of use: who came before would be told of no model."""
+    look = gateway.watcher.first_look(gateway.settings.timeouts.first_look_s)
+    waiting = [asyncio.create_task(wait) for wait in (look, signals.stop.wait())]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@asynccontextmanager
+async def watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
+    """What runs beside us. Should any of it ever end by itself, we stop: a blind gateway is worse than none."""
+    tasks = [asyncio.create_task(gateway.watcher.run(), name="watcher")]
+    tasks += [asyncio.create_task(run(), name="background") for run in gateway.background]
+    if gateway.tls is not None:
+        renewing = renew(gateway.tls, lambda: gateway.settings.tls, gateway.say)
+        tasks.append(asyncio.create_task(renewing, name="renew certificate"))
+    for task in tasks:
+        task.add_done_callback(lambda _: signals.stop.set())
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Signals) -> None:
+    """Unready first, then no new connections; wait for what is in flight as long as allowed, or until told again."""
+    gateway.life.is_stopping = True
+    await _serve_on(gateway, signals)
+    await close_door(servers, gateway.front.door(gateway.tls), None)
+    grace_s = gateway.settings.timeouts.drain_s
+    gateway.say("info", "draining", requests=gateway.front.open_requests, grace_s=grace_s)
+    draining = asyncio.create_task(_empty(gateway, grace_s), name="drain")
+    cut = asyncio.create_task(signals.cut.wait(), name="cut")
+    try:
+        await asyncio.wait((draining, cut), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gateway.front.close()
+        for task in (draining, cut):
+            task.cancel()
+        await asyncio.gather(draining, cut, return_exceptions=True)
+    for log in gateway.logs.values():
+        log.flush()
+    gateway.say("info", "stopped")
+
+
+async def _empty(gateway: Gateway, grace_s: float) -> None:
+    async with asyncio.TaskGroup() as group:
+        if gateway.envoy is not None:
+            group.create_task(gateway.envoy.drain(grace_s))
+        group.create_task(gateway.front.drain(grace_s))
+
+
+async def _serve_on(gateway: Gateway, signals: Signals) -> None:
+    """As a lame duck: whoever sends us requests takes a while to notice that we are going, and must not be refused."""
+    lame_duck_s = gateway.settings.timeouts.lame_duck_s
+    if not lame_duck_s:
+        return
+    gateway.say("info", "lame duck", seconds=lame_duck_s)
+    gateway.front.ask_to_leave()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(lame_duck_s):
+            await signals.cut.wait()
+
+
+@contextmanager
+def caught(errors: CallbackErrors) -> Iterator[None]:
+    """Exceptions in callbacks are counted and logged by these."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(errors)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(None)
+
+
+@contextmanager
+def bridged(say: EventLog) -> Iterator[None]:
+    """What libraries log comes out as our events."""
+    root, bridge = logging.getLogger(), Bridge(say)
+    root.addHandler(bridge)
+    try:
+        yield
+    finally:
+        root.removeHandler(bridge)
+
+
+def _close_logs(gateway: Gateway) -> None:
+    for log in gateway.logs.values():
+        log.flush()
+        log.writer.close()
+
+
+def tell_of_descriptors(gateway: Gateway) -> None:
+    """Report where the process may open fewer files than `max_connections` needs: it takes fewer connections then."""
+    wanted, most = gateway.settings.limits.max_connections, gateway.front.max_connections
+    if most < wanted:
+        gateway.say(
+            "info",
+            "file descriptors allow fewer connections than max_connections; raise the limit (ulimit -n, LimitNOFILE)",
+            max_connections=wanted,
+            connections=most,
+        )
+
+
+def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:
+    """Log which settings have no effect, and which leave a port open."""
+    if settings.trusted_proxies and settings.policy is None:
+        say("warning", "trusted_proxies is set, but without a policy there is nobody whom a proxy could speak for")
+    envoys = settings.extproc
+    if envoys is not None and not envoys.knows_callers and not envoys.listen.is_loopback:
+        say(
+            "warning",
+            "extproc serves every caller that reaches its port, and its answers hold the pods' key",
+            extproc=str(envoys.listen),
+            fix="set extproc.tls.client_ca or extproc.token",
+        )

@@ -1,0 +1,249 @@
+"""The response of one exchange: what Envoy shows of a pod's response goes into the relay, what comes out goes to Envoy.
+
+How much can be seen and changed depends on the mode (`Sight`); what the response means is the relay's business, as for
+clients of our own port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from gateway.ext_proc import messages
+from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.messages_pb2 import HeaderMap
+from gateway.ext_proc.protocol import Sight
+from gateway.http.client_request import Asked
+from gateway.http.response_writer import JSON, UNBUFFERED, Reply
+from gateway.relay.bodies import BUSY, OUR_KEY_IS_WRONG, Answer, PodHead
+from gateway.relay.relay import EVENT_STREAM, Relay
+from gateway.relay.token_limiter import EVENT_END
+
+Fields = list[tuple[str, str]]
+
+
+class AnswerSide:
+    """The response side of one exchange; also what its reply writes to."""
+
+    __slots__ = (
+        *("_answer", "_has_said", "_is_begun", "_is_over", "_said_all", "_samples", "_stream", "_trailers_end"),
+        *("events", "has_heard_head", "relay", "reply", "sight"),
+    )
+
+    def __init__(self, stream: Stream, samples: Callable[[], bool], said_all: Callable[[], None]) -> None:
+        """`samples`: whether to have an answer shown that we would not see; `said_all`: nothing more is to be said."""
+        self._stream = stream
+        self._said_all = said_all
+        self._samples = samples
+        self.sight = Sight.FULL
+        self.reply: EnvoyReply | None = None
+        self.relay: Relay | None = None
+        self.events = 0
+        """Of a stream, as far as they were seen."""
+        self.has_heard_head = False
+        self._answer: Answer | None = None
+        self._is_begun = False
+        self._has_said = False
+        self._is_over = False
+        self._trailers_end = False
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        self._is_over = True
+
+    def part(self) -> None:
+        """The request is settled, and all who served it know each other: let go of them (see `http2.stream.Nobody`)."""
+        self.reply = self.relay = self._answer = None
+        self._said_all = _nothing
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the answer's body is shown to us, so that its end will be."""
+        return self._answer is not None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.relay is not None and not self.relay.ended.done()
+
+    # -- what Envoy shows ------------------------------------------------------------------------------------------
+
+    def take_head(self, head: PodHead, *, ends: bool) -> None:
+        """The pod's status and headers. What they make us say is said now, or when the body has shown more."""
+        self.has_heard_head = True
+        relay, reply = self.relay, self.reply
+        if relay is None or reply is None or relay.ended.done():
+            if not self._has_said:
+                self._stream.send(messages.ANSWER_HEADERS_GO_ON)
+            return
+        if self.sight is Sight.FULL:
+            self._answer = relay.open_answer(head)
+            if ends:
+                self.end_seen()
+        elif is_pods_no(head.status):
+            refusal = relay.open_answer(head)
+            if refusal is not None:
+                refusal.end()  # The client is told by whoever leads the request.
+        else:
+            self._let_pass(relay, reply, head, ends=ends)
+
+    def _let_pass(self, relay: Relay, reply: EnvoyReply, head: PodHead, *, ends: bool) -> None:
+        relay.status = head.status
+        is_sample = False
+        if head.status < 400 and not self.is_seen:
+            if self.sight is Sight.WATCHING:
+                self._answer = relay.open_answer(head)
+            else:
+                is_sample = not ends and self._samples()
+                self._begin_blind(relay, head)
+        self._is_begun = True
+        if not self.is_seen:  # Else it begins with its first token, as in every shell.
+            reply.begun = True
+        self._stream.send(messages.answer_head(reply.head_fields(), shows_body=is_sample))
+        if ends:
+            self.end_seen()
+
+    def _begin_blind(self, relay: Relay, head: PodHead) -> None:
+        relay.is_stream = head.content_type.startswith(EVENT_STREAM)
+        relay.kept.is_whole = False
+        relay.begin(head, b"", is_stream=relay.is_stream)
+
+    def show(self, head: PodHead) -> None:
+        """Another filter shows us the answer; what of it goes to the client is not for us to say."""
+        if self.relay is not None and self.is_under_way and self.sight is Sight.BLIND and head.status < 400:
+            self._answer = self.relay.open_answer(head)
+
+    def take_body(self, piece: bytes, *, ends: bool) -> None:
+        """A piece of it, answered as the mode demands."""
+        if self.sight is Sight.FULL:
+            self.feed(piece, ends=ends)
+            return
+        if self._answer is None and self.is_under_way and self.relay is not None and self.relay.status < 400:
+            self._see_sample(self.relay)
+        self.feed(piece, ends=ends)
+        self._stream.send(messages.ANSWER_BODY_GOES_ON)
+
+    def _see_sample(self, relay: Relay) -> None:
+        """Envoy shows us what we asked it to."""
+        relay.kept.is_whole = True
+        kind = EVENT_STREAM if relay.is_stream else ""
+        self._answer = relay.open_answer(PodHead(relay.status, kind, None))
+
+    def feed(self, piece: bytes, *, ends: bool) -> None:
+        """Have the relay see a piece of the answer."""
+        if self._answer is None or not self.is_under_way:
+            return
+        if piece:
+            self.events += piece.count(EVENT_END)
+            self._answer.take(piece)
+        if ends:
+            self.end_seen()
+
+    def take_trailers(self) -> None:
+        """They, and not a piece, are the end."""
+        self._trailers_end = True
+        self.end_seen()
+        self._stream.send(messages.ANSWER_TRAILERS_GO_ON)
+
+    def end_seen(self) -> None:
+        """All of the answer has come."""
+        if self.relay is None or self.relay.ended.done():
+            return
+        if self._answer is not None:
+            self._answer.end()
+        elif self.sight is not Sight.FULL:
+            self.relay.answered()
+
+    # -- what the reply says ---------------------------------------------------------------------------------------
+
+    def say(self, status: int, fields: Fields, body: bytes) -> None:
+        if self._is_over or self._is_begun:
+            return
+        self._is_begun = self._has_said = True
+        self._stream.send(messages.no(status, fields, body, "hearth"))
+        self._stream.finish()
+        self._said_all()
+
+    def begin(self, fields: Fields) -> None:
+        if self.sight is Sight.FULL and not self._is_over:
+            self._is_begun = True
+            self._stream.send(messages.answer_head(fields))
+
+    def write(self, piece: bytes) -> None:
+        if self.sight is Sight.FULL and not self._is_over:
+            for told in messages.answer_pieces(piece):
+                self._stream.send(told)
+
+    def end(self) -> None:
+        if self.sight is Sight.FULL and not self._is_over and not self._trailers_end:
+            self._stream.send(messages.ANSWER_ENDS)
+
+    def abort(self) -> None:
+        """What has begun cannot be ended well: the client sees its connection end."""
+        if self.sight is Sight.FULL and self._is_begun and not self._is_over and not self._has_said:
+            self._is_over = True
+            self._stream.reset()
+            self._said_all()
+
+
+class EnvoyReply(Reply):
+    """The answer to one request behind Envoy."""
+
+    __slots__ = ("_answer_side",)
+
+    def __init__(self, asked: Asked, request_id: str, answer_side: AnswerSide) -> None:
+        # Of a transport a reply wants to write, and to abort; without chunks it writes what it is given.
+        transport = cast("asyncio.Transport", answer_side)
+        super().__init__(asked, request_id, transport, keep_alive=True, answered=_nothing)
+        self._answer_side = answer_side
+
+    def answer(
+        self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.begun = True
+        told = [("content-type", content_type), *self.head_fields(), *fields]
+        self._end()
+        self._answer_side.say(status, told, body if self._wants_body else b"")
+
+    def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
+        self.begun = True
+        self.is_stream = is_stream
+        self._answer_side.begin([*self.head_fields(), *(UNBUFFERED if is_stream else ())])
+        if first:
+            self._write(first)
+
+    def end(self) -> None:
+        self._answer_side.end()
+        self._end()
+
+    def head_fields(self) -> Fields:
+        """What we say on the head of every answer."""
+        told = [("x-request-id", self._echoed_id)]
+        if self.api is not None:
+            told.append(("x-hearth-receipt", self.request_id))
+        return [*told, *self.fields]
+
+
+def head_of(headers: HeaderMap) -> PodHead:
+    """What of a pod's head matters."""
+    status, kind, length, encoded = 0, "", None, False
+    for header in headers.headers:
+        name = header.key
+        if name == ":status":
+            status = int(header.raw_value or header.value)
+        elif name == "content-type":
+            kind = (header.raw_value or header.value.encode()).decode("latin-1").lower()
+        elif name == "content-length":
+            length = int(header.raw_value or header.value)
+        elif name == "content-encoding":
+            encoded = (header.raw_value or header.value.encode()) != b"identity"
+    return PodHead(status, kind, length, encoded)
+
+
+def is_pods_no(status: int) -> bool:
+    """Whether a pod's status is about the pod, so that its client is told in our words."""
+    return status >= 500 or status in BUSY or status in OUR_KEY_IS_WRONG
+
+
+def _nothing() -> None:
+    """Envoy ends the stream; no other request follows on it."""

@@ -1,0 +1,121 @@
+"""Collects the state of the gateway, its pods and engines at the moment of a scrape: pods that left have no series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.discovery.census import Census
+from gateway.fleet.watched import WatchedPod
+from gateway.replica_sync.peer_load import ByEngine, own_load
+from gateway.runtime.metric_families import Family
+from routing.pods import Engine, Standing
+from routing.router import Router
+
+
+@dataclass(frozen=True, eq=False)
+class FleetCollector(Collector):
+    """Shows what is open in the gateway, pods by standing, and what the ledger holds of each engine."""
+
+    router: Router
+    pods: Callable[[], Iterable[WatchedPod]]
+    open_requests: Callable[[], int]
+    open_connections: Callable[[], int]
+    dropped_lines: Callable[[], Mapping[str, int]]
+    clock: Callable[[], float]
+    theirs: Callable[[], ByEngine] = dict
+    """The load that other gateways have placed on our engines."""
+    tasks: Callable[[], int] = int
+
+    def collect(self) -> Iterator[Family]:
+        """Return all metric families of this moment."""
+        yield from self._gateway()
+        yield from self._pods()
+        yield from self._engines()
+
+    def _gateway(self) -> Iterator[Family]:
+        yield GaugeMetricFamily("hearth_open_requests", "Requests in flight.", self.open_requests())
+        yield GaugeMetricFamily("hearth_open_connections", "Client connections.", self.open_connections())
+        yield GaugeMetricFamily(
+            "hearth_tasks", "Tasks of the event loop: some for each request, and a few always.", self.tasks()
+        )
+        yield GaugeMetricFamily("hearth_index_blocks", "Blocks in the warm index.", len(self.router.index))
+        dropped = CounterMetricFamily("hearth_dropped_lines", "Log lines that nobody took in time.", labels=("log",))
+        for name, count in self.dropped_lines().items():
+            dropped.add_metric((name,), count)
+        yield dropped
+
+    def _pods(self) -> Iterator[Family]:
+        standings = dict.fromkeys(Standing, 0)
+        opened = CounterMetricFamily("hearth_breaker_opens", "How often a pod's breaker opened.", labels=("pod",))
+        age = GaugeMetricFamily("hearth_scrape_age_seconds", "Since a pod's metrics were read.", labels=("pod",))
+        now_s = self.clock()
+        for known in self.router.fleet.pods:
+            standings[known.standing] += 1
+        for pod in self.pods():
+            opened.add_metric((pod.url,), pod.breaker.opened)
+            if pod.page is not None and pod.scraped_s >= 0:
+                age.add_metric((pod.url,), max(0.0, now_s - pod.scraped_s))
+        by_standing = GaugeMetricFamily("hearth_pods", "Pods by standing.", labels=("standing",))
+        for standing, count in standings.items():
+            by_standing.add_metric((standing.value,), count)
+        yield from (by_standing, opened, age)
+
+    def _engines(self) -> Iterator[Family]:
+        router, theirs = self.router, self.theirs()
+        ledger, costs, index = router.ledger, router.costs, router.index
+        engines = [engine for pod in router.fleet.pods for engine in pod.engines]
+        own = {engine.slot: own_load(ledger, engine.slot, theirs) for engine in engines}
+        shown: tuple[tuple[str, str, Callable[[Engine], float | None]], ...] = (
+            ("hearth_engine_running", "Our sequences there.", lambda engine: own[engine.slot].running),
+            (
+                "hearth_engine_prefill_tokens",
+                "Our prefill not yet done.",
+                lambda engine: own[engine.slot].prefill_tokens,
+            ),
+            ("hearth_engine_kv_tokens", "KV tokens we count there.", lambda engine: own[engine.slot].kv_tokens),
+            ("hearth_engine_kv_capacity_tokens", "KV tokens it holds.", lambda engine: engine.kv_tokens),
+            (
+                "hearth_engine_foreign_running",
+                "Sequences of others.",
+                lambda engine: ledger.foreign[engine.slot].running,
+            ),
+            ("hearth_engine_shadow_bytes", "Prompt believed warm.", lambda engine: index.size_of(engine.slot)),
+            (
+                "hearth_engine_prefill_seconds_per_token",
+                "Learned prefill time per token.",
+                lambda engine: costs.seconds_per_token[engine.slot],
+            ),
+            ("hearth_engine_step_seconds", "Learned time of a step.", lambda engine: costs.step_base_s[engine.slot]),
+        )
+        for name, words, value_of in shown:
+            family = GaugeMetricFamily(name, words, labels=("engine",))
+            for engine in engines:
+                if (value := value_of(engine)) is not None:
+                    family.add_metric((engine.name,), value)
+            yield family
+
+
+class SourcesExposition(Collector):
+    """Shows what each source of pods has reported, when, and whether it can be reached."""
+
+    def __init__(self, census: Census, clock: Callable[[], float]) -> None:
+        self._census = census
+        self._clock = clock
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Return all metric families of this moment."""
+        labels = ("source",)
+        pods = GaugeMetricFamily("hearth_source_pods", "Pods that a source named last.", labels=labels)
+        age = GaugeMetricFamily("hearth_source_age_seconds", "Since a source's last word.", labels=labels)
+        trouble = GaugeMetricFamily("hearth_source_trouble", "1 where a source cannot tell now.", labels=labels)
+        now_s = self._clock()
+        for source in self._census.sources:
+            trouble.add_metric((source.name,), float(bool(source.trouble)))
+            if (word := self._census.last_word(source)) is not None:
+                pods.add_metric((source.name,), len(word.found))
+                age.add_metric((source.name,), max(0.0, now_s - word.at_s))
+        yield from (pods, age, trouble)

@@ -1,0 +1,148 @@
+"""Metrics of a process: its build, exceptions in its event loop, and the exchange of state with other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.replica_sync.sync import Sharing
+from gateway.runtime.guard import NAME
+from gateway.runtime.metric_families import OTHER, Family
+
+if TYPE_CHECKING:
+    from gateway.replica_sync.hub import Hub
+    from gateway.replica_sync.redis_bridge import RedisBridge  # redis-py takes ten megabytes.
+
+MOST_KINDS = 256
+"""Kinds of exceptions that are logged; more are only counted."""
+
+
+def make_registry() -> CollectorRegistry:
+    """Return a new registry with the metrics of this process; gateways in one interpreter share none."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    registry.register(BuildCollector())
+    return registry
+
+
+class BuildCollector(Collector):
+    """Shows the versions of the gateway and of Python."""
+
+    def collect(self) -> Iterator[Family]:
+        """Return one info family."""
+        versions = {"version": version("hearth-gateway"), "python": platform.python_version()}
+        yield InfoMetricFamily("hearth_build", "Version of the gateway.", value=versions)
+
+
+class CallbackErrors(Collector):
+    """The exception handler of one event loop: counts exceptions in timers, callbacks and endless tasks by name, and
+    logs each kind once. See `gateway/runtime/guard.py`.
+    """
+
+    def __init__(self, say: Callable[..., None], *, after: Callable[[], None] = lambda: None) -> None:
+        """`after` is called after each exception that a guard has caught, to repair what it left half done."""
+        self._say = say
+        self._after = after
+        self._logged: set[tuple[str, str, str]] = set()
+        self.caught: Counter[str] = Counter()
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Count an exception. One that no guard names is `other`, and is logged by asyncio as well."""
+        name = context.get(NAME)
+        self.caught[name or OTHER] += 1
+        if name is None:
+            loop.default_exception_handler(context)
+            return
+        error = context["exception"]
+        kind = (name, type(error).__name__, _place(error))
+        if kind not in self._logged and len(self._logged) < MOST_KINDS:
+            self._logged.add(kind)
+            self._say("error", "exception caught, its loop goes on", loop=name, error=kind[1], at=kind[2])
+        self._after()
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Return the metric family of this moment."""
+        words = "Exceptions caught in timers, callbacks and endless tasks, which go on."
+        errors = CounterMetricFamily("hearth_callback_errors", words, labels=("loop",))
+        for name, count in self.caught.items():
+            errors.add_metric((name,), count)
+        yield errors
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line where it was raised. Its message may contain what a client has sent, and is not logged."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace is not None else "?"
+
+
+class SharingExposition(Collector):
+    """Shows the updates that a worker exchanges with other gateways."""
+
+    def __init__(self, sharing: Sharing) -> None:
+        self._sharing = sharing
+
+    def collect(self) -> Iterator[Family]:
+        """Return all metric families of this moment."""
+        sharing = self._sharing
+        hearing = sharing.hearing
+        yield CounterMetricFamily("hearth_news_sent", "Words told to other gateways.", sharing.sent)
+        yield CounterMetricFamily("hearth_news_heard", "Words heard from other gateways.", hearing.heard)
+        yield CounterMetricFamily("hearth_news_recalled", "Words of the past that warmed us.", sharing.recalled)
+        lost = CounterMetricFamily("hearth_news_lost", "News that did not come through, by why.", labels=("why",))
+        for why, count in (
+            ("unsent", sharing.unsent),
+            ("unheard", sharing.unheard),
+            ("unreadable", sharing.unreadable),
+            ("strange", hearing.strange),
+            ("gap", hearing.gaps),
+        ):
+            lost.add_metric((why,), count)
+        yield lost
+        yield GaugeMetricFamily("hearth_news_origins", "Other gateways heard of late.", hearing.origins)
+        yield GaugeMetricFamily(
+            "hearth_warmth_connected", "1 where the warmth process is there.", float(sharing.is_connected)
+        )
+
+
+class ExchangeExposition(Collector):
+    """Shows what passes through the index process: between workers, and to and from Redis."""
+
+    def __init__(self, hub: Hub, bridge: RedisBridge | None) -> None:
+        self._hub = hub
+        self._bridge = bridge
+
+    def collect(self) -> Iterator[Family]:
+        """Return all metric families of this moment."""
+        hub, bridge = self._hub, self._bridge
+        yield GaugeMetricFamily("hearth_exchange_workers", "Workers that are connected.", hub.workers)
+        yield GaugeMetricFamily("hearth_exchange_past_bytes", "News kept for who comes next.", hub.past_bytes)
+        dropped = CounterMetricFamily("hearth_exchange_dropped", "What nobody took in time.", labels=("to",))
+        dropped.add_metric(("worker",), hub.dropped_frames)
+        if bridge is not None:
+            dropped.add_metric(("redis",), bridge.dropped)
+        yield dropped
+        if bridge is None:
+            return
+        yield GaugeMetricFamily(
+            "hearth_redis_connected", "1 where Redis takes and gives our news.", float(bridge.is_connected)
+        )
+        yield CounterMetricFamily("hearth_redis_written", "Entries written to the stream.", bridge.written)
+        yield CounterMetricFamily("hearth_redis_read", "Entries read from the stream, our own included.", bridge.read)
+        yield CounterMetricFamily("hearth_redis_strange", "Entries that were none of ours.", bridge.strange)
+        staleness_s = bridge.staleness_s()
+        if staleness_s is not None:
+            words = "How old news are when they are read: our own, from writing to reading back."
+            yield GaugeMetricFamily("hearth_redis_staleness_seconds", words, staleness_s)

@@ -1,0 +1,77 @@
+"""Assigns roles in a gateway: every second it decides or follows the gateway that does. `balancer.py` decides what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.roles.balancer import LOOK_S, RoleKeeper
+from gateway.roles.lease import RoleLease
+from gateway.runtime.guard import restarted
+from routing.facts import Role
+from routing.roles import Change
+from routing.router import Router
+
+
+class RolesAtWork(Collector):
+    """One per gateway whose configuration has roles follow the traffic; shows the roles as metrics."""
+
+    def __init__(
+        self,
+        router: Router,
+        keeper: RoleKeeper,
+        lease: RoleLease | None,
+        say: Callable[..., None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`lease`: None where no other gateway assigns roles to these pods."""
+        self._router = router
+        self._keeper = keeper
+        self._lease = lease
+        self._say = say
+        self._clock = clock
+        router.keeps_roles = True
+
+    @restarted("roles")
+    async def run(self) -> None:
+        """Look every second until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Decide or follow once. A decision counts only once it is stored under the lease: a gateway that was stopped
+        meanwhile and has lost the lease follows the other, and logs no change.
+        """
+        changes = self._keeper.look(self._clock()) if self._lease is None or self._lease.decides else []
+        if self._lease is not None:
+            self._follow(await self._lease.exchange(self._roles()))
+            changes = changes if self._lease.decides else []
+        for change in changes:
+            self._announce(change)
+
+    def _announce(self, change: Change) -> None:
+        pressures = {"prefill": change.prefill_pressure, "decode": change.decode_pressure}
+        rounded = {f"{kind}_pressure": round(pressure, 2) for kind, pressure in pressures.items()}
+        self._say("info", "role changed", engine=change.engine, role=change.role.value, **rounded)
+
+    def _roles(self) -> dict[str, str]:
+        return {engine.name: engine.role.value for pod in self._router.fleet.pods for engine in pod.engines}
+
+    def _follow(self, roles: Mapping[str, str]) -> None:
+        for name, role in roles.items():
+            if role in set(Role):
+                self._router.fleet.assume(name, Role(role))
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Return all metric families of this moment."""
+        role = GaugeMetricFamily("hearth_engine_role", "1 for the role it has.", labels=("engine", "role"))
+        for name, has in self._roles().items():
+            for each in Role:
+                role.add_metric((name, each.value), float(has == each))
+        changes = CounterMetricFamily("hearth_role_changes", "Roles that this gateway has changed.")
+        changes.add_metric((), self._keeper.changes)
+        yield from (role, changes)

@@ -1,0 +1,58 @@
+"""The event log: one JSON line per event of the process itself, beside its requests; also what libraries log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+
+import msgspec
+
+from gateway.runtime.line_writer import LineWriter
+
+LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+"""Name to severity, as in `logging`."""
+
+
+class EventLog:
+    """Writes what happens to the process itself, one JSON line per event."""
+
+    def __init__(self, writer: LineWriter, level: str = "info", **always: object) -> None:
+        """`always`: fields of every line, such as the number of the worker."""
+        self.writer = writer
+        self.level = level
+        self._always = always
+
+    def __call__(self, level: str, message: str, **fields: object) -> None:
+        if LEVELS[level] >= LEVELS[self.level]:
+            line = {"timestamp": stamp(time.time()), "level": level, "message": message, **self._always, **fields}
+            self.writer.put(msgspec.json.encode(line, enc_hook=str) + b"\n")
+
+
+class Bridge(logging.Handler):
+    """Writes what libraries log through `logging` as events; warnings and errors only."""
+
+    def __init__(self, say: EventLog) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one event per record, with its error but no traceback: that belongs in a bug report."""
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        error = record.exc_info[1] if record.exc_info else None
+        fields = {"error": repr(error)} if error else {}
+        self._say(level, record.getMessage(), logger=record.name, **fields)
+
+
+def stamp(at_s: float) -> str:
+    """Format a Unix time in seconds as RFC 3339 in UTC, with milliseconds."""
+    second, thousandths = divmod(round(at_s * 1e6) // 1000, 1000)
+    return f"{_second(second)}.{thousandths:03d}Z"
+
+
+@lru_cache(maxsize=8)
+def _second(at_s: int) -> str:
+    """Cached, because thousands of lines share it and formatting a date takes longer than the rest of a line."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,0 +1,44 @@
+"""Values that all metric collectors share: the type of a family, and a histogram without locks or label look-ups."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | InfoMetricFamily
+
+OTHER = "other"
+"""The label value of everything beyond a bound on label values."""
+
+
+class Histogram:
+    """Counts per bucket, each up to its bound and the last without one, and the sum of all values."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add(self, other: Histogram) -> None:
+        """Add the counts of another histogram with the same bounds."""
+        self.counts = [own + its for own, its in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
+
+def cumulated(histogram: Histogram) -> list[tuple[str, float]]:
+    """Return the cumulative buckets that Prometheus expects: each bound as text, with the count of values up to it."""
+    seen = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+        seen += count
+        buckets.append((bound, seen))
+    return buckets

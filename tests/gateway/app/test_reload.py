@@ -1,0 +1,64 @@
+"""What a reload puts in force, and what it reports of the rest: against what runs, not against the last file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway.app.reload import in_force, needs_restart
+from gateway.config.file import read_settings
+from gateway.config.listening import TlsFiles
+from gateway.config.values import Settings
+from simulator.options import Options
+from simulator.pod import SimulatedPod
+from tests.gateway.running import Running, serving
+
+
+async def reloaded(gateway: Running, session: aiohttp.ClientSession) -> list[str]:
+    async with session.post(gateway.at("admin", "/reload")) as answer:
+        assert answer.status == 200
+        return sorted((await answer.json())["needs_restart"])
+
+
+async def configured(gateway: Running, session: aiohttp.ClientSession) -> tuple[float, str]:
+    async with session.get(gateway.at("admin", "/config")) as answer:
+        shown = await answer.json()
+        return shown["timeouts"]["drain_s"], shown["log_level"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--processes", "2")], ids=["one process", "two workers"])
+async def test_what_needs_a_restart_is_reported_until_it_is_restarted(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """A second reload of the same file reports the same; `/config` shows what runs; the old file needs nothing."""
+    config = tmp_path / "hearth.yaml"
+    config.write_text("timeouts: {drain_s: 7}\nlog: {level: info}\n")
+    async with (
+        SimulatedPod(Options(models=("tiny",))) as pod,
+        serving("--pod", pod.url, "--config", str(config), *flags) as gateway,
+        aiohttp.ClientSession() as session,
+    ):
+        config.write_text("timeouts: {drain_s: 1}\nlog: {level: debug}\n")
+        assert [await reloaded(gateway, session) for _ in range(3)] == [["timeouts"]] * 3
+        assert await configured(gateway, session) == (7.0, "debug")
+        config.write_text("timeouts: {drain_s: 7}\nlog: {level: info}\n")
+        assert await reloaded(gateway, session) == []
+        assert await configured(gateway, session) == (7.0, "info")
+
+
+def test_tls_that_was_not_there_at_the_start_is_not_in_force() -> None:
+    """Files of a certificate change while it runs; whether there is one does not."""
+    old, new = TlsFiles(Path("old.crt"), Path("old.key")), TlsFiles(Path("new.crt"), Path("new.key"))
+    for before, after, runs in ((old, new, new), (None, new, None), (old, None, old)):
+        was, comes = Settings(tls=before), Settings(tls=after)
+        assert in_force(was, comes).tls == runs
+        assert needs_restart(was, comes) == ([] if runs == after else ["tls"])
+
+
+def test_only_live_settings_change() -> None:
+    """Pods and the log level are those of the new file, routing is that of the start."""
+    old, _ = read_settings("routing: warm\nlog: {level: info}", {})
+    new, _ = read_settings("routing: round-robin\nlog: {level: debug}\ndiscovery: {static: {pods: ['http://a:1']}}", {})
+    runs = in_force(old, new)
+    assert (runs.routing, runs.log_level, runs.static_pods) == (old.routing, "debug", new.static_pods)
+    assert needs_restart(runs, new) == ["routing"]

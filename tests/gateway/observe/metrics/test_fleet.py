@@ -1,0 +1,173 @@
+"""Prometheus reads what was counted, under the agreed names; who is gone has no series."""
+
+import re
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.discovery.census import Census
+from gateway.discovery.source import Found
+from gateway.discovery.static import Static
+from gateway.fleet.probe import Health
+from gateway.fleet.watched import WatchedPod
+from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
+from gateway.observe.metrics.process import make_registry
+from gateway.observe.metrics.requests import Tallies
+from routing.pods import EngineShape, Pod, Standing
+from routing.refusal import Reason
+from routing.request import Api, Request
+from routing.router import Router
+from scorers.registry import routings
+from tests.gateway.samples import an_attempt, an_outcome
+
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Scraped:
+    """A gateway's counts without the gateway, and a scrape of them."""
+
+    def __init__(self) -> None:
+        self.router = Router(routings()["warm"])
+        self.tallies = Tallies(lambda _: True)
+        self.pods: list[WatchedPod] = []
+        fleet = FleetCollector(
+            router=self.router,
+            pods=lambda: self.pods,
+            open_requests=lambda: 3,
+            open_connections=lambda: 4,
+            dropped_lines=lambda: {"requests": 5},
+            clock=lambda: 100.0,
+        )
+        self.registry = make_registry()
+        self.registry.register(self.tallies)
+        self.registry.register(fleet)
+
+    def add(self, url: str) -> None:
+        self.router.put_pod(Pod(url, standing=Standing.READY, models=frozenset({"tiny"})))
+        self.router.reshape_pod(url, (EngineShape(kv_tokens=1600),))
+        pod = WatchedPod(Found(url))
+        pod.take_health(Health.WELL, 90.0)
+        pod.take_page(None, 95.0)
+        self.pods.append(pod)
+
+    def samples(self) -> dict[Sample, float]:
+        text = generate_latest(self.registry).decode()
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.samples()[name, tuple(sorted(labels.items()))]
+
+
+def test_requests_are_shown_by_model_status_and_reason() -> None:
+    """And tokens, times and predictions by model."""
+    scraped = Scraped()
+    scraped.tallies.witness(an_outcome())
+    scraped.tallies.witness(
+        an_outcome(status=502, reason=Reason.POD_LOST, usage=None, attempts=(an_attempt(ended="lost"), an_attempt()))
+    )
+    scraped.tallies.count_early(Reason.BAD_JSON)
+    assert scraped.value("hearth_requests_total", model_name="tiny", status="200", reason="") == 1
+    assert scraped.value("hearth_requests_total", model_name="tiny", status="502", reason="pod_lost") == 1
+    assert scraped.value("hearth_retries_total", model_name="tiny", ended="lost") == 1
+    assert scraped.value("hearth_refusals_total", reason="pod_lost") == 1
+    assert scraped.value("hearth_refusals_total", reason="bad_json") == 1
+    assert scraped.value("hearth_prompt_tokens_total", model_name="tiny") == 100
+    assert scraped.value("hearth_real_warm_tokens_total", model_name="tiny") == 192
+    assert scraped.value("hearth_tenant_tokens_total", tenant="legal", kind="generation") == 11
+
+
+def test_histograms_are_cumulative() -> None:
+    """With vLLM's bounds, an infinite bucket that counts all, and the sum."""
+    scraped = Scraped()
+    for ttft_s in (0.0005, 0.3, 9999.0):
+        scraped.tallies.witness(an_outcome(ttft_s=ttft_s))
+    name = "hearth_time_to_first_token_seconds"
+    assert scraped.value(f"{name}_bucket", model_name="tiny", le="0.001") == 1
+    assert scraped.value(f"{name}_bucket", model_name="tiny", le="0.5") == 2
+    assert scraped.value(f"{name}_bucket", model_name="tiny", le="+Inf") == 3
+    assert scraped.value(f"{name}_count", model_name="tiny") == 3
+    assert scraped.value(f"{name}_sum", model_name="tiny") == pytest.approx(9999.3005)
+
+
+def test_engines_show_what_the_ledger_holds() -> None:
+    """Read at the scrape, not when it changed."""
+    scraped = Scraped()
+    scraped.add("http://a:1")
+    request = Request("r", Api.CHAT, "tiny", sequences=2)
+    placement = scraped.router.place(request, avoid=frozenset(), now_s=0, draw=0)
+    assert scraped.value("hearth_engine_running", engine="http://a:1") == 2
+    assert scraped.value("hearth_engine_kv_capacity_tokens", engine="http://a:1") == 1600
+    placement.release(1)
+    assert scraped.value("hearth_engine_running", engine="http://a:1") == 0
+
+
+def test_a_pod_that_is_gone_has_no_series() -> None:
+    """Neither its engine nor its breaker."""
+    scraped = Scraped()
+    scraped.add("http://a:1")
+    assert any("http://a:1" in str(labels) for _, labels in scraped.samples())
+    scraped.router.remove_pod("http://a:1")
+    scraped.pods.clear()
+    assert not any("http://a:1" in str(labels) for _, labels in scraped.samples())
+
+
+def test_pods_are_counted_by_standing() -> None:
+    """Every standing has its series, also at zero, so that an alert can be written on it."""
+    scraped = Scraped()
+    scraped.add("http://a:1")
+    shown = {standing: scraped.value("hearth_pods", standing=standing.value) for standing in Standing}
+    assert shown == dict.fromkeys(Standing, 0) | {Standing.READY: 1}
+
+
+def test_the_gateway_shows_itself() -> None:
+    """Version, what is open, what was dropped, and its own CPU and memory."""
+    names = {name for name, _ in Scraped().samples()}
+    assert {
+        "hearth_build_info",
+        "hearth_open_requests",
+        "hearth_open_connections",
+        "hearth_tasks",
+        "hearth_index_blocks",
+    } <= names
+    assert {"process_cpu_seconds_total", "process_resident_memory_bytes"} <= names
+    assert Scraped().value("hearth_dropped_lines_total", log="requests") == 5
+
+
+def test_names_carry_their_units() -> None:
+    """`hearth_`, lower case, counters end in `_total`, and nobody joins pod and tenant."""
+    scraped = Scraped()
+    scraped.add("http://a:1")
+    scraped.tallies.witness(an_outcome())
+    for name, labels in scraped.samples():
+        if not name.startswith(("process_", "python_")):
+            assert re.fullmatch(r"hearth_[a-z_]+", name)
+        assert not {"tenant", "engine"} <= {label for label, _ in labels}
+
+
+def test_gateways_in_one_interpreter_share_nothing() -> None:
+    """Each has a registry of its own."""
+    one, two = Scraped(), Scraped()
+    one.tallies.witness(an_outcome())
+    assert not any(name == "hearth_requests_total" for name, _ in two.samples())
+
+
+def test_each_source_has_its_figures() -> None:
+    """One that has never spoken has no age, but may have trouble."""
+    good, silent = Static([]), Static([])
+    good.name, silent.name = "good", "silent"
+    silent.trouble = "away"
+    census = Census([good, silent])
+    census.take(good, (Found("http://a:1"), Found("http://b:1")), 3.0)
+    registry = CollectorRegistry()
+    registry.register(SourcesExposition(census, lambda: 5.0))
+
+    def value(name: str, source: str) -> float | None:
+        return registry.get_sample_value(f"hearth_source_{name}", {"source": source})
+
+    assert [value(name, "good") for name in ("pods", "age_seconds", "trouble")] == [2.0, 2.0, 0.0]
+    assert [value(name, "silent") for name in ("pods", "age_seconds", "trouble")] == [None, None, 1.0]

@@ -1,0 +1,140 @@
+"""One JSON line per request with the fields people search for, and one usage record for chargeback."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gateway.config.models import ModelEntry
+from gateway.observe.request_log import MOST_AT_ONCE, OutcomeLog, request_line, usage_line
+from gateway.pipeline.outcome import Outcome
+from gateway.runtime.line_writer import LineWriter
+from routing.blocks import Prompt
+from routing.learning import Usage
+from routing.refusal import Reason
+from tests.gateway.samples import a_request, an_outcome
+
+
+def line(outcome: Outcome, level: str = "info") -> dict[str, Any]:
+    shown = request_line(outcome, lambda: level)
+    assert shown.endswith(b"\n")
+    return dict(json.loads(shown))
+
+
+def test_a_request_is_one_line_of_known_fields() -> None:
+    """The fields, in their order, and nothing else."""
+    assert list(line(an_outcome()).items()) == [
+        ("timestamp", "2026-11-20T14:53:18.250Z"),
+        ("level", "info"),
+        ("message", "request"),
+        ("trace_id", None),
+        ("span_id", None),
+        ("request_id", "r-1"),
+        ("tenant", "legal"),
+        ("model", "tiny"),
+        ("status", 200),
+        ("error_type", None),
+        ("ttft_ms", 250.0),
+        ("input_tokens", 100),
+        ("cached_tokens", 96),
+        ("output_tokens", 11),
+        ("receipt", "r-1"),
+        ("tier", "usual"),
+        ("key_id", None),
+        ("queued_ms", 0.0),
+        ("promise_met", None),
+        ("resumed", 0),
+        ("unresumed", None),
+        ("wasted_tokens", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error_type", "level"),
+    [
+        ({"status": 502, "reason": Reason.POD_LOST}, "pod_lost", "error"),
+        ({"status": 404, "reason": Reason.UNKNOWN_MODEL}, "unknown_model", "info"),
+        ({"status": 499}, "client_gone", "info"),
+        ({"status": 400}, "400", "info"),
+    ],
+)
+def test_what_went_wrong_is_named(changes: dict[str, Any], error_type: str, level: str) -> None:
+    """Our reason, or the pod's status; 5xx is an error, a client's fault is not."""
+    shown = line(an_outcome(usage=None, ttft_s=None, **changes))
+    assert (shown["error_type"], shown["level"]) == (error_type, level)
+    assert shown["ttft_ms"] is shown["input_tokens"] is shown["cached_tokens"] is shown["output_tokens"] is None
+
+
+def test_the_callers_trace_is_named() -> None:
+    """Both ids of a traceparent; what is none is left out."""
+    shown = line(an_outcome(trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
+    assert (shown["trace_id"], shown["span_id"]) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    assert line(an_outcome(trace="nonsense"))["trace_id"] is None
+
+
+def test_the_level_keeps_lines_back() -> None:
+    """At warning only requests that failed on our side are logged."""
+    assert request_line(an_outcome(), lambda: "warning") == b""
+    assert line(an_outcome(status=503), "warning")["status"] == 503
+
+
+def test_a_usage_record_is_priced() -> None:
+    """Tokens times price; null where the model has none or the engine told nothing."""
+    prices = {"tiny": ModelEntry("tiny", 2e-6, 1e-5)}
+    shown = json.loads(usage_line(an_outcome(), prices))
+    assert shown["input_cost"] == pytest.approx(2e-4)
+    assert shown["output_cost"] == pytest.approx(1.1e-4)
+    assert (shown["input_tokens"], shown["cached_tokens"], shown["output_tokens"]) == (100, 96, 11)
+    assert (shown["tenant"], shown["model"], shown["api"], shown["request_id"]) == ("legal", "tiny", "chat", "r-1")
+    assert (shown["tier"], shown["user"], shown["duration_ms"], shown["shared"]) == ("usual", None, 1250.0, None)
+    cheaper = json.loads(usage_line(an_outcome(), {"tiny": ModelEntry("tiny", 2e-6, 1e-5, 1e-6)}))
+    assert cheaper["input_cost"] == pytest.approx(4 * 2e-6 + 96 * 1e-6)
+    unpriced = json.loads(usage_line(an_outcome(), {}))
+    untold = json.loads(usage_line(an_outcome(usage=None), prices))
+    assert unpriced["input_cost"] is untold["input_cost"] is untold["output_cost"] is None
+
+
+def test_a_usage_record_tells_what_a_rejected_request_asked_for() -> None:
+    """Its reason and its sizes, from which a policy can be tried on it."""
+    request = a_request(max_tokens=50, sequences=2, stream=False, prompt=Prompt((), (), 900))
+    outcome = an_outcome(request=request, status=429, reason=Reason.RATE_LIMITED_TOKENS, usage=None, attempts=())
+    shown = json.loads(usage_line(outcome, {}))
+    assert (shown["reason"], shown["input_tokens"]) == ("rate_limited_tokens", None)
+    assert (shown["stream"], shown["prompt_bytes"], shown["max_tokens"]) == (False, 900, 100)
+    served = json.loads(usage_line(an_outcome(), {}))
+    assert (served["reason"], served["stream"], served["max_tokens"]) == (None, True, None)
+
+
+def test_cached_tokens_may_be_unknown() -> None:
+    """Null is not zero."""
+    assert json.loads(usage_line(an_outcome(usage=Usage(5, 1)), {}))["cached_tokens"] is None
+
+
+class Taker(LineWriter):
+    """Takes lines in place of a file, and can be waited for."""
+
+    def __init__(self, wanted: int) -> None:
+        self.lines: list[bytes] = []
+        self.wanted = wanted
+        self.has_all = asyncio.Event()
+
+    def put(self, lines: bytes, count: int = 1) -> None:
+        self.lines += lines.splitlines()
+        if len(self.lines) >= self.wanted:
+            self.has_all.set()
+
+
+async def test_outcomes_are_written_soon_and_all() -> None:
+    """Off the hot path, in order, also when more come than are encoded in one go; a flush leaves none behind."""
+    many = 2 * MOST_AT_ONCE + 5
+    taker = Taker(many)
+    log = OutcomeLog(taker, lambda outcome: outcome.request.id.encode() + b"\n")
+    for number in range(many):
+        log.witness(an_outcome(request=a_request(id=str(number))))
+    assert not taker.lines
+    async with asyncio.timeout(120):
+        await taker.has_all.wait()
+    log.witness(an_outcome(request=a_request(id="last")))
+    log.flush()
+    assert taker.lines == [str(number).encode() for number in range(many)] + [b"last"]

@@ -1,0 +1,121 @@
+"""Workers of one host come to one word on roles without Redis, whoever is ended or stopped."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from gateway.roles.balancer import RoleKeeper
+from gateway.roles.controller import RolesAtWork
+from gateway.roles.lease import LEASE_S, HostRoleLease
+from routing.facts import Role
+from routing.roles import Change
+from tests.gateway.roles.test_balancer import TERMS, router_of
+
+
+class Time:
+    """One machine's clock, as its processes see it."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+async def test_one_decides_and_the_others_follow(tmp_path: Path, time: Time) -> None:
+    """Whoever came first, for as long as it goes on; its siblings hear its word."""
+    one, two = HostRoleLease(tmp_path, "one", time), HostRoleLease(tmp_path, "two", time)
+    assert await one.exchange({"a": "prefill"}) == {"a": "prefill"}
+    assert await two.exchange({"a": "decode"}) == {"a": "prefill"}
+    assert one.decides
+    assert not two.decides
+    time.now_s += LEASE_S - 1
+    await one.exchange({"a": "either"})
+    time.now_s += LEASE_S - 1
+    assert await two.exchange({"a": "decode"}) == {"a": "either"}
+
+
+async def test_a_stopped_decider_is_followed_by_another_and_does_not_fight(tmp_path: Path, time: Time) -> None:
+    """Its lease runs out; when it goes on it finds another's word, and follows that."""
+    one, two = HostRoleLease(tmp_path, "one", time), HostRoleLease(tmp_path, "two", time)
+    await one.exchange({"a": "prefill"})
+    time.now_s += LEASE_S
+    assert not one.decides
+    await two.exchange({"a": "decode"})
+    assert two.decides
+    assert await one.exchange({"a": "prefill"}) == {"a": "decode"}
+    assert not one.decides
+
+
+async def test_a_decision_that_outlived_its_lease_is_not_announced(tmp_path: Path, time: Time) -> None:
+    """The worker had the lease when it began to decide, not when it had decided: it logs nothing, and follows."""
+    router, announced = router_of(3), list[str]()
+
+    class Stopped(RoleKeeper):
+        def look(self, now_s: float) -> list[Change]:
+            router.fleet.assume("http://1", Role.PREFILL)
+            time.now_s += LEASE_S
+            return [Change("http://1", Role.PREFILL, 2.0, 0.5)]
+
+    one, two = HostRoleLease(tmp_path, "one", time), HostRoleLease(tmp_path, "two", time)
+    at_work = RolesAtWork(router, Stopped(router, TERMS), one, lambda _, words, **__: announced.append(words), time)
+    await one.exchange({})
+    time.now_s += LEASE_S
+    await two.exchange({"http://1": "decode"})
+    time.now_s -= LEASE_S
+    assert one.decides
+    await at_work.look()
+    assert announced == []
+    engine = router.fleet.engine("http://1")
+    assert engine is not None
+    assert engine.role is Role.DECODE
+
+
+async def test_a_decision_that_holds_is_announced(tmp_path: Path, time: Time) -> None:
+    """Once, with the engine that it is about."""
+    router, announced = router_of(3), list[tuple[str, object]]()
+
+    class Moved(RoleKeeper):
+        def look(self, now_s: float) -> list[Change]:
+            return [Change("http://1", Role.PREFILL, 2.0, 0.5)]
+
+    shared = HostRoleLease(tmp_path, "one", time)
+    await shared.exchange({})
+    at_work = RolesAtWork(
+        router,
+        Moved(router, TERMS),
+        shared,
+        lambda _, words, **fields: announced.append((words, fields["engine"])),
+        time,
+    )
+    await at_work.look()
+    assert announced == [("role changed", "http://1")]
+
+
+@pytest.mark.parametrize("said", [b"{", b"[]", b'{"who": "x", "until_s": 1e300, "roles": {}}'])
+async def test_a_word_that_makes_no_sense_is_written_over(tmp_path: Path, time: Time, said: bytes) -> None:
+    """Broken, or leased for longer than anybody may."""
+    (tmp_path / "roles.json").write_bytes(said)
+    one = HostRoleLease(tmp_path, "one", time)
+    assert await one.exchange({"a": "prefill"}) == {"a": "prefill"}
+    assert one.decides
+
+
+async def test_nobody_waits_for_the_file(tmp_path: Path, time: Time) -> None:
+    """While a sibling has it, and where the folder is gone: roles stay as they are known."""
+    one = HostRoleLease(tmp_path, "one", time)
+    with (tmp_path / "roles.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert await one.exchange({"a": "prefill"}) == {"a": "prefill"}
+        assert not one.decides
+    gone = HostRoleLease(tmp_path / "gone", "two", time)
+    assert await gone.exchange({"a": "decode"}) == {"a": "decode"}
+    assert not gone.decides
