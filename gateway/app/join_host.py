@@ -38,8 +38,8 @@ def _sync_replicas(gateway: Gateway, client: WarmthClient) -> None:
         clock=asyncio.get_running_loop().time,
         fleet_known=gateway.watcher.has_looked,
     )
-    gateway.others.hearing = sharing.hearing
-    sharing.hearing.spoke = gateway.front.pool.spoke
+    gateway.others.hearing = sharing.applier
+    sharing.applier.spoke = gateway.front.pool.spoke
     gateway.background.append(sharing.run)
     gateway.registry.register(SharingExposition(sharing))
 
@@ -47,9 +47,9 @@ def _sync_replicas(gateway: Gateway, client: WarmthClient) -> None:
 def _share_limits(gateway: Gateway, client: WarmthClient) -> None:
     """Lease limits that other gateways share."""
     quotas = gateway.quotas
-    keeper = make_keeper(gateway.settings, client, quotas.books, clock=quotas.now_s, say=gateway.say)
+    keeper = make_keeper(gateway.settings, client, quotas.accounts, clock=quotas.now_s, say=gateway.say)
     if keeper is not None:
-        quotas.keeper = keeper
+        quotas.leases = keeper
         gateway.background.append(keeper.run)
 
 
@@ -61,4 +61,4 @@ def _look_up_prefixes(gateway: Gateway, client: WarmthClient) -> None:
     asking = gateway.asking = Asking(client, gateway.router, wait_s=kv_events.wait_ms / 1000)
     gateway.front.look_with(asking.look)
     gateway.background.append(asking.run)
-    gateway.registry.register(AskingExposition(asking.ends))
+    gateway.registry.register(AskingExposition(asking.outcomes))

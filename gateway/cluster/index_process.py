@@ -62,21 +62,21 @@ class Warmth:
             SlicesAsked: HostSlices(time.monotonic).take,
         }
         """Handlers by message type; they answer with `line.send`."""
-        self.sights = Sights(settings, say) if settings.kv_events is not None else None
-        if self.sights is not None:
+        self.lookups = Sights(settings, say) if settings.kv_events is not None else None
+        if self.lookups is not None:
             self._handlers |= {
-                FleetTold: self.sights.take_fleet,
-                SightAsked: self.sights.take_asked,
-                SightMoved: self.sights.take_moved,
+                FleetTold: self.lookups.take_fleet,
+                SightAsked: self.lookups.take_asked,
+                SightMoved: self.lookups.take_moved,
             }
-            registry.register(ExactExposition(self.sights))
+            registry.register(ExactExposition(self.lookups))
         registry.register(ExchangeExposition(self.hub, self.bridge))
 
     def renew(self, settings: Settings) -> None:
         """Apply reloaded settings."""
         self.settings = settings
-        if self.sights is not None:
-            self.sights.renew(settings)
+        if self.lookups is not None:
+            self.lookups.renew(settings)
 
     async def run(self) -> None:
         """Serve the workers until cancelled."""
@@ -91,8 +91,8 @@ class Warmth:
             self._say("info", "warmth process listening", socket=str(self._where))
             if self.bridge is not None:
                 group.create_task(self.bridge.run(), name="redis")
-            if self.sights is not None:
-                group.create_task(self.sights.run(), name="prefix lookups")
+            if self.lookups is not None:
+                group.create_task(self.lookups.run(), name="prefix lookups")
             await loop.create_future()
 
     def _accept(self) -> Line:
@@ -100,8 +100,8 @@ class Warmth:
 
     def _leave(self, line: Line) -> None:
         self.hub.leave(line)
-        if self.sights is not None:
-            self.sights.leave(line)
+        if self.lookups is not None:
+            self.lookups.leave(line)
 
     def _take(self, line: Line, message: Message) -> None:
         handler = self._handlers.get(type(message))

@@ -66,10 +66,10 @@ class Team:
         self._tasks: dict[Seat, asyncio.Task[None]] = {}
         self._began = began
         self._host = Host(processes=fresh.settings.processes, folder=folder)
-        self.warmth: Seat | None = None
+        self.index_process: Seat | None = None
         if needs_warmth(fresh.settings):
             self._host = replace(self._host, warmth=folder / f"{WARMTH}-news.sock")
-            self.warmth = Seat(WARMTH, self._index_process_orders, say=say, began=self._on_start, ended=ended)
+            self.index_process = Seat(WARMTH, self._index_process_orders, say=say, began=self._on_start, ended=ended)
         self.workers = tuple(
             Seat(f"worker-{number}", partial(self._orders, number), say=say, began=self._on_start, ended=ended)
             for number in range(1, fresh.settings.processes + 1)
@@ -77,7 +77,7 @@ class Team:
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        return (self.warmth, *self.workers) if self.warmth else self.workers
+        return (self.index_process, *self.workers) if self.index_process else self.workers
 
     @property
     def children(self) -> list[Child]:
@@ -113,8 +113,8 @@ class Team:
             await self._end(self.workers, LEEWAY_S)
             ended.cancel()
         await asyncio.gather(ended, cutting, return_exceptions=True)
-        if self.warmth is not None:
-            await self._end((self.warmth,), LEEWAY_S)
+        if self.index_process is not None:
+            await self._end((self.index_process,), LEEWAY_S)
 
     async def _end(self, seats: Sequence[Seat], limit_s: float) -> None:
         for slot in seats:

@@ -131,7 +131,7 @@ class Feed:
         reliable or unreliable.
         """
         self.engine = engine
-        self.trust = Trust()
+        self.reliability = Trust()
         self.count = FeedCount()
         self._index = index
         self._say = say
@@ -250,7 +250,7 @@ class Feed:
 
     def _give_up(self) -> None:
         """Go on without the missed batches: they cannot be replayed."""
-        started_late = self._next == 0 and self.trust.doubt in (Doubt.UNHEARD, Doubt.LATE)
+        started_late = self._next == 0 and self.reliability.doubt in (Doubt.UNHEARD, Doubt.LATE)
         self._replays_from = None
         if not self._waiting:
             return
@@ -302,16 +302,16 @@ class Feed:
             self._heal("cleared")
 
     def _heal(self, why: str) -> None:
-        if not self.trust.is_exact:
+        if not self.reliability.is_exact:
             self._say("info", "KV events are complete again", engine=self.engine, why=why)
         self._mark_reliable()
 
     # -- trust ---------------------------------------------------------------------------------------------------------
 
     def _mark_reliable(self) -> None:
-        self.trust.complete()
+        self.reliability.complete()
         self._on_trust_change()
 
     def _mark_unreliable(self, doubt: Doubt) -> bool:
         self._on_trust_change()
-        return self.trust.fall(doubt)
+        return self.reliability.fall(doubt)

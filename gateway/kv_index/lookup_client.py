@@ -55,7 +55,7 @@ class Asking:
     """The lookups of one worker."""
 
     def __init__(self, client: WarmthClient, router: Router, *, wait_s: float) -> None:
-        self.ends: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         """Lookups by outcome: `exact`, `partly`, or why the approximate index decided."""
         self.doubts: dict[str, str] = {}
         """Followed engines, and why their events are unreliable ('' where they are reliable)."""
@@ -85,7 +85,7 @@ class Asking:
             async with asyncio.timeout(self._wait_s):
                 given = await answer
         except TimeoutError:
-            self.ends["late"] += 1
+            self.outcomes["late"] += 1
             self._late += 1
         finally:
             self._waiting.pop(ticket, None)
@@ -106,19 +106,19 @@ class Asking:
     def _start(self, request: Request, body: bytes) -> tuple[int, asyncio.Future[Given] | None]:
         if request.regions is not None:
             # A pod of another region might be sent the prompt for tokenizing.
-            self.ends["region"] += 1
+            self.outcomes["region"] += 1
             return 0, None
         if request.continues:
             # Only the pod that stored the previous response knows the prompt.
-            self.ends["stored"] += 1
+            self.outcomes["stored"] += 1
             return 0, None
         if not self.doubts:
-            self.ends["nobody_followed" if self._client.is_connected else "away"] += 1
+            self.outcomes["nobody_followed" if self._client.is_connected else "away"] += 1
             return 0, None
         loop = asyncio.get_running_loop()
         if self._late >= LATE_IN_A_ROW:
             if loop.time() < self._probe_at_s:
-                self.ends["slow"] += 1
+                self.outcomes["slow"] += 1
                 return 0, None
             self._probe_at_s = loop.time() + PROBE_S
         if self._router.losses != self._sent_losses and self._client.is_connected:
@@ -129,14 +129,14 @@ class Asking:
         self._waiting[self._last_ticket] = answer
         if not self._client.send(SightAsked(self._last_ticket, request.api.value, request.model, body)):
             del self._waiting[self._last_ticket]
-            self.ends["away"] += 1
+            self.outcomes["away"] += 1
             return 0, None
         return self._last_ticket, answer
 
     def _with_hits(self, request: Request, answer: Given) -> Request:
         given, reliable_slots = answer
         if given.why:
-            self.ends[given.why] += 1
+            self.outcomes[given.why] += 1
             return request
         fleet, seen = self._router.fleet, dict[int, Seen]()
         for name, tokens, load_s in given.seen:
@@ -146,7 +146,7 @@ class Asking:
         watch = Watching(given.ticket, self._client.send)
         slots = fleet.roster(request.model).slots
         known = sum(map(reliable_slots.__contains__, slots))
-        self.ends[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
+        self.outcomes[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
         return replace(request, sight=Sight(given.prompt_tokens, seen, reliable_slots, watch))
 
     def _take_given(self, given: SightGiven) -> None:

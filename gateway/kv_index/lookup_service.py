@@ -71,9 +71,9 @@ class Sights:
         if config is None:
             raise ValueError("kv_events is not configured")
         self.index = ExactIndex(most_blocks=config.most_blocks)
-        self.followers = Followers(config, self.index, say)
-        self.tokenizing = Tokenizing(_entries(settings), cache_bytes=config.tokenizer_cache_mb << 20, say=say)
-        self.unseen: dict[str, int] = {}
+        self.subscriptions = Followers(config, self.index, say)
+        self.tokenizers = Tokenizing(_entries(settings), cache_bytes=config.tokenizer_cache_mb << 20, say=say)
+        self.failed: dict[str, int] = {}
         """Failed lookups by reason."""
         self._say = say
         self._load_s = _load_seconds(config.load_us_per_token)
@@ -89,19 +89,19 @@ class Sights:
 
     async def run(self) -> None:
         """Follow engines and answer lookups until cancelled."""
-        self.tokenizing.warm_up()
+        self.tokenizers.warm_up()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.followers.run(), name="follow KV events")
+                group.create_task(self.subscriptions.run(), name="follow KV events")
                 group.create_task(self._send_states(), name="send followed engines")
         finally:
             for task in self._tasks:
                 task.cancel()
-            await self.tokenizing.close()
+            await self.tokenizers.close()
 
     def renew(self, settings: Settings) -> None:
         """Take over the tokenizers of reloaded settings; all else needs a restart."""
-        self.tokenizing.renew(_entries(settings))
+        self.tokenizers.renew(_entries(settings))
 
     # -- messages of workers ---------------------------------------------------------------------------------------
 
@@ -163,10 +163,10 @@ class Sights:
 
     async def _answer(self, line: Line, asked: SightAsked) -> None:
         try:
-            ends = await self.tokenizing.ends(self._job(asked))
+            ends = await self.tokenizers.ends(self._job(asked))
         except UnseenError as why:
             self._pending.discard((id(line), asked.ticket))
-            self.unseen[str(why)] = self.unseen.get(str(why), 0) + 1
+            self.failed[str(why)] = self.failed.get(str(why), 0) + 1
             line.send(SightGiven(asked.ticket, why=str(why)))
             return
         key = id(line), asked.ticket
@@ -176,15 +176,15 @@ class Sights:
         ticket = Ticket(self._base(asked.model), ends)
         self._keep(key, ticket)
         ticket.found = await self._look(ticket)
-        feeds = self.followers.feeds
+        feeds = self.subscriptions.feeds
         seen = tuple(
             (engine, tokens, self._seconds(held))
             for engine, held in ticket.found.items()
             if (feed := feeds.get(engine)) is not None
-            and feed.trust.is_exact
-            and (tokens := feed.trust.held(held.tokens))
+            and feed.reliability.is_exact
+            and (tokens := feed.reliability.held(held.tokens))
         )
-        if self.followers.has_turned:
+        if self.subscriptions.has_changed:
             # The worker must know by then which engines are reliable: those not named in the answer hold nothing.
             self._send_state()
         line.send(SightGiven(asked.ticket, ends.tokens, seen))
@@ -196,7 +196,7 @@ class Sights:
         if links:
             self._newest[links[0]] = ticket
             ticket.is_settled.clear()
-        self.followers.catch_up()
+        self.subscriptions.catch_up()
         found = self.index.look(ticket.ends)
         if earlier is None or earlier.is_settled.is_set():
             return found
@@ -251,19 +251,21 @@ class Sights:
 
     def _learn(self, ticket: Ticket, moved: SightMoved) -> None:
         """Compare the engine's count of cached tokens with the prediction, and correct the index."""
-        self.tokenizing.check(ticket.model, ticket.ends.tokens, moved.prompt_tokens)
-        feed = self.followers.feeds.get(ticket.engine)
+        self.tokenizers.check(ticket.model, ticket.ends.tokens, moved.prompt_tokens)
+        feed = self.subscriptions.feeds.get(ticket.engine)
         actual, held = moved.cached_tokens, ticket.found.get(ticket.engine, NOTHING_HELD)
         if feed is None or actual is None or ticket.ends.tokens != moved.prompt_tokens:
             return
         followed = self.index.engines.get(ticket.engine)
         blocks = [group.block_tokens for group in followed.groups.values()] if followed else []
-        was_exact = feed.trust.is_exact
-        if feed.trust.observe(feed.trust.held(held.tokens), actual, min(blocks, default=1)):
-            self.followers.has_turned = True
+        was_exact = feed.reliability.is_exact
+        if feed.reliability.observe(feed.reliability.held(held.tokens), actual, min(blocks, default=1)):
+            self.subscriptions.has_changed = True
             word = "KV events do not tell what is reused" if was_exact else "KV events can be believed again"
-            self._say("warning" if was_exact else "info", word, engine=ticket.engine, error=round(feed.trust.error, 3))
-        if not feed.trust.is_exact and feed.trust.doubt is not Doubt.UNHEARD:
+            self._say(
+                "warning" if was_exact else "info", word, engine=ticket.engine, error=round(feed.reliability.error, 3)
+            )
+        if not feed.reliability.is_exact and feed.reliability.doubt is not Doubt.UNHEARD:
             self.index.correct(ticket.engine, ticket.ends, actual)
 
     # -- state sent to workers -----------------------------------------------------------------------------------------
@@ -276,7 +278,7 @@ class Sights:
                 if known is None or pod.life > known.life:
                     pods[pod.url] = pod
         self._pods = pods
-        self.followers.take_fleet(pods)
+        self.subscriptions.take_fleet(pods)
 
     @restarted("exact warmth")
     async def _send_states(self) -> None:
@@ -285,8 +287,8 @@ class Sights:
             await asyncio.sleep(STATE_CHECK_S)
 
     def _send_state(self) -> None:
-        doubts = {engine: str(feed.trust.doubt or "") for engine, feed in self.followers.feeds.items()}
-        self.followers.has_turned = False
+        doubts = {engine: str(feed.reliability.doubt or "") for engine, feed in self.subscriptions.feeds.items()}
+        self.subscriptions.has_changed = False
         if self._sent_state is None or self._sent_state.doubts != doubts:
             self._sent_state = EnginesFollowed(doubts)
             for line in self._fleets:

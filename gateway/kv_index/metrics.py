@@ -41,7 +41,7 @@ class ExactExposition(Collector):
 
     def collect(self) -> Iterator[Family]:
         """All metric families."""
-        feeds, engines = self._sights.followers.feeds, self._sights.index.engines
+        feeds, engines = self._sights.subscriptions.feeds, self._sights.index.engines
         for name, words, feed_count in FEED_COUNTERS:
             counter = CounterMetricFamily(name, words, labels=("engine",))
             for engine, feed in feeds.items():
@@ -53,7 +53,7 @@ class ExactExposition(Collector):
                 counter.add_metric((engine,), engine_count(followed))
             yield counter
         yield from self._gauges(feeds, engines)
-        yield by_why("hearth_prompts_unseen", "Prompts that could not be seen, by why.", self._sights.unseen)
+        yield by_why("hearth_prompts_unseen", "Prompts that could not be seen, by why.", self._sights.failed)
 
     def _gauges(self, feeds: Mapping[str, Feed], engines: Mapping[str, Followed]) -> Iterator[Family]:
         exact = GaugeMetricFamily(
@@ -66,8 +66,8 @@ class ExactExposition(Collector):
         )
         blocks = GaugeMetricFamily("hearth_engine_kv_blocks", "Blocks the engine is known to hold.", labels=("engine",))
         for engine, feed in feeds.items():
-            exact.add_metric((engine,), float(feed.trust.is_exact))
-            error.add_metric((engine,), feed.trust.error)
+            exact.add_metric((engine,), float(feed.reliability.is_exact))
+            error.add_metric((engine,), feed.reliability.error)
             blocks.add_metric((engine,), len(engines[engine]) if engine in engines else 0)
         yield from (exact, error, blocks)
         yield GaugeMetricFamily(

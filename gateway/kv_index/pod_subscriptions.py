@@ -28,7 +28,7 @@ from routing.exact import ExactIndex
 MAX_ANSWER_BYTES = 1 << 20
 
 
-class _Told(msgspec.Struct):
+class _Publisher(msgspec.Struct):
     """The publisher of one rank as its pod reports it, with its actual port."""
 
     enable_kv_cache_events: bool = False
@@ -61,13 +61,13 @@ async def told_sources(pod: PodTold, session: aiohttp.ClientSession) -> dict[str
         async with session.get(f"{pod.url}/kv_event_sources", allow_redirects=False) as answer:
             if answer.status != 200:
                 return {} if answer.status in (404, 405) else None
-            told = msgspec.json.decode(await answer.content.read(MAX_ANSWER_BYTES), type=dict[str, _Told])
+            told = msgspec.json.decode(await answer.content.read(MAX_ANSWER_BYTES), type=dict[str, _Publisher])
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
         return None
     return read_told(pod, told)
 
 
-def read_told(pod: PodTold, told: Mapping[str, _Told]) -> dict[str, Source]:
+def read_told(pod: PodTold, told: Mapping[str, _Publisher]) -> dict[str, Source]:
     """Engine to source, from the publishers that a pod reports by rank."""
     host = _host_of(pod.url)
     found = {}
@@ -135,7 +135,7 @@ class Followers:
     def __init__(self, config: KvEvents, index: ExactIndex, say: EventLog) -> None:
         self.feeds: dict[str, Feed] = {}
         """By engine name."""
-        self.has_turned = True
+        self.has_changed = True
         """Whether `feeds` or the trust in them may have changed since a reader set this to False."""
         self._config = config
         self._index = index
@@ -243,7 +243,7 @@ class Followers:
         return Feed(name, self._index, say=self._say, ask=ask, turned=self._note_change)
 
     def _note_change(self) -> None:
-        self.has_turned = True
+        self.has_changed = True
 
     def _unsubscribe(self, pod: PodFollowed, name: str) -> None:
         _, task = pod.subscribers.pop(name)

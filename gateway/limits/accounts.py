@@ -64,10 +64,10 @@ class Quotas:
         is_under_load: Callable[[], bool] = lambda: False,
     ) -> None:
         """`clock`: seconds since the epoch, never decreasing. `is_under_load`: whether requests wait for engines."""
-        self.books = Books(opened=self._open)
-        self.keeper: Keeper | None = None
+        self.accounts = Books(opened=self._open)
+        self.leases: Keeper | None = None
         """Leases of limits that are shared with other gateways; None where they are not shared."""
-        self.refused: Counter[tuple[str, Kind]] = Counter()
+        self.rejected: Counter[tuple[str, Kind]] = Counter()
         """Rejected requests by tenant and limit."""
         self.cut: Counter[tuple[str, Kind]] = Counter()
         """Streams that a limit has ended, by tenant and limit."""
@@ -93,21 +93,21 @@ class Quotas:
         def quota_at(path: str) -> Quota | None:
             return quota_of(tenants, path)
 
-        self.books.go_by(quota_at, self.now_s())
+        self.accounts.go_by(quota_at, self.now_s())
 
     async def reserve(self, request: Request, caller: Caller) -> Tab:
         """Reserve the expected usage of a request in all accounts of its caller. Raises `OverLimit`."""
         if self._tenants is not None:
             caller = renewed(self._tenants, caller)
-        books = self.books.of(caller.accounts, self.now_s())
+        books = self.accounts.of(caller.accounts, self.now_s())
         result = self._try(request, caller, books)
-        if not isinstance(result, Reservation) and self.keeper is not None:
-            result = await self._retry_with_leases(self.keeper, request, caller, books, result)
+        if not isinstance(result, Reservation) and self.leases is not None:
+            result = await self._retry_with_leases(self.leases, request, caller, books, result)
         if isinstance(result, Reservation):
             return Tab(self, request, caller.tenant.name, result, self._max_tokens(request, result))
         headers = fields_of(books, self.now_s(), anthropic=request.api.is_anthropic)
         rejection = OverLimit(result, headers, self._draw())
-        self.refused[tenant_of(rejection.lack.path), rejection.lack.kind] += 1
+        self.rejected[tenant_of(rejection.lack.path), rejection.lack.kind] += 1
         raise rejection
 
     def _max_tokens(self, request: Request, reservation: Reservation) -> int | None:
@@ -145,7 +145,7 @@ class Quotas:
 
     @property
     def _is_partitioned(self) -> bool:
-        return self.keeper is not None and self.keeper.is_partitioned
+        return self.leases is not None and self.leases.is_partitioned
 
     def _try(self, request: Request, caller: Caller, books: Sequence[Book]) -> Reservation | tuple[Lack, ...]:
         expected = self._expecting(request, caller, books)
@@ -172,8 +172,8 @@ class Quotas:
 
     def _open(self, book: Book) -> None:
         """Cap a new account of shared limits until its first lease."""
-        if self.keeper is not None:
-            self.keeper.open(book)
+        if self.leases is not None:
+            self.leases.open(book)
 
     # -- used by meters ------------------------------------------------------------------------------------------------
 
@@ -184,8 +184,8 @@ class Quotas:
 
     def want_more(self, reservation: Reservation, lacks: tuple[Lack, ...]) -> None:
         """Request larger leases in the background: a stream will soon need them."""
-        if self.keeper is not None:
-            task = asyncio.get_running_loop().create_task(self.keeper.relieve(reservation.books, lacks))
+        if self.leases is not None:
+            task = asyncio.get_running_loop().create_task(self.leases.relieve(reservation.books, lacks))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

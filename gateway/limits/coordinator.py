@@ -26,11 +26,11 @@ class Lender(Protocol):
     @property
     def is_connected(self) -> bool: ...
 
-    async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
+    async def lease(self, path: str, holder: str, asks: Sequence[Ask]) -> list[Granted]:
         """Renew the leases of one account; grants in the order of `asks`. Raises `LenderAway`."""
         ...
 
-    async def leave(self, path: str, who: str, asks: Sequence[Ask]) -> None:
+    async def release(self, path: str, holder: str, asks: Sequence[Ask]) -> None:
         """Release the leases of one account. Raises `LenderAway`."""
         ...
 
@@ -59,12 +59,12 @@ class HostLender:
     def is_connected(self) -> bool:
         return self._client.is_connected
 
-    async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
+    async def lease(self, path: str, holder: str, asks: Sequence[Ask]) -> list[Granted]:
         ticket = next(self._tickets)
         answer: asyncio.Future[list[Granted]] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = answer
         try:
-            if not self._client.send(SlicesAsked(ticket, path, who, tuple(asks))):
+            if not self._client.send(SlicesAsked(ticket, path, holder, tuple(asks))):
                 raise LenderAway
             async with asyncio.timeout(ANSWER_S):
                 return await answer
@@ -73,8 +73,8 @@ class HostLender:
         finally:
             del self._waiting[ticket]
 
-    async def leave(self, path: str, who: str, asks: Sequence[Ask]) -> None:
-        if not self._client.send(SlicesAsked(next(self._tickets), path, who, tuple(asks), leaves=True)):
+    async def release(self, path: str, holder: str, asks: Sequence[Ask]) -> None:
+        if not self._client.send(SlicesAsked(next(self._tickets), path, holder, tuple(asks), leaves=True)):
             raise LenderAway
 
     async def run(self) -> None:

@@ -56,7 +56,7 @@ class Keeper:
         self,
         coordinator: Lender,
         *,
-        who: str,
+        holder: str,
         processes: int,
         books: Iterable[Book],
         clock: Callable[[], float],
@@ -66,10 +66,10 @@ class Keeper:
         """Gateways that share the limits, as last known."""
         self.is_partitioned = True
         """Whether the coordinator is unreachable."""
-        self.asked = 0
+        self.lease_requests = 0
         """Lease requests sent."""
         self._coordinator = coordinator
-        self._who = who
+        self._holder = holder
         self._books = books
         self._clock = clock
         self._say = say
@@ -134,10 +134,10 @@ class Keeper:
         now_s = self._clock()
         is_recovering = now_s < self._recovers_until_s
         asks = asks_of(book, now_s, replicas=self.replicas, is_gathering=is_recovering, needs=needs)
-        self.asked += 1
+        self.lease_requests += 1
         self._reported_s[book.path] = now_s
         try:
-            grants = await self._coordinator.ask(book.path, self._who, asks)
+            grants = await self._coordinator.lease(book.path, self._holder, asks)
         except LenderAway:
             self.part()
             return True
@@ -212,7 +212,7 @@ class Keeper:
                 group.create_task(report(), name="report accounts")
 
     async def _count_replicas(self) -> None:
-        (members,) = await self._coordinator.ask(MEMBERS, self._who, HERE)
+        (members,) = await self._coordinator.lease(MEMBERS, self._holder, HERE)
         present = 1 + int(members.elsewhere)
         is_first = not self._has_answered
         self._answered_s, self._has_answered = (now_s := self._clock()), True
@@ -254,10 +254,10 @@ class Keeper:
                 for book in self._books:
                     stays, ends = farewell_of(book, self._clock())
                     if stays:
-                        await self._coordinator.ask(book.path, self._who, stays)
+                        await self._coordinator.lease(book.path, self._holder, stays)
                     if ends:
-                        await self._coordinator.leave(book.path, self._who, ends)
-                await self._coordinator.leave(MEMBERS, self._who, HERE)
+                        await self._coordinator.release(book.path, self._holder, ends)
+                await self._coordinator.release(MEMBERS, self._holder, HERE)
 
 
 def make_keeper(
@@ -280,7 +280,7 @@ def make_keeper(
     else:
         return None
     return Keeper(
-        coordinator, who=secrets.token_hex(8), processes=settings.processes, books=books, clock=clock, say=say
+        coordinator, holder=secrets.token_hex(8), processes=settings.processes, books=books, clock=clock, say=say
     )
 
 

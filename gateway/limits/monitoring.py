@@ -32,16 +32,16 @@ class LimitsExposition(Collector):
     def collect(self) -> Iterator[Family]:
         """All metric families."""
         quotas = self._quotas
-        yield self._counter("hearth_limit_refused", "Requests refused for want of room, by limit.", quotas.refused)
+        yield self._counter("hearth_limit_refused", "Requests refused for want of room, by limit.", quotas.rejected)
         yield self._counter("hearth_limit_cut", "Streams that a limit has ended, by limit.", quotas.cut)
         yield self._used()
-        yield GaugeMetricFamily("hearth_limit_accounts", "Accounts in memory.", len(quotas.books))
-        keeper = quotas.keeper
-        if keeper is not None:
+        yield GaugeMetricFamily("hearth_limit_accounts", "Accounts in memory.", len(quotas.accounts))
+        leases = quotas.leases
+        if leases is not None:
             words = "1 where shared limits are shared, 0 where this gateway goes by what it knows."
-            yield GaugeMetricFamily("hearth_limit_sharing", words, float(not keeper.is_partitioned))
-            yield GaugeMetricFamily("hearth_limit_replicas", "Gateways that share limits.", keeper.replicas)
-            yield CounterMetricFamily("hearth_limit_asks", "Asks for slices of shared limits.", keeper.asked)
+            yield GaugeMetricFamily("hearth_limit_sharing", words, float(not leases.is_partitioned))
+            yield GaugeMetricFamily("hearth_limit_replicas", "Gateways that share limits.", leases.replicas)
+            yield CounterMetricFamily("hearth_limit_asks", "Asks for slices of shared limits.", leases.lease_requests)
 
     def _counter(self, name: str, words: str, counts: Mapping[tuple[str, Kind], int]) -> CounterMetricFamily:
         family = CounterMetricFamily(name, words, labels=("tenant", "limit"))
@@ -58,7 +58,7 @@ class LimitsExposition(Collector):
         family = GaugeMetricFamily("hearth_limit_used_ratio", words, labels=("tenant", "limit"))
         shown: dict[tuple[str, str], float] = {}
         now_s = self._quotas.now_s()
-        for book in list(self._quotas.books):
+        for book in list(self._quotas.accounts):
             if book.path == tenant_of(book.path):
                 book.advance(now_s)
                 for kind, meter in book.meters.items():
@@ -82,7 +82,7 @@ Shown = dict[str, Any]
 def show_accounts(quotas: Quotas, tenant: str | None, most: int) -> list[Shown]:
     """The accounts of one tenant, or of all, most recently used first, at most `most`."""
     now_s = quotas.now_s()
-    wanted = (book for book in reversed(list(quotas.books)) if tenant is None or tenant_of(book.path) == tenant)
+    wanted = (book for book in reversed(list(quotas.accounts)) if tenant is None or tenant_of(book.path) == tenant)
     return [_show(book, now_s) for book in islice(wanted, most)]
 
 

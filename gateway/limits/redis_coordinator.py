@@ -125,15 +125,15 @@ class RedisLender:
     def is_connected(self) -> bool:
         return self._client is not None
 
-    async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
-        told = cast("list[bytes]", await self._run_script(path, who, "ask", asks))
-        if len(told) != 5 * len(asks):
+    async def lease(self, path: str, holder: str, asks: Sequence[Ask]) -> list[Granted]:
+        reply = cast("list[bytes]", await self._run_script(path, holder, "ask", asks))
+        if len(reply) != 5 * len(asks):
             raise LenderAway
-        found = zip(*[iter(told)] * 5, strict=True)
+        found = zip(*[iter(reply)] * 5, strict=True)
         return [Granted(float(s), float(f), float(e), float(g), known == b"1") for s, f, e, g, known in found]
 
-    async def leave(self, path: str, who: str, asks: Sequence[Ask]) -> None:
-        await self._run_script(path, who, "leave", asks)
+    async def release(self, path: str, holder: str, asks: Sequence[Ask]) -> None:
+        await self._run_script(path, holder, "leave", asks)
 
     @restarted("limits")
     async def run(self) -> None:
@@ -169,20 +169,20 @@ class RedisLender:
         finally:
             self._client = None
 
-    async def _run_script(self, path: str, who: str, verb: str, asks: Sequence[Ask]) -> object:
+    async def _run_script(self, path: str, holder: str, verb: str, asks: Sequence[Ask]) -> object:
         client = self._client
         if client is None:
             raise LenderAway
-        words: list[Any] = [f"{self._place.prefix}{KEY}{{{path}}}", who, verb]
+        arguments: list[Any] = [f"{self._place.prefix}{KEY}{{{path}}}", holder, verb]
         for ask in asks:
             numbers = (ask.limit, ask.held, ask.wanted, ask.least, ask.keeps_s, ask.gone)
-            words += [ask.name, *(f"{number:.17g}" for number in numbers), int(ask.lasts)]
+            arguments += [ask.name, *(f"{number:.17g}" for number in numbers), int(ask.lasts)]
         try:
             async with asyncio.timeout(self._answer_s), self._turns:
                 try:
-                    return await client.evalsha(SHA, 1, *words)
+                    return await client.evalsha(SHA, 1, *arguments)
                 except NoScriptError:
-                    return await client.eval(SCRIPT, 1, *words)
+                    return await client.eval(SCRIPT, 1, *arguments)
         except Exception as error:
             heed_cancel()
             self._client = None

@@ -71,7 +71,7 @@ class WarmthClient:
             if line is not None:
                 warns, wait_s, due_s = True, MIN_BACKOFF_S, clock()
                 try:
-                    await line.over
+                    await line.closed
                 finally:
                     line.close()
             if warns and clock() >= due_s:

@@ -33,7 +33,7 @@ class Line(asyncio.Protocol):
     ) -> None:
         self.dropped = 0
         """Frames dropped because the other side read too slowly."""
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._take = take
         self._began = began
         self._ended = ended
@@ -103,6 +103,6 @@ class Line(asyncio.Protocol):
         self._transport = None
         self._waiting.clear()
         self._waiting_bytes = 0
-        if not self.over.done():
-            self.over.set_result(None)
+        if not self.closed.done():
+            self.closed.set_result(None)
         self._ended(self)

@@ -67,12 +67,12 @@ class Sharing:
         """Updates dropped while not connected."""
         self.unreadable = 0
         """Batches that could not be decoded, or are for later versions."""
-        self.unheard = 0
+        self.overflowed = 0
         """Batches dropped because they arrived faster than they were applied."""
-        self.recalled = 0
+        self.history_updates = 0
         """Updates of the history that were applied."""
         self._publisher = Voice(self._schedule)
-        self.hearing = Hearing(router)
+        self.applier = Hearing(router)
         self._router = router
         self._client = client
         self._say = say
@@ -155,8 +155,8 @@ class Sharing:
             self._send_snapshot()
         elif now_s - self._sent_s >= BEAT_S:
             self._send()
-        self._router.seat = seat_among(self.origin, self.hearing.names)
-        for name in self.hearing.forget_silent(now_s - TIMEOUT_S, now_s):
+        self._router.seat = seat_among(self.origin, self.applier.names)
+        for name in self.applier.forget_silent(now_s - TIMEOUT_S, now_s):
             self._requested_s.pop(name, None)
             self._say("info", "a gateway is heard no more: its requests count no longer", origin=f"{name:016x}")
 
@@ -166,7 +166,7 @@ class Sharing:
         self._backlog.append(batch.payload)
         if len(self._backlog) > MAX_BACKLOG:
             self._backlog.popleft()
-            self.unheard += 1
+            self.overflowed += 1
         if not self._is_applying:
             self._apply_backlog()
 
@@ -190,10 +190,10 @@ class Sharing:
             self.unreadable += 1
             return
         now_s = self._clock()
-        self.hearing.strange += batch.strange
+        self.applier.strange += batch.strange
         if batch.origin == self.origin:
             return
-        is_whole = self.hearing.hear(batch.origin, batch.number, batch.news, now_s)
+        is_whole = self.applier.hear(batch.origin, batch.number, batch.news, now_s)
         if not is_whole and now_s - self._requested_s.get(batch.origin, -MIN_SNAPSHOT_S) >= MIN_SNAPSHOT_S:
             self._requested_s[batch.origin] = now_s
             self._client.send(Missed(batch.origin))
@@ -221,7 +221,7 @@ class Sharing:
             if has_more and not chunk.payloads:
                 await asyncio.sleep(RETRY_S)
         replay.close()
-        self.recalled = replay.heard
+        self.history_updates = replay.heard
         self._say("info", "warmed by the past of other gateways", words=replay.heard)
 
     def _apply_old(self, replay: Bygone, payload: bytes) -> None:

@@ -97,14 +97,14 @@ class SharingExposition(Collector):
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
         sharing = self._sharing
-        hearing = sharing.hearing
+        hearing = sharing.applier
         yield CounterMetricFamily("hearth_news_sent", "Words told to other gateways.", sharing.sent)
         yield CounterMetricFamily("hearth_news_heard", "Words heard from other gateways.", hearing.heard)
-        yield CounterMetricFamily("hearth_news_recalled", "Words of the past that warmed us.", sharing.recalled)
+        yield CounterMetricFamily("hearth_news_recalled", "Words of the past that warmed us.", sharing.history_updates)
         lost = CounterMetricFamily("hearth_news_lost", "News that did not come through, by why.", labels=("why",))
         for why, count in (
             ("unsent", sharing.unsent),
-            ("unheard", sharing.unheard),
+            ("unheard", sharing.overflowed),
             ("unreadable", sharing.unreadable),
             ("strange", hearing.strange),
             ("gap", hearing.gaps),

@@ -92,10 +92,10 @@ def test_the_first_batch_of_all_is_complete_knowledge() -> None:
     """Whoever hears an engine from its number 0 on may believe it."""
     scene = Scene(replays=False)
     scene.feed.begin()
-    assert scene.feed.trust.doubt is Doubt.UNHEARD
+    assert scene.feed.reliability.doubt is Doubt.UNHEARD
     for number, payload in enumerate(chain(3)):
         scene.feed.take(number, payload)
-    assert scene.feed.trust.is_exact
+    assert scene.feed.reliability.is_exact
     assert scene.held(prompt(3)) == 6
 
 
@@ -104,7 +104,7 @@ def test_an_engine_that_never_spoke_holds_nothing() -> None:
     scene = Scene()
     scene.feed.begin()
     scene.feed.all_again(answered=True)
-    assert scene.feed.trust.is_exact
+    assert scene.feed.reliability.is_exact
 
 
 def test_a_late_joiner_has_the_past_told() -> None:
@@ -115,7 +115,7 @@ def test_a_late_joiner_has_the_past_told() -> None:
     scene.feed.take(4, batches[4])
     assert scene.held(prompt(5)) == 0
     scene.replay(batches, 4)
-    assert scene.feed.trust.is_exact
+    assert scene.feed.reliability.is_exact
     assert scene.held(prompt(5)) == 10
     assert scene.feed.count.batches == 5
 
@@ -125,7 +125,7 @@ def test_a_past_that_is_forgotten_is_doubt() -> None:
     scene, batches = Scene(), chain(6)
     scene.feed.begin()
     scene.replay(batches, 6, first=3)
-    assert scene.feed.trust.doubt is Doubt.LATE
+    assert scene.feed.reliability.doubt is Doubt.LATE
     assert [words[0] for words in scene.said] == []
     assert scene.index.engines["e"].count.orphaned == 3
 
@@ -138,7 +138,7 @@ def test_a_gap_is_filled_again() -> None:
     assert scene.asked == [2]
     scene.feed.take(5, batches[5])
     scene.replay(batches, 5)
-    assert scene.feed.trust.is_exact
+    assert scene.feed.reliability.is_exact
     assert scene.held(prompt(6)) == 12
     assert (scene.feed.count.gaps, scene.feed.count.unhealed) == (1, 0)
 
@@ -152,7 +152,7 @@ def test_a_hole_in_what_is_sent_again_is_asked_for_once_more() -> None:
     scene.feed.all_again(answered=True)
     assert scene.asked == [0, 2]
     scene.replay(batches, 6)
-    assert scene.feed.trust.is_exact
+    assert scene.feed.reliability.is_exact
     assert scene.held(prompt(6)) == 12
 
 
@@ -165,7 +165,7 @@ def test_a_gap_that_cannot_be_filled_is_doubt(*, replays: bool) -> None:
     if replays:
         scene.feed.all_again(answered=False)
     scene.feed.take(5, batches[5])
-    assert scene.feed.trust.doubt is Doubt.GAP
+    assert scene.feed.reliability.doubt is Doubt.GAP
     assert scene.feed.count.unhealed == 1
     assert scene.held(prompt(6)) == 4
     assert [words[0] for words in scene.said] == ["warning"]
@@ -176,9 +176,9 @@ def test_a_cleared_cache_heals() -> None:
     scene, batches = Scene(replays=False), chain(6)
     for number in (0, 4):
         scene.feed.take(number, batches[number])
-    assert scene.feed.trust.doubt is Doubt.GAP
+    assert scene.feed.reliability.doubt is Doubt.GAP
     scene.feed.take(5, pack([AllBlocksCleared(), BlockStored([9], None, [7, 7], BLOCK)]))
-    assert scene.feed.trust.is_exact
+    assert scene.feed.reliability.is_exact
     assert (scene.held(prompt(1)), scene.held([7, 7])) == (0, 2)
 
 
@@ -190,9 +190,9 @@ def test_answers_heal_what_events_cannot() -> None:
     ends = Ends(TokenPrompt(pack_tokens([*prompt(3), 99])))
     for _ in range(AGREEMENTS + 1):
         foretold = scene.index.look(ends).get("e", NOTHING_HELD).tokens
-        scene.feed.trust.observe(foretold, 6, BLOCK)
+        scene.feed.reliability.observe(foretold, 6, BLOCK)
         scene.index.correct("e", ends, 6)
-    assert scene.feed.trust.is_exact
+    assert scene.feed.reliability.is_exact
     assert scene.held(prompt(3)) == 6
     scene.index.correct("e", ends, 2)
     assert scene.held(prompt(3)) == 2
@@ -205,7 +205,7 @@ def test_counting_from_the_start_is_a_restart() -> None:
         scene.feed.take(number, batches[number])
     scene.feed.take(0, pack([BlockStored([1], None, [5, 5], BLOCK)]))
     assert (scene.held(prompt(3)), scene.held([5, 5])) == (0, 2)
-    assert scene.feed.trust.is_exact
+    assert scene.feed.reliability.is_exact
     assert scene.feed.count.restarts == 1
     scene.feed.pod_restarted()
     assert scene.held([5, 5]) == 2
@@ -222,7 +222,7 @@ def test_a_restart_that_others_saw_first_is_believed() -> None:
     scene.feed.all_again(answered=True)
     scene.feed.take(0, batches[0])
     assert scene.held(prompt(1)) == 2
-    assert scene.feed.trust.is_exact
+    assert scene.feed.reliability.is_exact
 
 
 def test_a_restart_is_believed_once_whoever_sees_it_first() -> None:
@@ -236,9 +236,9 @@ def test_a_restart_is_believed_once_whoever_sees_it_first() -> None:
         if not told_first:
             scene.feed.pod_restarted()
         assert scene.held(prompt(1)) == 2
-        assert scene.feed.trust.is_exact
+        assert scene.feed.reliability.is_exact
         scene.feed.pod_restarted()
-        assert scene.feed.trust.doubt is Doubt.UNHEARD
+        assert scene.feed.reliability.doubt is Doubt.UNHEARD
 
 
 def test_every_turn_of_trust_is_told() -> None:
@@ -261,7 +261,7 @@ def test_what_cannot_be_read_is_doubt_and_never_fatal() -> None:
     scene, batches = Scene(), chain(2)
     scene.feed.take(0, batches[0])
     scene.feed.take(1, b"noise")
-    assert scene.feed.trust.doubt is Doubt.GAP
+    assert scene.feed.reliability.doubt is Doubt.GAP
     assert scene.feed.count.malformed == 1
     scene.feed.take(2, pack([BlockRemoved([1])]))
     assert scene.held(prompt(1)) == 0
@@ -274,7 +274,7 @@ def test_events_that_break_the_index_break_nothing_else() -> None:
     scene.feed.take(1, pack([{"type": "BlockStored", "block_hashes": [7], "extra_keys": [[["x", 2**63]]] * 3}]))
     scene.index._engines["e"].take = None  # type: ignore[method-assign, assignment]
     scene.feed.take(2, batches[1])
-    assert scene.feed.trust.doubt is Doubt.GAP
+    assert scene.feed.reliability.doubt is Doubt.GAP
     assert ("error", "KV events could not be followed") in scene.said
 
 
@@ -307,7 +307,7 @@ def test_whatever_the_network_does_the_believed_are_right(steps: list[str], late
                 scene.replay(batches, number)
             else:
                 scene.feed.all_again(answered=False)
-    if scene.feed.trust.is_exact and scene.feed._replays_from is None:
+    if scene.feed.reliability.is_exact and scene.feed._replays_from is None:
         assert scene.held(prompt(60)) == BLOCK * scene.feed._next
-        assert scene.feed.trust.doubt is None
+        assert scene.feed.reliability.doubt is None
     assert scene.held(prompt(60)) <= BLOCK * number

@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 
 from gateway.config.exact import EventSource
-from gateway.kv_index.pod_subscriptions import _Told, configured_sources, read_told, told_sources
+from gateway.kv_index.pod_subscriptions import _Publisher, configured_sources, read_told, told_sources
 from gateway.kv_index.subscriber import Source
 from gateway.replica_sync.ipc_messages import EngineTold, PodTold
 
@@ -42,8 +42,8 @@ def test_a_rank_adds_itself_to_the_ports() -> None:
 def test_what_a_pod_tells_has_the_ports_it_has() -> None:
     """By rank, ports as they are; ranks that do not publish, or otherwise than by ZeroMQ, have no source."""
     told = {
-        "0": _Told(True, "zmq", "tcp://*:41461", "tcp://*:41462", "kv"),
-        "1": _Told(True, "null", "tcp://*:41463"),
+        "0": _Publisher(True, "zmq", "tcp://*:41461", "tcp://*:41462", "kv"),
+        "1": _Publisher(True, "null", "tcp://*:41463"),
     }
     assert read_told(RANKS, told) == {"http://pod:8000#0": Source("tcp://pod:41461", "tcp://pod:41462", "kv")}
     assert read_told(POD, {}) == {}

@@ -60,7 +60,7 @@ class Stage:
         return await self.quotas.reserve(a_request(**fields), self.caller(name))
 
     def used(self, path: str, kind: Kind = Kind.OUTPUT) -> float:
-        book = self.quotas.books.find(path)
+        book = self.quotas.accounts.find(path)
         assert book is not None
         return book.meters[kind].memory.used
 

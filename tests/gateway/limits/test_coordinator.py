@@ -47,24 +47,24 @@ async def test_workers_get_slices_of_one_limit() -> None:
     """Both together no more than there is; and who leaves gives back what it had."""
     slices = HostSlices(lambda: 0.0)
     (one, _), (other, _) = lender(slices), lender(slices)
-    assert (await one.ask("search", "w1", [ASK]))[0].slice == 70
-    assert (await other.ask("search", "w2", [ASK]))[0].slice == 30
-    await one.leave("search", "w1", [ASK])
-    assert (await other.ask("search", "w2", [ASK]))[0].slice == 70
+    assert (await one.lease("search", "w1", [ASK]))[0].slice == 70
+    assert (await other.lease("search", "w2", [ASK]))[0].slice == 30
+    await one.release("search", "w1", [ASK])
+    assert (await other.lease("search", "w2", [ASK]))[0].slice == 70
 
 
 async def test_a_warmth_process_that_is_away_or_silent_lends_nothing() -> None:
     """The worker is told so, and goes by what it knows."""
     away, _ = lender(HostSlices(lambda: 0.0), is_connected=False)
     with pytest.raises(LenderAway):
-        await away.ask("search", "w1", [ASK])
+        await away.lease("search", "w1", [ASK])
     with pytest.raises(LenderAway):
-        await away.leave("search", "w1", [ASK])
+        await away.release("search", "w1", [ASK])
     silent, wire = lender(HostSlices(lambda: 0.0))
     wire.answers = False
     async with asyncio.timeout(120):
         with pytest.raises(LenderAway):
-            await silent.ask("search", "w1", [ASK])
+            await silent.lease("search", "w1", [ASK])
 
 
 async def test_accounts_that_nobody_uses_are_forgotten() -> None:
@@ -73,8 +73,8 @@ async def test_accounts_that_nobody_uses_are_forgotten() -> None:
     slices = HostSlices(lambda: now_s)
     one, _ = lender(slices)
     for number in range(SWEPT_AFTER - 1):
-        await one.ask(f"user{number}", "w1", [ASK])
+        await one.lease(f"user{number}", "w1", [ASK])
     assert len(slices) == SWEPT_AFTER - 1
     now_s = 80.0
-    await one.ask("last", "w1", [ASK])
+    await one.lease("last", "w1", [ASK])
     assert len(slices) == 1

@@ -57,7 +57,7 @@ async def test_metrics_tell_tenants_apart_up_to_a_number() -> None:
     registry.register(LimitsExposition(quotas, most_tenants=2))
     for name in ("a", "b", "c", "d"):
         await used(quotas, caller_of(Quota(requests_per_min=10), name), 5)
-        quotas.refused[name, Kind.REQUESTS] += 1
+        quotas.rejected[name, Kind.REQUESTS] += 1
     await used(quotas, caller_of(Quota(requests_per_min=10), "a/user/ann"), 9)
     told = generate_latest(registry).decode()
     assert 'hearth_limit_refused_total{limit="requests",tenant="a"} 1.0' in told

@@ -23,7 +23,7 @@ async def opened(quotas: Quotas, quota: Quota, **fields: object) -> Tab:
 
 
 def used(quotas: Quotas, kind: Kind = Kind.OUTPUT) -> float:
-    book = quotas.books.find("search")
+    book = quotas.accounts.find("search")
     assert book is not None
     return book.meters[kind].memory.used
 

@@ -77,5 +77,5 @@ async def test_the_end_is_told_once_and_nothing_is_said_after_it() -> None:
     line, _, _ = joined(ended=ended.append)
     line.connection_lost(None)
     assert ended == [line]
-    assert line.over.done()
+    assert line.closed.done()
     assert not line.send(Missed(1))

@@ -74,7 +74,7 @@ async def test_who_joins_is_warmed_by_the_stream_s_past(tmp_path: Path) -> None:
             await until(lambda: bridge(here).written > written and not bridge(here)._outbox)
         async with host(tmp_path / "b", redis.url) as there:
             other = there.worker()
-            await until(lambda: other.sharing.recalled)
+            await until(lambda: other.sharing.history_updates)
             placement = place(other.router, ask(TALK + b"And?", session="talk"), now_s=other.now_s())
             assert placement.predicted.warm_tokens > 0.9 * placement.predicted.prompt_tokens
             placement.release(other.now_s())

@@ -51,9 +51,9 @@ async def test_who_comes_late_is_told_the_past_when_it_knows_the_pods(tmp_path: 
         await until(lambda: here.warmth.hub.past_bytes > 300 * 100)
         late = here.worker(fleet_known=False)
         await until(lambda: here.knows(late) and loads(late.router))
-        assert late.sharing.recalled == 0
+        assert late.sharing.history_updates == 0
         late.sharing._fleet_known.set()
-        await until(lambda: late.sharing.recalled)
+        await until(lambda: late.sharing.history_updates)
         placement = place(late.router, ask(b"Talk 7. " * 300 + b"And?"), now_s=late.now_s())
         assert placement.predicted.warm_tokens > 0.8 * placement.predicted.prompt_tokens
         placement.release(late.now_s())
@@ -107,7 +107,7 @@ async def test_a_worker_that_does_not_read_is_told_what_is_open_when_it_does(tmp
         await until(lambda: here.warmth.hub.dropped_frames > 0)
         line.resume_writing()
         await until(lambda: alike(two, one))
-        assert two.sharing.hearing.gaps > 0
+        assert two.sharing.applier.gaps > 0
         assert len(held) == 5
 
 
@@ -133,7 +133,7 @@ async def test_what_is_silent_too_long_is_forgotten(tmp_path: Path) -> None:
         await until(lambda: here.knows(stranger))
         place(stranger.router, ask(), now_s=stranger.now_s())
         await until(lambda: loads(two.router))
-        origin = two.sharing.hearing._origins[stranger.sharing.origin]
+        origin = two.sharing.applier._origins[stranger.sharing.origin]
         origin.heard_s -= sharing_module.TIMEOUT_S + sharing_module.BEAT_S
         two.sharing._beat()
         assert owes_nothing(two)
@@ -155,10 +155,10 @@ async def test_metrics_show_the_exchange(tmp_path: Path) -> None:
         one, two = here.worker(), here.worker()
         await until(lambda: here.knows(one, two))
         serve(one.router, ask(), now_s=one.now_s())
-        await until(lambda: two.sharing.hearing.heard >= 3)
+        await until(lambda: two.sharing.applier.heard >= 3)
         here.registry.register(SharingExposition(two.sharing))
         shown = here.registry.get_sample_value
-        assert shown("hearth_news_heard_total") == two.sharing.hearing.heard
+        assert shown("hearth_news_heard_total") == two.sharing.applier.heard
         assert shown("hearth_news_origins") == shown("hearth_warmth_connected") == 1
         assert shown("hearth_exchange_workers") == 2
         assert shown("hearth_news_lost_total", {"why": "strange"}) == 0
