@@ -61,7 +61,7 @@ class Warmth:
             Recall: self.hub.take,
             SlicesAsked: HostSlices(time.monotonic).take,
         }
-        """Handlers by message type; they answer with `line.send`."""
+        """Handlers by message type; they answer with `connection.send`."""
         self.lookups = Sights(settings, say) if settings.kv_events is not None else None
         if self.lookups is not None:
             self._handlers |= {
@@ -98,15 +98,15 @@ class Warmth:
     def _accept(self) -> Line:
         return Line(self._take, began=self.hub.join, ended=self._leave)
 
-    def _leave(self, line: Line) -> None:
-        self.hub.leave(line)
+    def _leave(self, connection: Line) -> None:
+        self.hub.leave(connection)
         if self.lookups is not None:
-            self.lookups.leave(line)
+            self.lookups.leave(connection)
 
-    def _take(self, line: Line, message: Message) -> None:
+    def _take(self, connection: Line, message: Message) -> None:
         handler = self._handlers.get(type(message))
         if handler is not None:
-            handler(line, message)
+            handler(connection, message)
 
 
 def _bridge(settings: Settings, hub: Hub, say: EventLog) -> RedisBridge | None:

@@ -80,18 +80,18 @@ class Asking:
         ticket, answer = self._start(request, body)
         if answer is None:
             return request
-        given = None
+        response = None
         try:
             async with asyncio.timeout(self._wait_s):
-                given = await answer
+                response = await answer
         except TimeoutError:
             self.outcomes["late"] += 1
             self._late += 1
         finally:
             self._waiting.pop(ticket, None)
-            if given is None:
+            if response is None:
                 self._client.send(SightMoved(ticket, Step.OVER))
-        return request if given is None else self._with_hits(request, given)
+        return request if response is None else self._with_hits(request, response)
 
     @restarted("exact warmth")
     async def run(self) -> None:
@@ -134,26 +134,26 @@ class Asking:
         return self._last_ticket, answer
 
     def _with_hits(self, request: Request, answer: Given) -> Request:
-        given, reliable_slots = answer
-        if given.why:
-            self.outcomes[given.why] += 1
+        response, reliable_slots = answer
+        if response.why:
+            self.outcomes[response.why] += 1
             return request
         fleet, seen = self._router.fleet, dict[int, Seen]()
-        for name, tokens, load_s in given.seen:
+        for name, tokens, load_s in response.seen:
             engine = fleet.engine(name)
             if engine is not None:
                 seen[engine.slot] = Seen(tokens, load_s)
-        watch = Watching(given.ticket, self._client.send)
+        watch = Watching(response.ticket, self._client.send)
         slots = fleet.roster(request.model).slots
         known = sum(map(reliable_slots.__contains__, slots))
         self.outcomes[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
-        return replace(request, sight=Sight(given.prompt_tokens, seen, reliable_slots, watch))
+        return replace(request, sight=Sight(response.prompt_tokens, seen, reliable_slots, watch))
 
-    def _take_given(self, given: SightGiven) -> None:
-        answer = self._waiting.get(given.ticket)
+    def _take_given(self, response: SightGiven) -> None:
+        answer = self._waiting.get(response.ticket)
         if answer is not None and not answer.done():
             self._late = 0
-            answer.set_result((given, self._reliable_slots))
+            answer.set_result((response, self._reliable_slots))
 
     # -- state shared with the index process ---------------------------------------------------------------------------
 

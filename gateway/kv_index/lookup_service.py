@@ -105,51 +105,51 @@ class Sights:
 
     # -- messages of workers ---------------------------------------------------------------------------------------
 
-    def take_fleet(self, line: Line, told: FleetTold) -> None:
+    def take_fleet(self, connection: Line, update: FleetTold) -> None:
         """Take the pods that a worker sees; the fleet is the union over all workers."""
-        self._fleets[line] = told
+        self._fleets[connection] = update
         self._renew_fleet()
         if self._sent_state is not None:
-            line.send(self._sent_state)
+            connection.send(self._sent_state)
 
-    def take_asked(self, line: Line, asked: SightAsked) -> None:
+    def take_asked(self, connection: Line, lookup: SightAsked) -> None:
         """Answer the lookup of a worker."""
-        self._pending.add((id(line), asked.ticket))
-        task = asyncio.get_running_loop().create_task(self._answer(line, asked), name="look up a prompt")
+        self._pending.add((id(connection), lookup.ticket))
+        task = asyncio.get_running_loop().create_task(self._answer(connection, lookup), name="look up a prompt")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def take_moved(self, line: Line, moved: SightMoved) -> None:
+    def take_moved(self, connection: Line, progress: SightMoved) -> None:
         """Take the progress of a request."""
-        key = (id(line), moved.ticket)
+        key = (id(connection), progress.ticket)
         ticket = self._tickets.get(key)
         if ticket is None:
             # The worker gave the lookup up before its answer.
             self._pending.discard(key)
             return
         pending = f"{key[0]}/{key[1]}"
-        match moved.step:
+        match progress.step:
             case Step.PLACED:
                 self.index.withdraw(pending)
-                ticket.engine = moved.engine
-                self.index.promise(pending, moved.engine, ticket.ends)
+                ticket.engine = progress.engine
+                self.index.promise(pending, progress.engine, ticket.ends)
                 self._settle(ticket)
             case Step.COMPUTED:
                 self._expect(pending)
             case Step.ANSWERED:
                 # A unary answer comes without a first token.
                 self._expect(pending)
-                self._learn(ticket, moved)
+                self._learn(ticket, progress)
             case Step.LEFT:
                 self.index.withdraw(pending)
             case Step.OVER:
                 self._drop(key)
 
-    def leave(self, line: Line) -> None:
+    def leave(self, connection: Line) -> None:
         """Drop a worker that has disconnected, and its requests."""
-        self._fleets.pop(line, None)
-        self._pending = {key for key in self._pending if key[0] != id(line)}
-        for key in [key for key in self._tickets if key[0] == id(line)]:
+        self._fleets.pop(connection, None)
+        self._pending = {key for key in self._pending if key[0] != id(connection)}
+        for key in [key for key in self._tickets if key[0] == id(connection)]:
             self._drop(key)
         if self._fleets:
             self._renew_fleet()
@@ -161,19 +161,19 @@ class Sights:
 
     # -- lookups ---------------------------------------------------------------------------------------------------
 
-    async def _answer(self, line: Line, asked: SightAsked) -> None:
+    async def _answer(self, connection: Line, lookup: SightAsked) -> None:
         try:
-            ends = await self.tokenizers.ends(self._job(asked))
+            ends = await self.tokenizers.ends(self._job(lookup))
         except UnseenError as why:
-            self._pending.discard((id(line), asked.ticket))
+            self._pending.discard((id(connection), lookup.ticket))
             self.failed[str(why)] = self.failed.get(str(why), 0) + 1
-            line.send(SightGiven(asked.ticket, why=str(why)))
+            connection.send(SightGiven(lookup.ticket, why=str(why)))
             return
-        key = id(line), asked.ticket
+        key = id(connection), lookup.ticket
         if key not in self._pending:
             return
         self._pending.remove(key)
-        ticket = Ticket(self._base(asked.model), ends)
+        ticket = Ticket(self._base(lookup.model), ends)
         self._keep(key, ticket)
         ticket.found = await self._look(ticket)
         feeds = self.subscriptions.feeds
@@ -187,7 +187,7 @@ class Sights:
         if self.subscriptions.has_changed:
             # The worker must know by then which engines are reliable: those not named in the answer hold nothing.
             self._send_state()
-        line.send(SightGiven(asked.ticket, ends.tokens, seen))
+        connection.send(SightGiven(lookup.ticket, ends.tokens, seen))
 
     async def _look(self, ticket: Ticket) -> Mapping[str, Held]:
         """Look up a prompt. Of requests with the same beginning, each waits for the placement of the one before it."""
@@ -215,15 +215,15 @@ class Sights:
         if links and self._newest.get(links[0]) is ticket:
             del self._newest[links[0]]
 
-    def _job(self, asked: SightAsked) -> Asked:
-        pod = next((pod for pod in self._pods.values() if asked.model in pod.models), None)
+    def _job(self, lookup: SightAsked) -> Asked:
+        pod = next((pod for pod in self._pods.values() if lookup.model in pod.models), None)
         if pod is None:
             raise UnseenError("no_pod")
         try:
-            api = Api(asked.api)
+            api = Api(lookup.api)
         except ValueError:
             raise UnseenError("api") from None
-        return Asked(api, asked.model, self._base(asked.model), asked.model in pod.adapters, pod.url, asked.body)
+        return Asked(api, lookup.model, self._base(lookup.model), lookup.model in pod.adapters, pod.url, lookup.body)
 
     def _base(self, model: str) -> str:
         """The model whose tokenizer a model or adapter uses."""
@@ -249,12 +249,12 @@ class Sights:
 
     # -- feedback --------------------------------------------------------------------------------------------------
 
-    def _learn(self, ticket: Ticket, moved: SightMoved) -> None:
+    def _learn(self, ticket: Ticket, progress: SightMoved) -> None:
         """Compare the engine's count of cached tokens with the prediction, and correct the index."""
-        self.tokenizers.check(ticket.model, ticket.ends.tokens, moved.prompt_tokens)
+        self.tokenizers.check(ticket.model, ticket.ends.tokens, progress.prompt_tokens)
         feed = self.subscriptions.feeds.get(ticket.engine)
-        actual, held = moved.cached_tokens, ticket.found.get(ticket.engine, NOTHING_HELD)
-        if feed is None or actual is None or ticket.ends.tokens != moved.prompt_tokens:
+        actual, held = progress.cached_tokens, ticket.found.get(ticket.engine, NOTHING_HELD)
+        if feed is None or actual is None or ticket.ends.tokens != progress.prompt_tokens:
             return
         followed = self.index.engines.get(ticket.engine)
         blocks = [group.block_tokens for group in followed.groups.values()] if followed else []
@@ -272,8 +272,8 @@ class Sights:
 
     def _renew_fleet(self) -> None:
         pods: dict[str, PodTold] = {}
-        for told in self._fleets.values():
-            for pod in told.pods:
+        for update in self._fleets.values():
+            for pod in update.pods:
                 known = pods.get(pod.url)
                 if known is None or pod.life > known.life:
                     pods[pod.url] = pod
@@ -291,8 +291,8 @@ class Sights:
         self.subscriptions.has_changed = False
         if self._sent_state is None or self._sent_state.doubts != doubts:
             self._sent_state = EnginesFollowed(doubts)
-            for line in self._fleets:
-                line.send(self._sent_state)
+            for connection in self._fleets:
+                connection.send(self._sent_state)
 
 
 def _entries(settings: Settings) -> dict[str, TokenizerEntry]:

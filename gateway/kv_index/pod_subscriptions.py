@@ -61,18 +61,18 @@ async def told_sources(pod: PodTold, session: aiohttp.ClientSession) -> dict[str
         async with session.get(f"{pod.url}/kv_event_sources", allow_redirects=False) as answer:
             if answer.status != 200:
                 return {} if answer.status in (404, 405) else None
-            told = msgspec.json.decode(await answer.content.read(MAX_ANSWER_BYTES), type=dict[str, _Publisher])
+            publishers = msgspec.json.decode(await answer.content.read(MAX_ANSWER_BYTES), type=dict[str, _Publisher])
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
         return None
-    return read_told(pod, told)
+    return read_told(pod, publishers)
 
 
-def read_told(pod: PodTold, told: Mapping[str, _Publisher]) -> dict[str, Source]:
+def read_told(pod: PodTold, publishers: Mapping[str, _Publisher]) -> dict[str, Source]:
     """Engine to source, from the publishers that a pod reports by rank."""
     host = _host_of(pod.url)
     found = {}
     for engine in pod.engines:
-        one = told.get(str(engine.rank or 0))
+        one = publishers.get(str(engine.rank or 0))
         if one is not None and one.enable_kv_cache_events and one.publisher == "zmq":
             replay = _reachable(one.replay_endpoint, host) if one.replay_endpoint else None
             found[engine.name] = Source(_reachable(one.endpoint, host), replay, one.topic)
@@ -123,7 +123,7 @@ MAX_DRAINED = 64
 class PodFollowed:
     """One pod and its subscriptions."""
 
-    told: PodTold
+    latest: PodTold
     task: asyncio.Task[None] | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     subscribers: dict[str, tuple[Subscriber, asyncio.Task[None]]] = field(default_factory=dict)
@@ -149,13 +149,13 @@ class Followers:
         """Follow these pods, by URL, and no others."""
         for url in [url for url in self._pods if url not in pods]:
             self._remove(url)
-        for url, told in pods.items():
+        for url, update in pods.items():
             known = self._pods.get(url)
             if known is None:
-                self._pods[url] = PodFollowed(told)
+                self._pods[url] = PodFollowed(update)
                 self._start(self._pods[url])
-            elif known.told != told:
-                self._renew(known, told)
+            elif known.latest != update:
+                self._renew(known, update)
 
     def catch_up(self) -> None:
         """Apply the events that have arrived, before a lookup."""
@@ -180,12 +180,12 @@ class Followers:
 
     def _start(self, pod: PodFollowed) -> None:
         if self._group is not None:
-            pod.task = self._group.create_task(self._watch(pod), name=f"follow KV events of {pod.told.url}")
+            pod.task = self._group.create_task(self._watch(pod), name=f"follow KV events of {pod.latest.url}")
 
-    def _renew(self, pod: PodFollowed, told: PodTold) -> None:
-        has_restarted = told.life > pod.told.life
-        pod.told = told
-        for engine in told.engines:
+    def _renew(self, pod: PodFollowed, update: PodTold) -> None:
+        has_restarted = update.life > pod.latest.life
+        pod.latest = update
+        for engine in update.engines:
             if engine.name in self.feeds:
                 if has_restarted:
                     self.feeds[engine.name].pod_restarted()
@@ -203,8 +203,8 @@ class Followers:
     async def _watch(self, pod: PodFollowed) -> None:
         entries = entries_by_pod(self._config.sources)
         while True:
-            entry = entries.get(pod.told.url)
-            found = configured_sources(pod.told, entry) if entry is not None else await self._reported(pod)
+            entry = entries.get(pod.latest.url)
+            found = configured_sources(pod.latest, entry) if entry is not None else await self._reported(pod)
             self._subscribe(pod, found)
             pod.wake.clear()
             pause_s = POLL_S if found else RETRY_S
@@ -217,7 +217,7 @@ class Followers:
     async def _reported(self, pod: PodFollowed) -> dict[str, Source]:
         if self._session is None:
             return {}
-        found = await told_sources(pod.told, self._session)
+        found = await told_sources(pod.latest, self._session)
         if found is None:
             # The pod does not answer now; its publishers may work all the same.
             return {name: subscriber.source for name, (subscriber, _) in pod.subscribers.items()}
@@ -227,7 +227,7 @@ class Followers:
         former = {name: self.feeds[name] for name, (one, _) in pod.subscribers.items() if found.get(name) != one.source}
         for name in former:
             self._unsubscribe(pod, name)
-        blocks = {engine.name: engine.block_tokens for engine in pod.told.engines}
+        blocks = {engine.name: engine.block_tokens for engine in pod.latest.engines}
         for name, source in found.items():
             if name not in pod.subscribers and self._group is not None and self._sockets is not None:
                 self._index.follow(name, blocks.get(name))

@@ -62,61 +62,61 @@ CHANGES_THE_PROMPT = ("chat_template", "truncate_prompt_tokens", "prompt_embeds"
 def read_spoken(api: Api, body: bytes) -> Spoken:
     """The tokenizer input of a request body. Raises `UnseenError`."""
     try:
-        said = msgspec.json.decode(body)
+        fields = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise UnseenError("body") from None
     reader = _READERS.get(api)
-    if reader is None or not isinstance(said, dict):
+    if reader is None or not isinstance(fields, dict):
         raise UnseenError("api")
     for name in CHANGES_THE_PROMPT:
-        if said.get(name) is not None:
+        if fields.get(name) is not None:
             raise UnseenError("prompt_changed")
     try:
-        return reader(said)
+        return reader(fields)
     except (AttributeError, KeyError, TypeError, ValueError):
         # The engine will reject the body.
         raise UnseenError("body") from None
 
 
-def _of_chat(said: dict[str, Any]) -> Spoken:
+def _of_chat(fields: dict[str, Any]) -> Spoken:
     return Chat(
-        messages=[_renamed(message) for message in said["messages"]],
-        tools=_tools(said.get("tools")),
-        settings=_settings(said, said.get("reasoning_effort"), said.get("add_generation_prompt", True)),
-        continue_final=bool(said.get("continue_final_message")),
-        special_tokens=bool(said.get("add_special_tokens")),
-        salt=said.get("cache_salt") or "",
+        messages=[_renamed(message) for message in fields["messages"]],
+        tools=_tools(fields.get("tools")),
+        settings=_settings(fields, fields.get("reasoning_effort"), fields.get("add_generation_prompt", True)),
+        continue_final=bool(fields.get("continue_final_message")),
+        special_tokens=bool(fields.get("add_special_tokens")),
+        salt=fields.get("cache_salt") or "",
     )
 
 
-def _of_completions(said: dict[str, Any]) -> Spoken:
-    prompt, salt = said["prompt"], said.get("cache_salt") or ""
+def _of_completions(fields: dict[str, Any]) -> Spoken:
+    prompt, salt = fields["prompt"], fields.get("cache_salt") or ""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return Text(prompt, bool(said.get("add_special_tokens", True)), salt)
+        return Text(prompt, bool(fields.get("add_special_tokens", True)), salt)
     if prompt and all(isinstance(token, int) for token in prompt):
         return Ids(prompt, salt)
     raise UnseenError("several_prompts")
 
 
-def _of_responses(said: dict[str, Any]) -> Spoken:
-    if said.get("previous_response_id") or said.get("prompt"):
+def _of_responses(fields: dict[str, Any]) -> Spoken:
+    if fields.get("previous_response_id") or fields.get("prompt"):
         raise UnseenError("stored")
-    instructions, asked = said.get("instructions"), said["input"]
+    instructions, prompt = fields.get("instructions"), fields["input"]
     messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-    if isinstance(asked, str):
-        messages.append({"role": "user", "content": asked})
+    if isinstance(prompt, str):
+        messages.append({"role": "user", "content": prompt})
     else:
-        for item in asked:
+        for item in prompt:
             _add_item(messages, item)
         if messages and messages[-1]["role"] == "assistant":
             raise UnseenError("continued")
-    effort = (said.get("reasoning") or {}).get("effort")
-    tools = [{"type": "function", "function": tool} for tool in said.get("tools") or () if tool["type"] == "function"]
-    if len(tools) != len(said.get("tools") or ()):
+    effort = (fields.get("reasoning") or {}).get("effort")
+    tools = [{"type": "function", "function": tool} for tool in fields.get("tools") or () if tool["type"] == "function"]
+    if len(tools) != len(fields.get("tools") or ()):
         raise UnseenError("tools")
-    return Chat(messages, _tools(tools) or None, _settings(said, effort, True), salt=said.get("cache_salt") or "")
+    return Chat(messages, _tools(tools) or None, _settings(fields, effort, True), salt=fields.get("cache_salt") or "")
 
 
 def _add_item(messages: list[Message], item: Message) -> None:
@@ -144,19 +144,19 @@ def _add_item(messages: list[Message], item: Message) -> None:
         raise UnseenError("items")
 
 
-def _of_messages(said: dict[str, Any]) -> Spoken:
+def _of_messages(fields: dict[str, Any]) -> Spoken:
     messages: list[Message] = []
-    if system := _system_text(said.get("system")):
+    if system := _system_text(fields.get("system")):
         messages.append({"role": "system", "content": system})
-    for message in said["messages"]:
+    for message in fields["messages"]:
         _add_anthropic(messages, message)
-    effort = (said.get("output_config") or {}).get("effort")
-    if (said.get("thinking") or {}).get("type") == "disabled":
+    effort = (fields.get("output_config") or {}).get("effort")
+    if (fields.get("thinking") or {}).get("type") == "disabled":
         effort = "none"
     tools = None
-    if said.get("tools") is not None:
-        tools = _tools([{"function": {**tool, "parameters": tool.get("input_schema")}} for tool in said["tools"]])
-    return Chat(messages, tools, _settings(said, effort, True), salt=said.get("cache_salt") or "")
+    if fields.get("tools") is not None:
+        tools = _tools([{"function": {**tool, "parameters": tool.get("input_schema")}} for tool in fields["tools"]])
+    return Chat(messages, tools, _settings(fields, effort, True), salt=fields.get("cache_salt") or "")
 
 
 def _system_text(system: str | Iterable[Message] | None) -> str:
@@ -240,18 +240,18 @@ def _tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]
         return None
     made: list[Mapping[str, Any]] = []
     for tool in tools:
-        said = tool["function"]
-        function = {name: said.get(name) for name in ("name", "description", "parameters")}
-        function |= {name: said[name] for name in ("strict", "defer_loading") if said.get(name) is not None}
+        fields = tool["function"]
+        function = {name: fields.get(name) for name in ("name", "description", "parameters")}
+        function |= {name: fields[name] for name in ("strict", "defer_loading") if fields.get(name) is not None}
         made.append({"type": "function", "function": function})
     return made
 
 
-def _settings(said: Mapping[str, Any], effort: str | None, add_generation_prompt: object) -> dict[str, Any]:
-    settings = dict(said.get("chat_template_kwargs") or {})
+def _settings(fields: Mapping[str, Any], effort: str | None, add_generation_prompt: object) -> dict[str, Any]:
+    settings = dict(fields.get("chat_template_kwargs") or {})
     if effort is not None and "enable_thinking" not in settings:
         settings["enable_thinking"] = effort != "none"
-    extra = {"documents": said.get("documents"), "reasoning_effort": effort}
+    extra = {"documents": fields.get("documents"), "reasoning_effort": effort}
     settings |= {name: value for name, value in extra.items() if value not in (None, "auto")}
     settings["add_generation_prompt"] = bool(add_generation_prompt)
     return settings

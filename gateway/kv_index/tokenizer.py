@@ -113,10 +113,10 @@ class LocalTokenizer:
         self.cuts_apart = self._is_same_apart()
         """Whether texts are tokenized piecewise."""
 
-    def prompt(self, spoken: Spoken, adapter: str = "") -> TokenPrompt:
+    def prompt(self, prompt_input: Spoken, adapter: str = "") -> TokenPrompt:
         """Tokenize a prompt. Raises `UnseenError`."""
-        root = root_of(adapter, spoken.salt)
-        match spoken:
+        root = root_of(adapter, prompt_input.salt)
+        match prompt_input:
             case Ids(ids):
                 try:
                     return TokenPrompt(pack_tokens(ids), root)
@@ -125,7 +125,9 @@ class LocalTokenizer:
             case Text(text, special_tokens):
                 return TokenPrompt(self._packed(text, wrapped=special_tokens), root)
             case Chat():
-                return TokenPrompt(self._packed(self._rendered(spoken), wrapped=spoken.special_tokens), root)
+                return TokenPrompt(
+                    self._packed(self._rendered(prompt_input), wrapped=prompt_input.special_tokens), root
+                )
 
     def _rendered(self, chat: Chat) -> str:
         template = (self._templates.get("tool_use") if chat.tools else None) or self._templates.get("default")
@@ -312,18 +314,18 @@ class Tokenizing:
         self._thread = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
         self._session: aiohttp.ClientSession | None = None
 
-    async def ends(self, asked: Asked) -> Ends:
+    async def ends(self, job: Asked) -> Ends:
         """Tokenize a prompt and hash it in blocks. Raises `UnseenError`."""
         if self._waiting >= MAX_WAITING:
             raise UnseenError("busy")
-        if not self._vouchers.setdefault(asked.base, Voucher()).may_try():
+        if not self._vouchers.setdefault(job.base, Voucher()).may_try():
             raise UnseenError("wrong_tokenizer")
         self._waiting += 1
         try:
-            entry = self._entries.get(asked.base)
+            entry = self._entries.get(job.base)
             if entry is None or entry.place == POD:
-                return await self._tokenize_at_pod(asked)
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._tokenize_here, asked, entry)
+                return await self._tokenize_at_pod(job)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._tokenize_here, job, entry)
         finally:
             self._waiting -= 1
 
@@ -361,13 +363,13 @@ class Tokenizing:
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 
-    def _tokenize_here(self, asked: Asked, entry: TokenizerEntry) -> Ends:
-        tokenizer = self._load(asked.base, entry)
+    def _tokenize_here(self, job: Asked, entry: TokenizerEntry) -> Ends:
+        tokenizer = self._load(job.base, entry)
         if tokenizer is None:
             raise UnseenError("no_tokenizer")
-        spoken = read_spoken(asked.api, asked.body)
+        prompt_input = read_spoken(job.api, job.body)
         try:
-            ends = Ends(tokenizer.prompt(spoken, asked.model if asked.is_adapter else ""))
+            ends = Ends(tokenizer.prompt(prompt_input, job.model if job.is_adapter else ""))
         except UnseenError:
             raise
         except Exception:  # noqa: BLE001 - the library raises errors of its own
@@ -400,14 +402,14 @@ class Tokenizing:
 
     # -- at a pod ------------------------------------------------------------------------------------------------------
 
-    async def _tokenize_at_pod(self, asked: Asked) -> Ends:
-        spoken = read_spoken(asked.api, asked.body)
-        root = root_of(asked.model if asked.is_adapter else "", spoken.salt)
-        if isinstance(spoken, Ids):
-            return Ends(TokenPrompt(pack_tokens(spoken.ids), root))
-        payload = _tokenize_body(spoken) | {"model": asked.model}
+    async def _tokenize_at_pod(self, job: Asked) -> Ends:
+        prompt_input = read_spoken(job.api, job.body)
+        root = root_of(job.model if job.is_adapter else "", prompt_input.salt)
+        if isinstance(prompt_input, Ids):
+            return Ends(TokenPrompt(pack_tokens(prompt_input.ids), root))
+        payload = _tokenize_body(prompt_input) | {"model": job.model}
         try:
-            async with self._open().post(f"{asked.pod}/tokenize", json=payload) as answer:
+            async with self._open().post(f"{job.pod}/tokenize", json=payload) as answer:
                 if answer.status != 200:
                     raise UnseenError("pod_refused")
                 result = msgspec.json.decode(await answer.read(), type=_Tokens)
@@ -427,16 +429,16 @@ class _Tokens(msgspec.Struct):
     tokens: list[int]
 
 
-def _tokenize_body(spoken: Chat | Text) -> dict[str, Any]:
-    if isinstance(spoken, Text):
-        return {"prompt": spoken.text, "add_special_tokens": spoken.special_tokens}
-    settings = dict(spoken.settings)
+def _tokenize_body(prompt_input: Chat | Text) -> dict[str, Any]:
+    if isinstance(prompt_input, Text):
+        return {"prompt": prompt_input.text, "add_special_tokens": prompt_input.special_tokens}
+    settings = dict(prompt_input.settings)
     adds = settings.pop("add_generation_prompt")
     return {
-        "messages": list(spoken.messages),
-        "tools": spoken.tools,
-        "add_generation_prompt": adds and not spoken.continue_final,
-        "continue_final_message": spoken.continue_final,
-        "add_special_tokens": spoken.special_tokens,
+        "messages": list(prompt_input.messages),
+        "tools": prompt_input.tools,
+        "add_generation_prompt": adds and not prompt_input.continue_final,
+        "continue_final_message": prompt_input.continue_final,
+        "add_special_tokens": prompt_input.special_tokens,
         "chat_template_kwargs": settings,
     }

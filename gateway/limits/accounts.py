@@ -99,13 +99,13 @@ class Quotas:
         """Reserve the expected usage of a request in all accounts of its caller. Raises `OverLimit`."""
         if self._tenants is not None:
             caller = renewed(self._tenants, caller)
-        books = self.accounts.of(caller.accounts, self.now_s())
-        result = self._try(request, caller, books)
+        accounts = self.accounts.of(caller.accounts, self.now_s())
+        result = self._try(request, caller, accounts)
         if not isinstance(result, Reservation) and self.leases is not None:
-            result = await self._retry_with_leases(self.leases, request, caller, books, result)
+            result = await self._retry_with_leases(self.leases, request, caller, accounts, result)
         if isinstance(result, Reservation):
             return Tab(self, request, caller.tenant.name, result, self._max_tokens(request, result))
-        headers = fields_of(books, self.now_s(), anthropic=request.api.is_anthropic)
+        headers = fields_of(accounts, self.now_s(), anthropic=request.api.is_anthropic)
         rejection = OverLimit(result, headers, self._draw())
         self.rejected[tenant_of(rejection.lack.path), rejection.lack.kind] += 1
         raise rejection
@@ -123,9 +123,9 @@ class Quotas:
             return None
         held, under_load, is_apart = reservation.held, self.is_under_load(), self._is_partitioned
         beyond = inf
-        for book in reservation.books:
-            for kind, meter in book.meters.items():
-                if not kind.counts_output or not book.binds(kind, under_load=under_load):
+        for account in reservation.books:
+            for kind, meter in account.meters.items():
+                if not kind.counts_output or not account.binds(kind, under_load=under_load):
                     continue
                 left = max(0.0, meter.cap - meter.memory.used) if is_apart else meter.remaining
                 if kind is Kind.BUDGET:
@@ -147,12 +147,12 @@ class Quotas:
     def _is_partitioned(self) -> bool:
         return self.leases is not None and self.leases.is_partitioned
 
-    def _try(self, request: Request, caller: Caller, books: Sequence[Book]) -> Reservation | tuple[Lack, ...]:
-        expected = self._expecting(request, caller, books)
-        return reserve(books, expected, self.now_s(), under_load=self.is_under_load())
+    def _try(self, request: Request, caller: Caller, accounts: Sequence[Book]) -> Reservation | tuple[Lack, ...]:
+        expected = self._expecting(request, caller, accounts)
+        return reserve(accounts, expected, self.now_s(), under_load=self.is_under_load())
 
     async def _retry_with_leases(
-        self, keeper: Keeper, request: Request, caller: Caller, books: Sequence[Book], lacks: tuple[Lack, ...]
+        self, keeper: Keeper, request: Request, caller: Caller, accounts: Sequence[Book], lacks: tuple[Lack, ...]
     ) -> Reservation | tuple[Lack, ...]:
         """Request larger leases and try again, as long as the leases change."""
         result: Reservation | tuple[Lack, ...] = lacks
@@ -161,19 +161,19 @@ class Quotas:
                 for _ in range(MAX_LEASE_REQUESTS):
                     if isinstance(result, Reservation) or any(lack.amount > lack.limit for lack in result):
                         break
-                    if not await keeper.relieve(books, result):
+                    if not await keeper.relieve(accounts, result):
                         break
-                    result = self._try(request, caller, books)
+                    result = self._try(request, caller, accounts)
         except TimeoutError:
             # The coordinator is late, or this process was suspended: it is not known that the limit is exhausted.
             keeper.part()
-            result = self._try(request, caller, books)
+            result = self._try(request, caller, accounts)
         return result
 
-    def _open(self, book: Book) -> None:
+    def _open(self, account: Book) -> None:
         """Cap a new account of shared limits until its first lease."""
         if self.leases is not None:
-            self.leases.open(book)
+            self.leases.open(account)
 
     # -- used by meters ------------------------------------------------------------------------------------------------
 
@@ -341,7 +341,7 @@ class Tab:
     def _read_limits(self) -> None:
         """Take over the limits that are in force now."""
         self._version = self._reservation.version
-        self._counts = any(kind.counts_output for book in self._reservation.books for kind in book.meters)
+        self._counts = any(kind.counts_output for account in self._reservation.books for kind in account.meters)
         self._top_up_at = self._next_top_up()
         self._check_at = min(self._top_up_at, self._events + LOOK)
 

@@ -98,13 +98,13 @@ class HostSlices:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def take(self, line: Line, asked: SlicesAsked) -> None:
+    def take(self, connection: Line, asked: SlicesAsked) -> None:
         """Answer a worker that renews or releases its leases of one account."""
         slices, now_s = self._accounts.setdefault(asked.path, Slices()), self._clock()
         if asked.leaves:
             slices.leave(asked.who, asked.asks, now_s)
         else:
-            line.send(SlicesGranted(asked.ticket, tuple(slices.ask(asked.who, asked.asks, now_s))))
+            connection.send(SlicesGranted(asked.ticket, tuple(slices.ask(asked.who, asked.asks, now_s))))
         self._asks += 1
         if self._asks % SWEPT_AFTER == 0:
             self._sweep(now_s)

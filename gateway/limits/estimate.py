@@ -80,12 +80,12 @@ class Expecting:
         self._countings: OrderedDict[tuple[str | None, str], Counting] = OrderedDict()
         self._contexts: dict[str, tuple[float, Contexts]] = {}
 
-    def __call__(self, request: Request, caller: Caller, books: Iterable[Book]) -> Use:
+    def __call__(self, request: Request, caller: Caller, accounts: Iterable[Book]) -> Use:
         """The usage to reserve for a request."""
         limits: list[tuple[Kind, float]] = []
         half, counts_cached, rates = inf, False, self.rates(request.model)
-        for book in books:
-            for kind, meter in book.meters.items():
+        for account in accounts:
+            for kind, meter in account.meters.items():
                 limits.append((kind, meter.limit))
                 if kind is Kind.OUTPUT or kind is Kind.TOKENS:
                     half = min(half, meter.limit / 2)

@@ -58,7 +58,7 @@ class Keeper:
         *,
         holder: str,
         processes: int,
-        books: Iterable[Book],
+        accounts: Iterable[Book],
         clock: Callable[[], float],
         say: EventLog,
     ) -> None:
@@ -70,7 +70,7 @@ class Keeper:
         """Lease requests sent."""
         self._coordinator = coordinator
         self._holder = holder
-        self._books = books
+        self._accounts = accounts
         self._clock = clock
         self._say = say
         self._answered_s = clock()
@@ -97,69 +97,69 @@ class Keeper:
 
     # -- requests of accounts ------------------------------------------------------------------------------------------
 
-    def open(self, book: Book) -> None:
+    def open(self, account: Book) -> None:
         """Cap an account that is new, or has new limits, until its first lease."""
-        for meter in book.meters.values():
+        for meter in account.meters.values():
             if meter.lent is None:
                 meter.cap = cap_apart(meter, self.replicas, self._unanswered_s) if self.is_partitioned else 0.0
 
-    async def relieve(self, books: Iterable[Book], lacks: Iterable[Lack]) -> bool:
+    async def relieve(self, accounts: Iterable[Book], lacks: Iterable[Lack]) -> bool:
         """Request larger leases for accounts without room. Returns whether a reservation may succeed now."""
         needs: dict[str, dict[Kind, float]] = {}
         for lack in lacks:
             needs.setdefault(lack.path, {})[lack.kind] = lack.amount
-        short = [book for book in books if book.path in needs]
+        short = [account for account in accounts if account.path in needs]
         if self.is_partitioned:
-            return all(stretch(book, needs[book.path]) for book in short)
-        if any(self._clock() - self._denied_s.get(book.path, 0.0) < DENIED_S for book in short):
+            return all(stretch(account, needs[account.path]) for account in short)
+        if any(self._clock() - self._denied_s.get(account.path, 0.0) < DENIED_S for account in short):
             return False
-        return all(await asyncio.gather(*(self._lease_once(book, needs[book.path]) for book in short)))
+        return all(await asyncio.gather(*(self._lease_once(account, needs[account.path]) for account in short)))
 
-    async def _lease_once(self, book: Book, needs: Needs) -> bool:
+    async def _lease_once(self, account: Book, needs: Needs) -> bool:
         """Request a lease, or wait for the request in flight. Returns whether anything has changed."""
-        task = self._pending.get(book.path)
+        task = self._pending.get(account.path)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._lease(book, needs), name=f"lease {book.path}")
-            self._pending[book.path] = task
-            task.add_done_callback(lambda _: self._pending.pop(book.path, None))
+            task = asyncio.get_running_loop().create_task(self._lease(account, needs), name=f"lease {account.path}")
+            self._pending[account.path] = task
+            task.add_done_callback(lambda _: self._pending.pop(account.path, None))
             return await asyncio.shield(task)
         await asyncio.shield(task)
         return True
 
-    async def _lease(self, book: Book, needs: Needs) -> bool:
+    async def _lease(self, account: Book, needs: Needs) -> bool:
         """Returns whether the caps have grown, or the coordinator is unreachable."""
-        return self.is_partitioned or await self._renew_lease(book, needs)
+        return self.is_partitioned or await self._renew_lease(account, needs)
 
-    async def _renew_lease(self, book: Book, needs: Needs) -> bool:
+    async def _renew_lease(self, account: Book, needs: Needs) -> bool:
         now_s = self._clock()
         is_recovering = now_s < self._recovers_until_s
-        asks = asks_of(book, now_s, replicas=self.replicas, is_gathering=is_recovering, needs=needs)
+        asks = asks_of(account, now_s, replicas=self.replicas, is_gathering=is_recovering, needs=needs)
         self.lease_requests += 1
-        self._reported_s[book.path] = now_s
+        self._reported_s[account.path] = now_s
         try:
-            grants = await self._coordinator.lease(book.path, self._holder, asks)
+            grants = await self._coordinator.lease(account.path, self._holder, asks)
         except LenderAway:
             self.part()
             return True
         self._answered_s, self._has_answered = now_s, True
-        caps = [meter.cap for meter in book.meters.values()]
-        was_lost = take_grants(book, asks, grants)
+        caps = [meter.cap for meter in account.meters.values()]
+        was_lost = take_grants(account, asks, grants)
         if self.is_partitioned:  # Another request has found the coordinator unreachable meanwhile.
-            self._cap_partitioned(book)
+            self._cap_partitioned(account)
             return True
         if was_lost and not is_recovering:
             self._recover("the limits' counts were lost and are being told again")
-        has_grown = any(meter.cap > cap for meter, cap in zip(book.meters.values(), caps, strict=False))
+        has_grown = any(meter.cap > cap for meter, cap in zip(account.meters.values(), caps, strict=False))
         if needs and not has_grown:
-            self._denied_s[book.path] = now_s
+            self._denied_s[account.path] = now_s
         return has_grown
 
     # -- keeping time --------------------------------------------------------------------------------------------------
 
     async def _renew_leases(self) -> None:
         now_s = self._clock()
-        books = list(self._books)
-        if self.is_partitioned and not await self._rejoin(books):
+        accounts = list(self._accounts)
+        if self.is_partitioned and not await self._rejoin(accounts):
             self.part()
             return
         try:
@@ -167,48 +167,48 @@ class Keeper:
         except LenderAway:
             self.part()
             return
-        await self._report([book for book in books if self._is_due(book, now_s)])
-        if len(self._reported_s) > 2 * len(books):
+        await self._report([account for account in accounts if self._is_due(account, now_s)])
+        if len(self._reported_s) > 2 * len(accounts):
             self._reported_s = {
-                book.path: self._reported_s[book.path] for book in books if book.path in self._reported_s
+                account.path: self._reported_s[account.path] for account in accounts if account.path in self._reported_s
             }
         self._denied_s.clear()
 
-    def _is_due(self, book: Book, now_s: float) -> bool:
-        if now_s - self._reported_s.get(book.path, 0.0) >= DUE_S:
-            return any(meter.lent is not None and (meter.lent.slice or meter.memory.used) for meter in _meters(book))
-        return any(meter.demand or meter.unmet or _has_surplus(meter, self.replicas) for meter in _meters(book))
+    def _is_due(self, account: Book, now_s: float) -> bool:
+        if now_s - self._reported_s.get(account.path, 0.0) >= DUE_S:
+            return any(meter.lent is not None and (meter.lent.slice or meter.memory.used) for meter in _meters(account))
+        return any(meter.demand or meter.unmet or _has_surplus(meter, self.replicas) for meter in _meters(account))
 
-    async def _rejoin(self, books: list[Book]) -> bool:
+    async def _rejoin(self, accounts: list[Book]) -> bool:
         """Reconnect: report all accounts first, then count the replicas. Returns whether the coordinator answers.
 
         In this order every replica that is counted has reported what it holds.
         """
         even = 1.0 / self.replicas
         keeps_leases = self._unanswered_s < GRACE_S
-        caps = {meter: meter.cap for book in books for meter in _meters(book)}
+        caps = {meter: meter.cap for account in accounts for meter in _meters(account)}
         self._recovers_until_s = self._clock() + DEAD_S if self._has_answered else 0.0
         self.is_partitioned = False
         for meter in caps:
             held = meter.lent.slice if meter.lent is not None else 0.0
             meter.cap = min(meter.cap, held if keeps_leases or meter.kind is Kind.BUDGET else meter.limit * even)
-        await self._report(books)
+        await self._report(accounts)
         if not self.is_partitioned:
             with suppress(LenderAway):
                 await self._count_replicas()
                 return True
         return False
 
-    async def _report(self, books: list[Book]) -> None:
-        waiting = iter(books)
+    async def _report(self, accounts: list[Book]) -> None:
+        waiting = iter(accounts)
 
         async def report() -> None:
-            for book in waiting:
+            for account in waiting:
                 if not self.is_partitioned:
-                    await self._lease_once(book, {})
+                    await self._lease_once(account, {})
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(CONCURRENCY, len(books))):
+            for _ in range(min(CONCURRENCY, len(accounts))):
                 group.create_task(report(), name="report accounts")
 
     async def _count_replicas(self) -> None:
@@ -237,12 +237,12 @@ class Keeper:
     def part(self) -> None:
         """Treat the coordinator as unreachable until it answers again, and cap all accounts accordingly."""
         self.is_partitioned = True
-        for book in self._books:
-            self._cap_partitioned(book)
+        for account in self._accounts:
+            self._cap_partitioned(account)
 
-    def _cap_partitioned(self, book: Book) -> None:
+    def _cap_partitioned(self, account: Book) -> None:
         """Cap an account while the coordinator is unreachable."""
-        for meter in _meters(book):
+        for meter in _meters(account):
             meter.cap = cap_apart(meter, self.replicas, self._unanswered_s)
 
     async def _release_all(self) -> None:
@@ -251,19 +251,19 @@ class Keeper:
             return
         with suppress(LenderAway, TimeoutError):
             async with asyncio.timeout(RELEASE_S):
-                for book in self._books:
-                    stays, ends = farewell_of(book, self._clock())
+                for account in self._accounts:
+                    stays, ends = farewell_of(account, self._clock())
                     if stays:
-                        await self._coordinator.lease(book.path, self._holder, stays)
+                        await self._coordinator.lease(account.path, self._holder, stays)
                     if ends:
-                        await self._coordinator.release(book.path, self._holder, ends)
+                        await self._coordinator.release(account.path, self._holder, ends)
                 await self._coordinator.release(MEMBERS, self._holder, HERE)
 
 
 def make_keeper(
     settings: Settings,
     client: WarmthClient,
-    books: Iterable[Book],
+    accounts: Iterable[Book],
     *,
     clock: Callable[[], float],
     say: EventLog,
@@ -280,7 +280,7 @@ def make_keeper(
     else:
         return None
     return Keeper(
-        coordinator, holder=secrets.token_hex(8), processes=settings.processes, books=books, clock=clock, say=say
+        coordinator, holder=secrets.token_hex(8), processes=settings.processes, accounts=accounts, clock=clock, say=say
     )
 
 
@@ -289,5 +289,5 @@ def _has_surplus(meter: Meter, replicas: int) -> bool:
     return meter.lent is not None and meter.cap - meter.memory.used >= float_of(meter, replicas) / 2
 
 
-def _meters(book: Book) -> tuple[Meter, ...]:
-    return tuple(book.meters.values())
+def _meters(account: Book) -> tuple[Meter, ...]:
+    return tuple(account.meters.values())

@@ -58,11 +58,11 @@ class LimitsExposition(Collector):
         family = GaugeMetricFamily("hearth_limit_used_ratio", words, labels=("tenant", "limit"))
         shown: dict[tuple[str, str], float] = {}
         now_s = self._quotas.now_s()
-        for book in list(self._quotas.accounts):
-            if book.path == tenant_of(book.path):
-                book.advance(now_s)
-                for kind, meter in book.meters.items():
-                    labels = self._name(book.path), kind.value
+        for account in list(self._quotas.accounts):
+            if account.path == tenant_of(account.path):
+                account.advance(now_s)
+                for kind, meter in account.meters.items():
+                    labels = self._name(account.path), kind.value
                     shown[labels] = max(shown.get(labels, 0.0), meter.memory.used / meter.limit if meter.limit else 1.0)
         for labels, ratio in shown.items():
             family.add_metric(labels, ratio)
@@ -82,15 +82,17 @@ Shown = dict[str, Any]
 def show_accounts(quotas: Quotas, tenant: str | None, most: int) -> list[Shown]:
     """The accounts of one tenant, or of all, most recently used first, at most `most`."""
     now_s = quotas.now_s()
-    wanted = (book for book in reversed(list(quotas.accounts)) if tenant is None or tenant_of(book.path) == tenant)
-    return [_show(book, now_s) for book in islice(wanted, most)]
+    wanted = (
+        account for account in reversed(list(quotas.accounts)) if tenant is None or tenant_of(account.path) == tenant
+    )
+    return [_show(account, now_s) for account in islice(wanted, most)]
 
 
-def _show(book: Book, now_s: float) -> Shown:
-    book.advance(now_s)
+def _show(account: Book, now_s: float) -> Shown:
+    account.advance(now_s)
     return {
-        "account": book.path,
-        "open": book.open,
+        "account": account.path,
+        "open": account.open,
         "limits": {
             kind.value: {
                 "limit": meter.limit,
@@ -99,7 +101,7 @@ def _show(book: Book, now_s: float) -> Shown:
                 "slice": meter.cap,
                 "all_free_in_s": round(meter.frees_in_s(meter.memory.used, now_s), 1),
             }
-            for kind, meter in book.meters.items()
+            for kind, meter in account.meters.items()
         },
     }
 

@@ -35,9 +35,9 @@ ANTHROPIC = _header_names(
 )
 
 
-def fields_of(books: Iterable[Book], now_s: float, *, anthropic: bool) -> Fields:
+def fields_of(accounts: Iterable[Book], now_s: float, *, anthropic: bool) -> Fields:
     """The headers of limit, remaining and reset, for the tightest account; empty where no limit is per minute."""
-    meters = [meter for book in books for meter in book.meters.values()]
+    meters = [meter for account in accounts for meter in account.meters.values()]
     for meter in meters:
         meter.advance(now_s)
     if anthropic:

@@ -38,13 +38,13 @@ class WarmthClient:
         self._where = where
         self._say = say
         self._draw = draw
-        self._line: Line | None = None
+        self._connection: Line | None = None
         self._handlers: dict[type, Callable[..., None]] = {}
         self._on_connected: list[Callable[[], None]] = []
 
     @property
     def is_connected(self) -> bool:
-        return self._line is not None
+        return self._connection is not None
 
     def on(self, kind: type[M], take: Callable[[M], None]) -> None:
         """Call `take` with every message of a kind."""
@@ -56,7 +56,7 @@ class WarmthClient:
 
     def send(self, message: Message) -> bool:
         """Send a message without waiting. Returns False where it, or an older one for its sake, was dropped."""
-        if self._line is None or not self._line.send(message):
+        if self._connection is None or not self._connection.send(message):
             self.dropped += 1
             return False
         return True
@@ -67,13 +67,13 @@ class WarmthClient:
         wait_s, warns, clock = MIN_BACKOFF_S, True, asyncio.get_running_loop().time
         due_s = clock() + START_S
         while True:
-            line = await self._connect()
-            if line is not None:
+            connection = await self._connect()
+            if connection is not None:
                 warns, wait_s, due_s = True, MIN_BACKOFF_S, clock()
                 try:
-                    await line.closed
+                    await connection.closed
                 finally:
-                    line.close()
+                    connection.close()
             if warns and clock() >= due_s:
                 warns = False
                 self._say("warning", "the warmth process is away: going on without it", socket=str(self._where))
@@ -84,22 +84,22 @@ class WarmthClient:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, line = await loop.create_unix_connection(
+                _, connection = await loop.create_unix_connection(
                     lambda: Line(self._take, began=self._begin, ended=self._end), str(self._where)
                 )
         except (OSError, TimeoutError):
             return None
-        return line
+        return connection
 
-    def _begin(self, line: Line) -> None:
-        self._line = line
-        line.send(self.hello)
+    def _begin(self, connection: Line) -> None:
+        self._connection = connection
+        connection.send(self.hello)
         for greet in self._on_connected:
             run("replica sync", greet)
 
-    def _end(self, line: Line) -> None:
-        if self._line is line:
-            self._line = None
+    def _end(self, connection: Line) -> None:
+        if self._connection is connection:
+            self._connection = None
 
     def _take(self, _: Line, message: Message) -> None:
         handler = self._handlers.get(type(message))

@@ -31,7 +31,7 @@ class Hub:
         self._request_snapshot: Callable[[int], None] = lambda _: None
         self._dropped = 0
         """Frames dropped for workers that have disconnected."""
-        self._lines: dict[Line, int] = {}
+        self._connections: dict[Line, int] = {}
         self._numbers: dict[int, int] = {}
         """The number of the last batch of each replica of this host."""
         self._history: deque[bytes] = deque()
@@ -40,7 +40,7 @@ class Hub:
         self._max_history_bytes = max_history_bytes
 
     def __repr__(self) -> str:
-        return f"<Hub of {len(self._lines)} workers, {len(self._history)} batches of history>"
+        return f"<Hub of {len(self._connections)} workers, {len(self._history)} batches of history>"
 
     def connect_bridge(self, publish: Callable[[bytes], None], request_snapshot: Callable[[int], None]) -> None:
         """Connect other hosts. `publish` takes batches of this host, `request_snapshot` the id of a replica elsewhere.
@@ -56,7 +56,7 @@ class Hub:
 
     @property
     def workers(self) -> int:
-        return len(self._lines)
+        return len(self._connections)
 
     @property
     def past_bytes(self) -> int:
@@ -65,24 +65,24 @@ class Hub:
     @property
     def dropped_frames(self) -> int:
         """Frames dropped so far because a worker read too slowly."""
-        return self._dropped + sum(line.dropped for line in self._lines)
+        return self._dropped + sum(connection.dropped for connection in self._connections)
 
-    def join(self, line: Line) -> None:
+    def join(self, connection: Line) -> None:
         """Add the connection of a worker, which sends `Hello` next."""
-        self._lines[line] = 0
+        self._connections[connection] = 0
 
-    def take(self, line: Line, message: Message) -> None:
+    def take(self, connection: Line, message: Message) -> None:
         """Take a message of a worker."""
         match message:
-            case Hello(origin):
-                self._lines[line] = origin
-                self._request_snapshots(line)
+            case Hello(replica_id):
+                self._connections[connection] = replica_id
+                self._request_snapshots(connection)
             case Batch(payload):
-                self._take_batch(line, payload)
-            case Missed(origin):
-                self._request_snapshot_of(origin)
+                self._take_batch(connection, payload)
+            case Missed(replica_id):
+                self._request_snapshot_of(replica_id)
             case Recall(start):
-                line.send(self._history_from(start))
+                connection.send(self._history_from(start))
 
     def take_abroad(self, payload: bytes) -> None:
         """Take a batch of another host. It is kept as history, and forwarded once the history is complete."""
@@ -94,53 +94,53 @@ class Hub:
         """Request a snapshot of every worker: another host has just joined."""
         self._request_snapshots(None)
 
-    def states(self, origin: int) -> bool:
+    def states(self, replica_id: int) -> bool:
         """Request a snapshot of a replica. Returns False where it is not a worker of this host."""
-        for line, replica in self._lines.items():
-            if replica == origin:
-                line.send(Restate())
+        for connection, known_id in self._connections.items():
+            if known_id == replica_id:
+                connection.send(Restate())
                 return True
         return False
 
-    def leave(self, line: Line) -> None:
+    def leave(self, connection: Line) -> None:
         """Remove a worker that has disconnected, and publish for it that it has no open requests."""
-        origin = self._lines.pop(line, 0)
-        self._dropped += line.dropped
-        number = self._numbers.pop(origin, None)
-        if number is not None and origin not in self._lines.values():
-            last_batch = write_batch(origin, number + 1, [Stated(())])
+        replica_id = self._connections.pop(connection, 0)
+        self._dropped += connection.dropped
+        number = self._numbers.pop(replica_id, None)
+        if number is not None and replica_id not in self._connections.values():
+            last_batch = write_batch(replica_id, number + 1, [Stated(())])
             self._spread(last_batch, None)
             self._publish(last_batch)
 
     def close(self) -> None:
         """End all connections."""
-        for line in list(self._lines):
-            line.close()
+        for connection in list(self._connections):
+            connection.close()
 
-    def _take_batch(self, line: Line, payload: bytes) -> None:
+    def _take_batch(self, connection: Line, payload: bytes) -> None:
         try:
-            origin, number = head_of(payload)
+            replica_id, number = head_of(payload)
         except UnreadableError:
             return
-        self._numbers[origin] = number
+        self._numbers[replica_id] = number
         self._remember(payload)
-        self._spread(payload, line)
+        self._spread(payload, connection)
         self._publish(payload)
 
     def _spread(self, payload: bytes, sender: Line | None) -> None:
         frame = framed(Batch(payload))
-        for line in self._lines:
-            if line is not sender:
-                line.send_frame(frame)
+        for connection in self._connections:
+            if connection is not sender:
+                connection.send_frame(frame)
 
     def _request_snapshots(self, sender: Line | None) -> None:
-        for line in self._lines:
-            if line is not sender:
-                line.send(Restate())
+        for connection in self._connections:
+            if connection is not sender:
+                connection.send(Restate())
 
-    def _request_snapshot_of(self, origin: int) -> None:
-        if not self.states(origin):
-            self._request_snapshot(origin)
+    def _request_snapshot_of(self, replica_id: int) -> None:
+        if not self.states(replica_id):
+            self._request_snapshot(replica_id)
 
     def _remember(self, payload: bytes) -> None:
         self._history.append(payload)

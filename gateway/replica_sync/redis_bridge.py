@@ -137,9 +137,9 @@ class RedisBridge:
             self.dropped += 1
         self._has_work.set()
 
-    def ask(self, origin: int) -> None:
+    def ask(self, replica_id: int) -> None:
         """Request a snapshot of a replica on another host."""
-        self._requested.add(origin)
+        self._requested.add(replica_id)
         self._has_work.set()
 
     async def run(self) -> None:
@@ -202,10 +202,10 @@ class RedisBridge:
 
     async def _write(self, client: Client, batches: list[bytes], requested: list[int]) -> None:
         sent_us = int(self._clock() * 1e6)
-        parcel = Parcel(self._host, sent_us, batches, requested)
+        entry = Parcel(self._host, sent_us, batches, requested)
         async with asyncio.timeout(ANSWER_S):
             entry_id = await client.xadd(
-                self._key, {FIELD: _ENCODER.encode(parcel)}, maxlen=MAX_ENTRIES, approximate=True
+                self._key, {FIELD: _ENCODER.encode(entry)}, maxlen=MAX_ENTRIES, approximate=True
             )
         self._unread_us.append(sent_us)
         if read_id(entry_id) < self._last:
@@ -256,26 +256,26 @@ class RedisBridge:
 
     def _take_entry(self, fields: dict[bytes, bytes]) -> None:
         try:
-            parcel = _DECODER.decode(fields[FIELD])
+            entry = _DECODER.decode(fields[FIELD])
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
             self.strange += 1
             return
         self.read += 1
-        if parcel.host == self._host:
-            self._read_back(parcel)
+        if entry.host == self._host:
+            self._read_back(entry)
             return
-        for batch in parcel.batches:
+        for batch in entry.batches:
             self._hub.take_abroad(batch)
-        for origin in parcel.asked if self._hub.is_history_complete else ():
-            if origin == ALL_REPLICAS:
+        for replica_id in entry.asked if self._hub.is_history_complete else ():
+            if replica_id == ALL_REPLICAS:
                 self._hub.have_all_state()
             else:
-                self._hub.states(origin)
+                self._hub.states(replica_id)
 
-    def _read_back(self, parcel: Parcel) -> None:
-        while self._unread_us and self._unread_us[0] <= parcel.sent_us:
+    def _read_back(self, entry: Parcel) -> None:
+        while self._unread_us and self._unread_us[0] <= entry.sent_us:
             self._unread_us.popleft()
-        self._round_trip_s = self._clock() - parcel.sent_us / 1e6
+        self._round_trip_s = self._clock() - entry.sent_us / 1e6
 
 
 def read_id(entry_id: bytes | str) -> Id:

@@ -122,14 +122,14 @@ class Sharing:
             loop.call_soon(run, "replica sync", self._send)
 
     def _send(self) -> None:
-        news = self._publisher.take()
+        updates = self._publisher.take()
         self._sent_s = asyncio.get_running_loop().time()
         self._number += 1
         if self._client.is_connected:
-            self._client.send(Batch(write_batch(self.origin, self._number, news)))
-            self.sent += len(news)
+            self._client.send(Batch(write_batch(self.origin, self._number, updates)))
+            self.sent += len(updates)
         else:
-            self.unsent += len(news)
+            self.unsent += len(updates)
 
     def _greet(self) -> None:
         self._number += JUMP
@@ -156,9 +156,9 @@ class Sharing:
         elif now_s - self._sent_s >= BEAT_S:
             self._send()
         self._router.seat = seat_among(self.origin, self.applier.names)
-        for name in self.applier.forget_silent(now_s - TIMEOUT_S, now_s):
-            self._requested_s.pop(name, None)
-            self._say("info", "a gateway is heard no more: its requests count no longer", origin=f"{name:016x}")
+        for replica_id in self.applier.forget_silent(now_s - TIMEOUT_S, now_s):
+            self._requested_s.pop(replica_id, None)
+            self._say("info", "a gateway is heard no more: its requests count no longer", origin=f"{replica_id:016x}")
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 

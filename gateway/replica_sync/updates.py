@@ -122,11 +122,11 @@ _RAW_BATCH = msgspec.msgpack.Decoder(_RawBatch)
 _UPDATE: msgspec.msgpack.Decoder[_Update] = msgspec.msgpack.Decoder(_Update)
 
 
-def write_batch(origin: int, number: int, news: Iterable[News]) -> bytes:
-    """Encode a batch of the replica `origin`, numbered `number`."""
+def write_batch(replica_id: int, number: int, updates: Iterable[News]) -> bytes:
+    """Encode a batch of a replica, numbered `number`."""
     writer = _Writer()
-    updates = [writer.encode(update) for update in news]
-    return _ENCODER.encode(_Batch(SCHEMA, LEAST_READER, CUTTING, origin, number, list(writer.names), updates))
+    encoded = [writer.encode(update) for update in updates]
+    return _ENCODER.encode(_Batch(SCHEMA, LEAST_READER, CUTTING, replica_id, number, list(writer.names), encoded))
 
 
 def head_of(batch: bytes) -> tuple[int, int]:
@@ -147,8 +147,8 @@ def read_batch(batch: bytes) -> Read:
     if head.least_reader > SCHEMA:
         raise UnreadableError(f"written for schema {head.least_reader} and later, this is {SCHEMA}")
     reader = _Reader(head)
-    news = [update for each in encoded if (update := reader.decode(each)) is not None]
-    return Read(head.origin, head.number, news, len(encoded) - len(news))
+    updates = [update for each in encoded if (update := reader.decode(each)) is not None]
+    return Read(head.origin, head.number, updates, len(encoded) - len(updates))
 
 
 def _split(batch: bytes) -> tuple[_Head, Sequence[_Update | Raw]]:

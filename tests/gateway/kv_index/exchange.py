@@ -106,7 +106,7 @@ class Host:
 
     def knows(self, *workers: Worker) -> bool:
         """Whether all are connected, and the warmth process has heard who they are: that comes a moment later."""
-        heard = self.warmth.hub._lines.values()
+        heard = self.warmth.hub._connections.values()
         return all(worker.sharing.is_connected and worker.sharing.origin in heard for worker in workers)
 
     async def stop(self) -> None:

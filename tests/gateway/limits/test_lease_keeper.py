@@ -77,7 +77,7 @@ async def replica(redis: Server, clock: Hand, name: str) -> AsyncIterator[Replic
         lender,
         holder=name,
         processes=1,
-        books=quotas.accounts,
+        accounts=quotas.accounts,
         clock=clock,
         say=say,
     )

@@ -54,7 +54,7 @@ def a_gateway(lender: FailingLender) -> tuple[Quotas, Keeper]:
     clock: Any = asyncio.get_running_loop().time
     say: Any = lambda *_, **__: None  # noqa: E731
     quotas = quotas_of(Router(routings()["round-robin"]), clock)
-    leases = quotas.leases = Keeper(lender, holder="r0", processes=1, books=quotas.accounts, clock=clock, say=say)
+    leases = quotas.leases = Keeper(lender, holder="r0", processes=1, accounts=quotas.accounts, clock=clock, say=say)
     return quotas, leases
 
 

@@ -97,7 +97,7 @@ async def test_a_worker_that_does_not_read_is_told_what_is_open_when_it_does(tmp
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
         await until(lambda: here.knows(one, two))
-        (line,) = (line for line, origin in here.warmth.hub._lines.items() if origin == two.sharing.origin)
+        (line,) = (line for line, origin in here.warmth.hub._connections.items() if origin == two.sharing.origin)
         line.pause_writing()
         line._max_waiting_bytes = 2000
         held = [place(one.router, ask(b"%d " % number * 500), now_s=one.now_s()) for number in range(5)]
