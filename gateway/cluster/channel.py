@@ -13,7 +13,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import Self
 
 from gateway.app.reload import Fresh
 from gateway.app.serving import Signals
@@ -110,7 +110,8 @@ class Channel:
             body = await self._reader.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        return cast("Command", pickle.loads(body))  # noqa: S301 - from our own process, over a private socket pair
+        message: Command = pickle.loads(body)  # noqa: S301 - from our own process, over a private socket pair
+        return message
 
     async def close(self) -> None:
         """Flush and close."""

@@ -59,7 +59,7 @@ class Hub:
         return len(self._connections)
 
     @property
-    def past_bytes(self) -> int:
+    def history_bytes(self) -> int:
         return self._history_bytes
 
     @property

@@ -128,7 +128,7 @@ class ExchangeExposition(Collector):
         """Return all metric families of this moment."""
         hub, bridge = self._hub, self._bridge
         yield GaugeMetricFamily("hearth_exchange_workers", "Workers that are connected.", hub.workers)
-        yield GaugeMetricFamily("hearth_exchange_past_bytes", "News kept for who comes next.", hub.past_bytes)
+        yield GaugeMetricFamily("hearth_exchange_past_bytes", "News kept for who comes next.", hub.history_bytes)
         dropped = CounterMetricFamily("hearth_exchange_dropped", "What nobody took in time.", labels=("to",))
         dropped.add_metric(("worker",), hub.dropped_frames)
         if bridge is not None:

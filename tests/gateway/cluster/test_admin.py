@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.cluster.admin import TeamAdmin, merge_drained, merge_fleets, merge_receipts
 from gateway.cluster.child import Answer
-from gateway.cluster.worker_pool import Team
 
 
 class Workers:
@@ -28,7 +27,8 @@ async def test_the_ladders_of_all_workers_are_shown() -> None:
     async def reload() -> dict[str, object]:
         return {}
 
-    app = TeamAdmin(cast("Team", Workers()), reload).app(None)
+    workers: Any = Workers()
+    app = TeamAdmin(workers, reload).app(None)
     async with TestClient(TestServer(app, host="127.0.0.1")) as client, client.get("/ladders") as answer:
         ladders = (await answer.json())["ladders"]
     assert [(each["worker"], each["standing"]["frozen"]) for each in ladders] == [("1", []), ("2", ["small"])]

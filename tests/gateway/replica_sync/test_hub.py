@@ -101,7 +101,7 @@ async def test_the_past_is_told_in_pieces_and_is_bounded() -> None:
     hub, (one,) = hub_of(1, max_history_bytes=10 * size)
     for number in range(16):
         hub.take_abroad(bytes([number]) * size)
-    assert hub.past_bytes <= 10 * size
+    assert hub.history_bytes <= 10 * size
     one.told.clear()
     found, start = b"", 0
     while True:
@@ -134,4 +134,4 @@ async def test_nonsense_of_a_worker_goes_nowhere() -> None:
     hub, (one, two) = hub_of(1, 2)
     hub.take(one, Batch(b"\xc1"))
     assert two.told == []
-    assert hub.past_bytes == 0
+    assert hub.history_bytes == 0

@@ -48,7 +48,7 @@ async def test_who_comes_late_is_told_the_past_when_it_knows_the_pods(tmp_path: 
         for number in range(300):
             serve(one.router, ask(b"Talk %d. " % number * 300), now_s=one.now_s())
         held = place(one.router, ask(b"still open " * 100), now_s=one.now_s())
-        await until(lambda: here.warmth.hub.past_bytes > 300 * 100)
+        await until(lambda: here.warmth.hub.history_bytes > 300 * 100)
         late = here.worker(fleet_known=False)
         await until(lambda: here.knows(late) and loads(late.router))
         assert late.sharing.history_updates == 0
