@@ -1,15 +1,11 @@
-"""One gateway: all its parts, as `build.py` has put them together. Knows how none of them is made."""
+"""One gateway: all its components, as `build.py` has connected them."""
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import aiohttp
-from prometheus_client import CollectorRegistry
-
+from collections.abc import Callable
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from dataclasses import field
 from gateway.cascades.cascades import Ladders
 from gateway.config.models import ModelEntry
 from gateway.config.values import Settings
@@ -20,7 +16,8 @@ from gateway.http.listener import Front
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.lookup_client import Asking
 from gateway.limits.accounts import Quotas
-from gateway.observe.metrics.process import CallbackErrors, make_registry
+from gateway.observe.metrics.process import CallbackErrors
+from gateway.observe.metrics.process import make_registry
 from gateway.observe.receipts import Receipts
 from gateway.observe.request_log import OutcomeLog
 from gateway.pipeline.admission_queue import Room
@@ -28,9 +25,14 @@ from gateway.pipeline.pipeline import Passage
 from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.peer_load import Others
 from gateway.runtime.event_log import EventLog
+from prometheus_client import CollectorRegistry
 from routing.router import Router
 from tenancy.admission import Admission
 from tenancy.policy import Policy
+from typing import Any
+from typing import TYPE_CHECKING
+import aiohttp
+import ssl
 
 if TYPE_CHECKING:
     from gateway.ext_proc.server import EnvoyShell  # Protobuf takes six megabytes.
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PodKeys:
-    """The key that pods want, for all of them the same."""
+    """The API key of all pods; None without one."""
 
     key: str | None
 
@@ -48,14 +50,14 @@ class PodKeys:
 
 @dataclass(slots=True)
 class Life:
-    """Whether the gateway is on its way out."""
+    """Whether the gateway is draining."""
 
     is_stopping: bool = False
 
 
 @dataclass(slots=True)
 class Gateway:
-    """A reload puts new values into some of its parts; see `reload.py`."""
+    """All components. A reload changes some of them; see `reload.py`."""
 
     settings: Settings
     life: Life
@@ -78,30 +80,30 @@ class Gateway:
     front: Front
     others: Others
     errors: CallbackErrors
-    """The exception handler of its event loop."""
+    """Exception handler of its event loop."""
     registry: CollectorRegistry = field(default_factory=make_registry)
-    """Of what is shown as metrics."""
+    """All metric collectors."""
     background: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
-    """What runs until it is cancelled, while the gateway does."""
+    """Tasks that run until cancelled, as long as the gateway."""
     warmth: WarmthClient | None = None
-    """The warmth process of the host, where there is one."""
+    """Client of the host's index process; None without one."""
     asking: Asking | None = None
-    """Exact warmth, where it is wanted."""
+    """Client of the precise prefix index; None if not configured."""
     envoy: EnvoyShell | None = None
-    """Where Envoy sends us requests, if it does."""
+    """The ext_proc server; None if not configured."""
 
     def is_ready(self) -> bool:
-        """Whether new requests are welcome."""
+        """Return whether new requests are accepted."""
         return not self.life.is_stopping and self.watcher.is_ready()
 
     def go_by(self, policy: Policy | None) -> None:
-        """Take up a policy, the first or another; who is being served keeps what it came under."""
+        """Apply a policy, the first or a new one; requests in flight keep the one they began under."""
         self.keyring.policy = policy
         if policy is None:
             return
         self.quotas.go_by(policy.tenants)
         self.front.heed_headers(policy.headers.names)
-        if self.room.admission is None:  # Without a policy nothing is promised, and nothing need be watched for it.
+        if self.room.admission is None:  # Without a policy there are no SLOs, and no admission control is needed.
             self.room.admit_by(Admission(self.router))
         if self.room.admission is not None:
             self.room.admission.tiers = policy.tiers

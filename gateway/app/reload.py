@@ -1,7 +1,7 @@
-"""Reads settings, policy and certificate again, and puts what is new in force without losing a connection.
+"""Reloads settings, policy and certificate without losing a connection.
 
-All or nothing: what is wrong is named, and the old stays. What cannot change under a running gateway is named too.
-Reading and putting in force are two steps: a supervisor reads once, and all its workers put the same in force.
+All or nothing: faults are reported, and the old configuration stays. Settings that need a restart are reported too.
+Reading and applying are two steps: a supervisor reads once, and all its workers apply the same.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tenancy.document import Fault, Invalid
 from tenancy.policy import Policy
 
 LIVE = frozenset(("pods", "models", "policy", "pod_api_key", "tls", "log_level"))
-"""Settings that a reload puts in force."""
+"""Settings that a reload applies."""
 
 Reread = Callable[[], Settings]
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What was read: the settings, and the policy that they name."""
+    """Settings as read, and the policy that they name."""
 
     settings: Settings
     policy: Policy | None
@@ -45,13 +45,13 @@ class Reloader:
         self._turn = asyncio.Lock()
 
     async def reload(self) -> dict[str, object]:
-        """What became of it, as JSON values."""
+        """Reload once. Returns the result as JSON values."""
         gateway = self._gateway
         async with self._turn:
             reopen_logs(gateway)
             try:
                 old = gateway.settings
-                # Ten thousand tenants take seconds to read, and streams must flow meanwhile.
+                # Ten thousand tenants take seconds to read, and streams must go on meanwhile.
                 fresh = await asyncio.to_thread(read_anew, old, self._reread, self._variables)
                 put_in_force(gateway, fresh)
             except Invalid as invalid:
@@ -63,7 +63,7 @@ class Reloader:
             return {"reloaded": True, "needs_restart": restart}
 
     async def watch(self) -> None:
-        """Take up a policy that has changed, until cancelled."""
+        """Apply every change of the policy file, until cancelled."""
         gateway = self._gateway
 
         async def renew(policy: Policy | None) -> list[str]:
@@ -75,7 +75,7 @@ class Reloader:
 
 
 def read_anew(old: Settings, reread: Reread, variables: Mapping[str, str]) -> Fresh:
-    """Settings that may take the place of the old ones. Raises `Invalid` where they may not."""
+    """Read settings that may replace the old ones. Raises `Invalid` if they may not."""
     new = reread()
     if old.policy and not new.policy:
         raise Invalid([Fault("policy", "is gone: that would let everybody in, so it wants a restart")])
@@ -86,7 +86,7 @@ def read_anew(old: Settings, reread: Reread, variables: Mapping[str, str]) -> Fr
 
 
 def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
-    """Have a gateway go by what was read. Raises `Invalid` before anything is changed."""
+    """Apply a loaded configuration. Raises `Invalid` before anything is changed."""
     new = fresh.settings
     if new.tls and gateway.tls:
         load_certificate(gateway.tls, new.tls)
@@ -101,19 +101,19 @@ def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
 
 
 def in_force(running: Settings, new: Settings) -> Settings:
-    """The settings that a gateway runs with after it was reloaded: the new ones as far as they can change meanwhile."""
+    """Return the settings in force after a reload: the new ones as far as they need no restart."""
     live = LIVE if running.tls and new.tls else LIVE - {"tls"}
     return replace(running, **{name: getattr(new, name) for name in live})
 
 
 def reopen_logs(gateway: Gateway) -> None:
-    """Go on in new files where the old ones were moved away."""
+    """Reopen all log files, after a rotation."""
     for log in gateway.logs.values():
         log.writer.reopen()
 
 
 def needs_restart(running: Settings, new: Settings) -> list[str]:
-    """Names of the settings that differ from what runs and cannot change until a restart."""
+    """Return the names of changed settings that need a restart."""
     runs = in_force(running, new)
     return [field.name for field in fields(Settings) if getattr(runs, field.name) != getattr(new, field.name)]
 

@@ -1,6 +1,6 @@
-"""The life of a running gateway: open the ports, watch the pods, stop in order when told to.
+"""Runs a gateway: opens the ports, starts the background tasks, and drains in order on a signal.
 
-`serve` is that of a gateway alone in its process. Its parts also serve those who run one among others.
+`serve` runs a gateway alone in its process; workers of a supervisor use the same functions.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from gateway.runtime.ports import addresses_of, cannot_listen, open_port
 from gateway.runtime.tls import renew
 
 BACKLOG = 4096
-"""Connections the kernel keeps for us while the loop is busy; it cuts this to its own somaxconn."""
+"""Accept backlog; the kernel caps it at somaxconn."""
 
 Reload = Callable[[], Coroutine[Any, Any, dict[str, object]]]
-"""What becomes of it, as JSON values."""
+"""Reloads the gateway; returns the result as JSON values."""
 
 
 @dataclass(slots=True)
 class Signals:
-    """What we were told: to stop, and to stop at once. Tasks of reloads are kept until they end."""
+    """Signals received: stop, and cut (stop at once). Holds the tasks of running reloads."""
 
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     reloads: set[asyncio.Task[dict[str, object]]] = field(default_factory=set)
 
     def take_stop(self) -> None:
-        """The first says stop, the second at once."""
+        """Handle SIGTERM or SIGINT: the first stops, the second cuts."""
         (self.cut if self.stop.is_set() else self.stop).set()
 
 
 async def serve(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
-    """Run a gateway until a signal ends it. Raises `Invalid` and `CannotListen` before it has begun."""
+    """Run a gateway until a signal ends it. Raises `Invalid` and `CannotListen` before it serves."""
     gateway = build(settings, load_policy(settings, variables))
     reloader = Reloader(gateway, reread, variables)
     gateway.background.append(reloader.watch)
@@ -81,7 +81,7 @@ async def serve(settings: Settings, reread: Callable[[], Settings], variables: M
 
 @asynccontextmanager
 async def furnished(gateway: Gateway) -> AsyncIterator[None]:
-    """What is open from the first to the last moment: logs, and the session of the probes."""
+    """Hold open the logs and the session of the probes, and handle exceptions of the event loop."""
     async with AsyncExitStack() as stack:
         stack.callback(_close_logs, gateway)
         stack.push_async_callback(gateway.probes.close)
@@ -94,7 +94,7 @@ async def furnished(gateway: Gateway) -> AsyncIterator[None]:
 async def taking_traffic(
     gateway: Gateway, shared: Sequence[socket.socket] | None
 ) -> AsyncIterator[Sequence[asyncio.Server]]:
-    """Clients may come in, by sockets that are bound already, or by the address of the settings once it is served."""
+    """Listen for clients: on sockets that are bound already, or (None) on the configured address, once started."""
     async with AsyncExitStack() as stack:
         servers = [await _listen(gateway, held) for held in ([None] if shared is None else shared)]
         stack.callback(gateway.front.close)
@@ -104,7 +104,7 @@ async def taking_traffic(
 
 
 async def taking_envoys(gateway: Gateway, stack: AsyncExitStack) -> dict[str, list[str]]:
-    """Envoys may come in, where they are wanted, until the stack is left. Returns where they do."""
+    """Listen for Envoy, if configured, until the stack is left. Returns the addresses by name."""
     return {} if gateway.envoy is None else await gateway.envoy.open(stack)
 
 
@@ -120,7 +120,7 @@ async def _listen(gateway: Gateway, held: socket.socket | None) -> asyncio.Serve
 
 
 def small_apps(gateway: Gateway, reload: Reload, token: Secret | None) -> tuple[web.Application, web.Application]:
-    """The applications of the metrics and the admin port."""
+    """Return the applications of the metrics and the admin port."""
     admin = Admin(
         receipts=gateway.receipts,
         router=gateway.router,
@@ -138,7 +138,7 @@ def small_apps(gateway: Gateway, reload: Reload, token: Secret | None) -> tuple[
 
 @contextmanager
 def taking_signals(reload: Reload | None) -> Iterator[Signals]:
-    """SIGTERM and SIGINT stop, SIGHUP reloads, or nothing where somebody else decides about that."""
+    """Handle SIGTERM and SIGINT (stop) and SIGHUP (reload, if given)."""
     loop, signals = asyncio.get_running_loop(), Signals()
 
     def take_reload() -> None:
@@ -158,7 +158,7 @@ def taking_signals(reload: Reload | None) -> Iterator[Signals]:
 
 
 async def looked(gateway: Gateway, signals: Signals) -> None:
-    """Wait until the pods have been looked at, as long as that is of use: who came before would be told of no model."""
+    """Wait until all pods were probed, within `first_look_s`: earlier requests would find no model."""
     look = gateway.watcher.first_look(gateway.settings.timeouts.first_look_s)
     waiting = [asyncio.create_task(wait) for wait in (look, signals.stop.wait())]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -169,7 +169,7 @@ async def looked(gateway: Gateway, signals: Signals) -> None:
 
 @asynccontextmanager
 async def watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
-    """What runs beside us. Should any of it ever end by itself, we stop: a blind gateway is worse than none."""
+    """Run all background tasks. If one ever ends by itself, the gateway stops: a blind gateway is worse than none."""
     tasks = [asyncio.create_task(gateway.watcher.run(), name="watcher")]
     tasks += [asyncio.create_task(run(), name="background") for run in gateway.background]
     if gateway.tls is not None:
@@ -188,7 +188,7 @@ async def watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
 
 
 async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Signals) -> None:
-    """Unready first, then no new connections; wait for what is in flight as long as allowed, or until told again."""
+    """Drain: become unready, close the listener, then wait for open requests until `drain_s` or a second signal."""
     gateway.life.is_stopping = True
     await _serve_on(gateway, signals)
     await close_door(servers, gateway.front.door(gateway.tls), None)
@@ -216,7 +216,7 @@ async def _empty(gateway: Gateway, grace_s: float) -> None:
 
 
 async def _serve_on(gateway: Gateway, signals: Signals) -> None:
-    """As a lame duck: whoever sends us requests takes a while to notice that we are going, and must not be refused."""
+    """Keep serving for `lame_duck_s`, so that load balancers have time to remove this gateway."""
     lame_duck_s = gateway.settings.timeouts.lame_duck_s
     if not lame_duck_s:
         return
@@ -229,7 +229,7 @@ async def _serve_on(gateway: Gateway, signals: Signals) -> None:
 
 @contextmanager
 def caught(errors: CallbackErrors) -> Iterator[None]:
-    """Exceptions in callbacks are counted and logged by these."""
+    """Count and log exceptions in callbacks of the event loop."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(errors)
     try:
@@ -240,7 +240,7 @@ def caught(errors: CallbackErrors) -> Iterator[None]:
 
 @contextmanager
 def bridged(say: EventLog) -> Iterator[None]:
-    """What libraries log comes out as our events."""
+    """Write what libraries log to the event log."""
     root, bridge = logging.getLogger(), Bridge(say)
     root.addHandler(bridge)
     try:
@@ -256,7 +256,7 @@ def _close_logs(gateway: Gateway) -> None:
 
 
 def tell_of_descriptors(gateway: Gateway) -> None:
-    """Report where the process may open fewer files than `max_connections` needs: it takes fewer connections then."""
+    """Log if the limit of file descriptors allows fewer connections than `max_connections`."""
     wanted, most = gateway.settings.limits.max_connections, gateway.front.max_connections
     if most < wanted:
         gateway.say(
@@ -268,7 +268,7 @@ def tell_of_descriptors(gateway: Gateway) -> None:
 
 
 def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:
-    """Log which settings have no effect, and which leave a port open."""
+    """Warn of settings without effect, and of a port that is open to every caller."""
     if settings.trusted_proxies and settings.policy is None:
         say("warning", "trusted_proxies is set, but without a policy there is nobody whom a proxy could speak for")
     envoys = settings.extproc

@@ -1,7 +1,7 @@
-"""Envoy's access log, sent to us as it is written: who ended a request that we saw end without its answer's end.
+"""Envoy's access log, streamed to us: which side ended a request whose response we did not see end.
 
-A pod lost and a client gone look alike to a picker: its stream ends. Envoy knows which it was, and says so a moment
-later, where it is set up to (`http_grpc` access log, `buffer_size_bytes: 0`). Without it the end is taken as it looks.
+A lost pod and a disconnected client look alike to a picker: its stream ends. Envoy knows which it was, and logs it a
+moment later if configured to (`http_grpc` access log, `buffer_size_bytes: 0`). Otherwise the end of the stream counts.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from enum import Enum
 from google.protobuf.message import DecodeError
 
 from gateway.ext_proc.http2.connection import Serve
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.ext_proc.messages_pb2 import HttpLogEntry, StreamAccessLogsMessage
 
 WAIT_S = 1.0
-"""How long a word is waited for where a log is written to us at all."""
+"""How long a log entry is waited for, if any Envoy streams its log to us."""
 
 KEPT = 1024
-"""Words that came before anybody asked for them."""
+"""Entries kept that arrived before their exchange ended."""
 
 INVALID_ARGUMENT = 3
 
 
 class Word(Enum):
-    """How a request ended, by Envoy's word."""
+    """How a request ended, by Envoy's log."""
 
     SERVED = "served"
     CLIENT_GONE = "client gone"
@@ -43,7 +43,7 @@ class AccessLog:
     """One per gateway process."""
 
     def __init__(self, is_needed: Callable[[], bool]) -> None:
-        """`is_needed`: whether there are requests of which it could still tell the end."""
+        """`is_needed`: whether there are requests whose end it could still report."""
         self.is_needed = is_needed
         self.streams = 0
         self._early: OrderedDict[str, Word] = OrderedDict()
@@ -57,7 +57,7 @@ class AccessLog:
         return {path: lambda stream: LogStream(self, stream)}
 
     def ask(self, request_id: str, then: Then) -> None:
-        """Have `then` told how a request ended: now, soon, or that nobody knows."""
+        """Call `then` with how a request ended, now or within `WAIT_S`; None if it is not known."""
         word = self._early.pop(request_id, None)
         if word is not None or not self.streams:
             then(word)
@@ -66,7 +66,7 @@ class AccessLog:
         self._waiting[request_id] = then, timer
 
     def take(self, entry: HttpLogEntry) -> None:
-        """One line of the log."""
+        """Apply one entry of the log."""
         request_id, word = entry.request.request_id, word_of(entry)
         waiting = self._waiting.pop(request_id, None)
         if waiting is not None:
@@ -84,7 +84,7 @@ class AccessLog:
 
 
 def word_of(entry: HttpLogEntry) -> Word:
-    """What the flags of a line say."""
+    """Return the cause that the response flags of an entry give."""
     flags = entry.common_properties.response_flags
     if flags.downstream_connection_termination or flags.downstream_remote_reset:
         return Word.CLIENT_GONE
@@ -95,8 +95,8 @@ def word_of(entry: HttpLogEntry) -> Word:
     return Word.POD_TIMEOUT if flags.upstream_request_timeout else Word.SERVED
 
 
-class LogStream:
-    """One Envoy that writes its log to us."""
+class LogStream(Taker):
+    """The log stream of one Envoy."""
 
     __slots__ = ("_log", "_stream")
 
@@ -126,10 +126,7 @@ class LogStream:
         self._log.streams -= 1
         self._stream.finish(INVALID_ARGUMENT, "The message is too long.")
 
-    def check(self, now_s: float) -> None:
-        """A log may be quiet for as long as it likes."""
-
     def leave(self) -> None:
-        """Envoy never ends its log; it goes on at another picker."""
+        """End the stream: Envoy never does, and goes on at another picker."""
         if not self._log.is_needed():
             self.ended()

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from msgspec.structs import replace
-
-from gateway.ext_proc.protocol import PATH, PREFILLER, PRIORITY, RANK, REQUEST_ID, Sight, endpoint_of
+from gateway.ext_proc.protocol import PATH
+from gateway.ext_proc.protocol import PREFILLER
+from gateway.ext_proc.protocol import PRIORITY
+from gateway.ext_proc.protocol import RANK
+from gateway.ext_proc.protocol import REQUEST_ID
+from gateway.ext_proc.protocol import Sight
+from gateway.ext_proc.protocol import endpoint_of
 from gateway.ext_proc.response import AnswerSide
 from gateway.http.response_writer import Reply
 from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.relay.http_transport import (
-    DOWNGRADED_HEADER,
-    MAX_TOKENS_HEADER,
-    RUNG_HEADER,
-    WITH_PRIORITY,
-    Capped,
-    PodKeys,
-    TakesPriority,
-    as_it_is,
-    cap_of,
-)
-from gateway.relay.relay import Placed, Relay
+from gateway.pipeline.attempt import Leg
+from gateway.pipeline.attempt import LegEnd
+from gateway.relay.http_transport import Capped
+from gateway.relay.http_transport import DOWNGRADED_HEADER
+from gateway.relay.http_transport import MAX_TOKENS_HEADER
+from gateway.relay.http_transport import PodKeys
+from gateway.relay.http_transport import RUNG_HEADER
+from gateway.relay.http_transport import TakesPriority
+from gateway.relay.http_transport import WITH_PRIORITY
+from gateway.relay.http_transport import as_it_is
+from gateway.relay.http_transport import cap_of
+from gateway.relay.relay import Placed
+from gateway.relay.relay import Relay
 from gateway.relay.token_limiter import Watch
+from msgspec.structs import replace
 from routing.placement import Placement
 from routing.reading import with_fields
 from routing.refusal import Refused
 from routing.request import Api
+import asyncio
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Where a request goes, with which headers set, and with which body."""
+    """Destination of a request, headers to set, and its body."""
 
     endpoints: str
     fields: list[tuple[str, str]]
@@ -43,7 +47,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What all carriers of one gateway need."""
+    """Settings of all transports of one gateway."""
 
     key_of: PodKeys
     takes_priority: TakesPriority
@@ -52,7 +56,7 @@ class Means:
 
 
 class EnvoyCarrier:
-    """One request."""
+    """Sends one request by way of Envoy. Implements the pipeline's transport."""
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class EnvoyCarrier:
         usage_added: bool,
         body_needed_no_more: Callable[[], None],
     ) -> None:
-        """`target` is the request's path as Envoy has it; `path` is what the pod is to be asked at."""
+        """`target`: the request's path as Envoy has it. `path`: the path at the pod."""
         self._answer = answer
         self._send_pick = send_pick
         self._target = target
@@ -83,16 +87,16 @@ class EnvoyCarrier:
 
     @property
     def body(self) -> bytes:
-        """What the pod is sent; nothing once Envoy has it."""
+        """The request body; empty once Envoy has it."""
         return self._body
 
     def ask_instead(self, body: bytes, model: str) -> None:
-        """Send another body from now on: a smaller model answers for `model`, and the client is told."""
+        """Replace the body: a smaller model answers for `model`; a response header says so."""
         self._body = self._capped(body)
         self._reply.fields += ((DOWNGRADED_HEADER, model),)
 
     def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
-        """Send a rung of a ladder its body from now on; the client is told which one answers."""
+        """Replace the body by that for a cascade model; a response header names it."""
         self._body, self._usage_added = self._capped(body), usage_added
         others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
         self._reply.fields = (*others, (RUNG_HEADER, model))
@@ -108,16 +112,16 @@ class EnvoyCarrier:
             self._watch = Watch(self._reply, tab)
 
     def judged_by(self, judge: object) -> None:
-        """A judge has to hold an answer back, and here it passes: such ladders are refused when settings are read."""
+        """Do nothing: responses cannot be held back here, and such cascades are rejected when settings are read."""
 
     async def prefill(self, placement: object, order: object, by_s: float) -> None:
-        """The sidecar beside the decode engine sees to it: it is told the prefill engine in a header."""
+        """Do nothing: the sidecar beside the decode engine prefills; a header names the prefill engine."""
 
     def refuse(self, refusal: Refused) -> None:
         self._reply.refuse(refusal)
 
     async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
-        """As `Carrier.carry` says. Envoy has one pod of us and takes no other: no leg may be tried again."""
+        """Run one attempt, as `Carrier.carry` says. Envoy takes one destination only, so no attempt may be retried."""
         loop = asyncio.get_running_loop()
         relay = Relay(
             self._reply,
@@ -149,7 +153,7 @@ class EnvoyCarrier:
             relay.fail(LegEnd.TIMEOUT, f"{relay.placement.engine.pod} did not answer in time.")
 
     def _estimate(self) -> None:
-        """Of a stream that passed us by: what was seen of it, or what answers usually are."""
+        """Charge a stream that was not seen: by its events, or by the expected output."""
         tab = self._tab
         if tab is not None and tab.request.stream and self._answer.sight is not Sight.FULL:
             tab.passed(self._answer.events or tab.request.expected_output_tokens)
@@ -164,7 +168,7 @@ class EnvoyCarrier:
             fields.append(("authorization", f"Bearer {key}"))
         if engine.rank is not None:
             fields.append((RANK, str(engine.rank)))
-        # Said only where it is heeded: elsewhere it may be an error. Higher goes first here, lower there.
+        # Set only where the pod supports it: elsewhere it may be an error. Higher goes first here, lower at the pod.
         priority = -request.priority if request.priority and means.takes_priority(engine.pod) else 0
         if priority and request.api in WITH_PRIORITY:
             body = with_fields(body, b'"priority":%d' % priority)
@@ -176,7 +180,7 @@ class EnvoyCarrier:
         return Pick(self._endpoints(placement), fields, body)
 
     def _endpoints(self, placement: Placed) -> str:
-        """The one that was chosen; behind it those that scored next, where a list is understood."""
+        """Return the chosen endpoint, followed by those that scored next if a list is supported."""
         first, most = endpoint_of(placement.engine.pod), self._means.most_endpoints
         if most == 1 or not isinstance(placement, Placement):
             return first
@@ -185,4 +189,4 @@ class EnvoyCarrier:
 
 
 def _nothing() -> None:
-    """The body was let go when Envoy had it."""
+    """Do nothing: the body was released when Envoy had it."""

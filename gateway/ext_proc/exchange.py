@@ -19,7 +19,7 @@ from gateway.config.port_limits import Limits, Timeouts
 from gateway.ext_proc import messages
 from gateway.ext_proc.access_log import AccessLog, Word
 from gateway.ext_proc.carrier import EnvoyCarrier, Means, Pick
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.ext_proc.listener import Crowd
 from gateway.ext_proc.messages import LARGE_BYTES, RECEIVED_REQUEST_BODY, large_body
 from gateway.ext_proc.messages_pb2 import HeaderMap, ProcessingRequest
@@ -52,16 +52,16 @@ from routing.refusal import Reason, Refused
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What all exchanges go by."""
+    """Settings of all exchanges."""
 
     limits: Limits
     timeouts: Timeouts
     queue_s: float
-    """How long a request may wait for an engine."""
+    """Maximum wait for an engine, in seconds."""
     sample: float
-    """The share of unseen answers to look at."""
+    """Share of responses to observe that would not be seen."""
     trusts: Callable[[str], bool]
-    """Whether who sends from an address may speak for others."""
+    """Whether a client address is a trusted proxy."""
 
 
 class Office:
@@ -80,7 +80,7 @@ class Office:
         clock: Callable[[], float],
         draw: Callable[[], float],
     ) -> None:
-        """`pass_over` is told of a pod that Envoy had to do without."""
+        """`pass_over` is called with the URL of a pod that Envoy could not reach."""
         self.desk = desk
         self.fleet = fleet
         self.means = means
@@ -106,13 +106,13 @@ class Office:
         return f"{self._id_prefix}{next(self._id_count):08x}"
 
     def kept(self) -> Mapping[str, bytes]:
-        """The headers that mean something to us, by their names as Envoy writes them."""
+        """Return the headers that matter here, by their names as Envoy writes them."""
         if len(self._kept) != len(self._kept_headers):
             self._kept = {name.decode("latin-1"): name for name in self._kept_headers}
         return self._kept
 
     def wants_sample(self) -> bool:
-        """Whether to look at an answer that we would not see."""
+        """Draw whether to observe a response that would not be seen."""
         return self.rules.sample > 0 and self._draw() < self.rules.sample
 
     def enter(self, exchange: Exchange) -> None:
@@ -130,12 +130,12 @@ class Office:
         return tuple(self._under_way)
 
     def expect_observer(self, exchange: Exchange) -> None:
-        """Its request goes to a pod: a filter behind the one that picks may show its answer."""
+        """Register an exchange whose request goes to a pod: a second filter may show its response."""
         if exchange.reply is not None:
             self._exchanges[exchange.reply.request_id] = exchange
 
     def find(self, request_id: str) -> Exchange | None:
-        """The exchange whose request was sent to a pod under this id."""
+        """Return the exchange whose request was sent to a pod under this id."""
         return self._exchanges.get(request_id)
 
 
@@ -148,8 +148,8 @@ ENDS_BY_WORD = {
 }
 
 
-class Exchange:
-    """One request and its response. A `Taker` of its stream."""
+class Exchange(Taker):
+    """One request and its response. Serves its stream."""
 
     __slots__ = (
         *("_chunks", "_has_all", "_has_picked", "_has_trailers", "_is_over", "_modes", "_office"),
@@ -163,10 +163,10 @@ class Exchange:
         self.answer = AnswerSide(stream, office.wants_sample, self._end)
         self._since_s = office.clock()
         self._chunks = 0
-        """Pieces of a streamed body, each of which wants an answer of its own."""
+        """Chunks of a streamed body, each of which needs a response of its own."""
         self._has_all = self._has_trailers = self._has_picked = self._is_over = False
         self.is_observed = False
-        """Another filter shows us its answer, and will show its end."""
+        """A second filter shows its response, and will show its end."""
         self.asked: Asked | None = None
         self.reply: EnvoyReply | None = None
         office.enter(self)
@@ -174,7 +174,7 @@ class Exchange:
     def __repr__(self) -> str:
         return f"<Exchange of {self.asked}, {self._modes}>"
 
-    # -- what the stream tells -------------------------------------------------------------------------------------
+    # -- handling of the stream -------------------------------------------------------------------------------------
 
     def take(self, message: bytes) -> None:
         if len(message) >= LARGE_BYTES and self.asked is not None and (found := large_body(message)) is not None:
@@ -218,7 +218,7 @@ class Exchange:
         self._refuse(body_too_large(limits) if is_long else too_many_bodies())
 
     def check(self, now_s: float) -> None:
-        """A client that sends too slowly, and a wait in the queue that has been long enough."""
+        """Reject a client that sends too slowly, and a request that has waited too long in the queue."""
         office, waited_s = self._office, now_s - self._since_s
         if self._has_picked or self._is_over:
             return
@@ -227,15 +227,12 @@ class Exchange:
         elif not self._has_all and waited_s > office.rules.timeouts.body_s:
             self._refuse(Refused(Reason.REQUEST_TOO_SLOW, "The body of the request took too long."))
 
-    def leave(self) -> None:
-        """It ends with its answer."""
-
     # -- the request -----------------------------------------------------------------------------------------------
 
     def _take_head(self, told: ProcessingRequest) -> None:
         office = self._office
         if told.observability_mode:
-            self._stream.taker = Observer(self._stream, office.find(request_id_of(told)))
+            self._stream.handler = Observer(self._stream, office.find(request_id_of(told)))
             self._leave()
             return
         if self.asked is not None:
@@ -296,7 +293,7 @@ class Exchange:
             self._refuse(body_too_large(self._office.rules.limits))
 
     def _serve(self) -> None:
-        """All of it has come, or as much as there is need of."""
+        """Dispatch the request once it is complete, or rejected."""
         if self._has_all or self.asked is None or self.reply is None:
             return
         self._has_all = True
@@ -304,7 +301,7 @@ class Exchange:
         self._office.desk.serve(self.asked, self.reply)
 
     def _refuse(self, refusal: Refused) -> None:
-        """Say no to what may be on its way already."""
+        """Reject the request, which may already be queued."""
         asked, reply = self.asked, self.reply
         if asked is None or reply is None:
             self._stream.finish(INVALID_ARGUMENT, refusal.message)
@@ -317,11 +314,11 @@ class Exchange:
             reply.task.cancel(refusal)
 
     def cut(self, refusal: Refused) -> None:
-        """End now, with a word where one can still be said."""
+        """Reject the request if it was not sent to a pod yet."""
         if not self._has_picked and not self._is_over:
             self._refuse(refusal)
 
-    # -- where it goes ---------------------------------------------------------------------------------------------
+    # -- destination ---------------------------------------------------------------------------------------------
 
     def _carrier(self, endpoint: Endpoint, body: bytes, usage_added: bool) -> EnvoyCarrier:  # noqa: FBT001 - as asked for
         asked, reply, office = self.asked, self.reply, self._office
@@ -366,7 +363,7 @@ class Exchange:
         if self._has_trailers:
             send(messages.REQUEST_TRAILERS_GO_ON)
 
-    # -- the answer ------------------------------------------------------------------------------------------------
+    # -- the response ------------------------------------------------------------------------------------------------
 
     def _take_answer_head(self, told: ProcessingRequest) -> None:
         relay, endpoint = self.answer.relay, served_by(told)
@@ -375,7 +372,7 @@ class Exchange:
         self.answer.take_head(head_of(told.response_headers.headers), ends=told.response_headers.end_of_stream)
 
     def _note_served(self, relay: Relay, endpoint: str) -> None:
-        """Another of the list than the first has served it: it is charged there, and the first has failed."""
+        """Move the charge to the endpoint that served the request, as the first of the list has failed."""
         office, placement = self._office, relay.placement
         first = placement.engine
         office.note_passed_over(first.pod)
@@ -387,7 +384,7 @@ class Exchange:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """The stream is over; the answer may have ended before, and how it ended may be told a moment later."""
+        """Settle after the end of the stream, or leave that to Envoy's access log."""
         if self._is_over:
             return
         self._is_over = True
@@ -403,13 +400,13 @@ class Exchange:
         self._leave()
 
     def observed_no_more(self) -> None:
-        """Nobody shows its answer any more: if its own stream has ended as well, that was all."""
+        """Settle after the end of the observer, if the stream has ended as well."""
         self.is_observed = False
         if self._is_over and self.reply is not None and self.answer.is_under_way:
             self._office.log.ask(self.reply.request_id, self.conclude)
 
     def conclude(self, word: Word | None) -> None:
-        """The answer's end was not seen: it ended as Envoy says, or as it looks."""
+        """Settle a response whose end was not seen: as Envoy's log says, or as it looks (None)."""
         relay, reply, answer = self.answer.relay, self.reply, self.answer
         if relay is None or reply is None or not answer.is_under_way:
             return
@@ -431,15 +428,15 @@ class Exchange:
             task.add_done_callback(lambda _: self._part())
 
     def _part(self) -> None:
-        """Nothing of it is under way any more."""
+        """Drop all references once nothing of it is running."""
         self._office.leave(self)
         self.answer.part()
         if self.reply is not None:
             self.reply.make_carrier = self.reply.task = None
 
 
-class Observer:
-    """One observed answer. What it says is never heard, so it says nothing."""
+class Observer(Taker):
+    """One observed response. Envoy ignores replies on its stream, so it sends none."""
 
     __slots__ = ("_exchange", "_stream")
 
@@ -478,21 +475,15 @@ class Observer:
         self._stop()
         self._stream.finish()
 
-    def check(self, now_s: float) -> None:
-        """It lasts as long as its answer."""
-
-    def leave(self) -> None:
-        """It ends with its answer."""
-
     def _stop(self) -> None:
-        """Its end, not that of the exchange, is the end of what is observed."""
+        """End observing: the end of this stream, not that of the exchange, is the end of what is seen."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.observed_no_more()
 
 
 def request_id_of(told: ProcessingRequest) -> str:
-    """The id that a request carries."""
+    """Return the id that a request carries, empty if none."""
     said = (header for header in told.request_headers.headers.headers if header.key == REQUEST_ID)
     header = next(said, None)
     return "" if header is None else header.raw_value.decode("latin-1") or header.value

@@ -15,15 +15,15 @@ from contextlib import suppress
 from google.protobuf.message import DecodeError
 
 from gateway.ext_proc.http2.connection import Serve
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.ext_proc.messages_pb2 import HealthCheckRequest, HealthCheckResponse
 
 NOES = 2
-"""Who asks again after a no has acted on the first one: one check follows the other."""
+"""A client that checks again after a NOT_SERVING has acted on the first one: its checks follow each other."""
 
 
 class Checkers:
-    """One per gateway process: the connections on which our readiness was asked for."""
+    """Connections that check readiness. One per gateway process."""
 
     def __init__(self) -> None:
         self._noes: dict[object, int] = {}
@@ -33,17 +33,17 @@ class Checkers:
         return f"<Checkers on {len(self._noes)} connections>"
 
     def tell(self, connection: object, *, is_ready: bool) -> None:
-        """What was said on it just now."""
+        """Note the response that a connection was sent."""
         self._noes[connection] = 0 if is_ready else self._noes.get(connection, 0) + 1
         self._stirred.set()
 
     def forget(self, connection: object) -> None:
-        """It is over."""
+        """Drop a connection that has ended."""
         self._noes.pop(connection, None)
         self._stirred.set()
 
     async def wait_until_known(self, limit_s: float) -> None:
-        """Until all who are there now know that we are not ready, or so long. Who comes later hears of nothing else."""
+        """Wait until all current clients know that we are not ready, at most `limit_s`. Later ones see nothing else."""
         asked = tuple(self._noes)
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
@@ -60,7 +60,7 @@ NOT_FOUND, INVALID_ARGUMENT = 5, 3
 
 
 class Health:
-    """What is known of our health, told once (`Check`) or as it changes (`Watch`)."""
+    """The health service: responds once (`Check`) or on every change (`Watch`)."""
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
@@ -80,8 +80,8 @@ class Health:
         return SERVING if self._is_ready() else NOT_SERVING
 
 
-class Check:
-    """One question, one answer."""
+class Check(Taker):
+    """A unary health check."""
 
     __slots__ = ("_health", "_stream")
 
@@ -104,21 +104,12 @@ class Check:
     def ended(self) -> None:
         self._stream.finish(INVALID_ARGUMENT, "No question was asked.")
 
-    def lost(self) -> None:
-        """Nobody waits any more."""
-
     def overfull(self) -> None:
         self._stream.finish(INVALID_ARGUMENT, "The question is too long.")
 
-    def check(self, now_s: float) -> None:
-        """Who asks nothing takes no room; the connection has bounds of its own."""
-
-    def leave(self) -> None:
-        """One answer is no long way."""
-
 
 class Watch(Check):
-    """The answer now, and again whenever it is another one."""
+    """A streamed health check: the status now, and on every change."""
 
     __slots__ = ("_name", "_told")
 
@@ -132,13 +123,13 @@ class Watch(Check):
         self._tell()
 
     def ended(self) -> None:
-        """The question has been asked; its answers go on."""
+        """The request is complete; responses go on."""
 
     def check(self, now_s: float) -> None:
         self._tell()
 
     def leave(self) -> None:
-        """Whoever watches hears of it by the last answer, and has to watch another one."""
+        """Send the last status and end: the client has to watch another gateway."""
         self._tell()
         self._stream.finish()
 

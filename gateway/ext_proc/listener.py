@@ -1,4 +1,4 @@
-"""The port that Envoy talks to: its connections, what is served under which path, and how it empties itself."""
+"""A gRPC listener for Envoy: its connections, its services by path, and how it drains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EMPTYING_S = 2.0
 
 @dataclass(slots=True)
 class Crowd:
-    """How much work is under way, all connections together."""
+    """Number of open streams over all connections, and its maximum."""
 
     most: int
     now: int = 0
@@ -41,8 +41,8 @@ class Port:
         guard: Guard | None = None,
         on_parted: Callable[[Connection], object] = lambda _: None,
     ) -> None:
-        """`budget` bounds bytes of messages that have not come whole; `crowd` counts work that streams have begun;
-        `guard` decides which requests are served; `on_parted` is told of each connection that is over.
+        """`budget` bounds the bytes of incomplete messages; `crowd` counts open streams; `guard` authorizes requests;
+        `on_parted` is called with each connection that has ended.
         """
         self.bounds = bounds
         self.guard = guard
@@ -57,7 +57,7 @@ class Port:
         self._is_closed = False
         self.connections: set[Connection] = set()
         self.is_leaving = False
-        """No more streams are wanted; a connection that was on its way is told so as soon as it is there."""
+        """Draining: a connection that was under way gets GOAWAY as soon as it is accepted."""
 
     def __repr__(self) -> str:
         return f"<Port with {len(self.connections)} connections, {self.open_streams} streams>"
@@ -67,7 +67,7 @@ class Port:
         return sum(len(connection.streams) for connection in self.connections)
 
     async def listen(self, *, tls: ssl.SSLContext | None = None, **where: Any) -> asyncio.Server:
-        """Let Envoys in. `where`: as `loop.create_server` takes it. Raises `OSError`."""
+        """Listen. `where`: arguments of `loop.create_server`. Raises `OSError`."""
         self._tls = tls
         server = await asyncio.get_running_loop().create_server(
             self.protocol, **where, ssl=tls, ssl_handshake_timeout=self.bounds.preface_s if tls else None
@@ -80,9 +80,9 @@ class Port:
         return Connection(self)
 
     async def leave(self) -> None:
-        """Let nobody in but those who have knocked, and ask all for no more streams.
+        """Close the listener, then send GOAWAY on all connections.
 
-        In this order: who hears that no more are wanted connects anew at once, and must not find us again.
+        In this order: a peer that receives GOAWAY reconnects at once, and must not reach this gateway again.
         """
         await close_door(self._servers, self.protocol, self._tls)
         self.is_leaving = True
@@ -90,7 +90,7 @@ class Port:
             connection.say_goodbye()
 
     async def drain(self, grace_s: float) -> None:
-        """Wait for the streams that are open, then cut what is left."""
+        """Wait for open streams to end, then close what is left."""
         await self.wait_until_empty(grace_s)
         for connection in tuple(self.connections):
             connection.close()
@@ -107,7 +107,7 @@ class Port:
         self._patrol.stop()
 
     async def wait_until_empty(self, limit_s: float) -> None:
-        """Until nobody is connected, or so long."""
+        """Wait until no connection is open, at most `limit_s` seconds."""
         try:
             async with asyncio.timeout(limit_s):
                 while self.connections:
@@ -116,7 +116,7 @@ class Port:
         except TimeoutError:
             pass
 
-    # -- what a connection asks for --------------------------------------------------------------------------------
+    # -- for connections --------------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
         if len(self.connections) >= MOST_CONNECTIONS or self._is_closed:

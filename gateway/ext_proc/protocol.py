@@ -28,7 +28,7 @@ PRIORITY = "x-vllm-priority"
 REQUEST_ID = "x-request-id"
 
 PATH = ":path"
-"""Envoy forwards the path that it was sent unless it is told another."""
+"""Replaces the path that Envoy forwards."""
 
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 UPSTREAM_ADDRESS = "upstream.address"
@@ -40,9 +40,9 @@ NOT_THE_CLIENTS = (
     *(RANK, PRIORITY, "x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"),
     *("authorization", "x-api-key", "accept-encoding"),
 )
-"""Never passed on as a client sent them: they choose a destination, steer an engine, or are keys that we check.
+"""Never forwarded as a client sent them: they choose a destination, control an engine, or are credentials.
 
-An answer that is compressed tells nothing.
+`accept-encoding`: a compressed response cannot be read.
 """
 
 
@@ -66,24 +66,24 @@ SHELLS = {
 
 
 class Sight(Enum):
-    """How much of an answer we see, and may do about it."""
+    """How much of a response is visible, and whether it can be changed."""
 
     BLIND = "blind"
-    """Its head: what it took is estimated."""
+    """Headers only: usage is estimated."""
     WATCHING = "watching"
-    """All of it, and nothing of it can be changed: settled exactly."""
+    """All of it, but it cannot be changed: usage is exact."""
     FULL = "full"
-    """All of it goes through us: settled exactly, cut at a limit, told in the client's dialect where it failed."""
+    """All of it, and it can be changed: usage is exact, limits end it, errors have the form of the client's API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Of one stream."""
+    """Body modes of one stream."""
 
     request: int
     response: int
     body_comes_unasked: bool = False
-    """STREAMED: the body is sent without waiting for what is said about the headers."""
+    """STREAMED: the body is sent without waiting for the response to the headers."""
 
     @property
     def sight(self) -> Sight:
@@ -93,19 +93,19 @@ class Modes:
 
     @property
     def answers_headers_first(self) -> bool:
-        """Whether no body comes before the headers are answered."""
+        """Whether no body is sent before the headers are answered."""
         return self.request in (BUFFERED, BUFFERED_PARTIAL) or (
             self.request == STREAMED and not self.body_comes_unasked
         )
 
     @property
     def shell(self) -> Shell:
-        """How it is called on a receipt."""
+        """Its name on a receipt."""
         return SHELLS[self.request, self.response]
 
 
 USUAL = Modes(FULL_DUPLEX, FULL_DUPLEX)
-"""Where an Envoy does not say: what gateways set up for an endpoint picker."""
+"""Default: what gateways configure for an endpoint picker."""
 
 _KNOWN = {
     (request, response, unasked): Modes(request, response, unasked)
@@ -116,7 +116,7 @@ _KNOWN = {
 
 
 def modes_of(config: ProtocolConfiguration) -> Modes:
-    """What a stream's first message says; a mode that is newer than we are is taken as full duplex."""
+    """Return the modes of a stream's first message; unknown ones count as full duplex."""
     asked = (
         config.request_body_mode,
         config.response_body_mode,
@@ -127,15 +127,14 @@ def modes_of(config: ProtocolConfiguration) -> Modes:
 
 @lru_cache(maxsize=8192)
 def endpoint_of(url: str) -> str:
-    """`host:port` of a pod's URL."""
+    """Return `host:port` of a pod's URL."""
     return urlsplit(url).netloc
 
 
 def subset_of(told: ProcessingRequest, pods: Iterable[Pod]) -> frozenset[str] | None:
-    """URLs of the pods that a gateway's hint leaves to choose from, None where it gave none.
+    """Return the URLs of the pods that a subset hint allows; None without a hint.
 
-    Ports count where the hint names them; a bare address means every port there. A name that is no pod of ours is
-    nobody: a hint that fits none leaves none.
+    A bare address allows every port there. Names that are no known pod are ignored: a hint may allow none.
     """
     hint = told.metadata_context.filter_metadata.get(SUBSET_NAMESPACE)
     if hint is None or (value := hint.fields.get(SUBSET)) is None:
@@ -147,13 +146,13 @@ def subset_of(told: ProcessingRequest, pods: Iterable[Pod]) -> frozenset[str] | 
 
 
 def engine_at(pods: Iterable[Pod], endpoint: str, *, rank: int | None) -> Engine | None:
-    """The engine behind an endpoint: of several the one of this rank, else the first; None where it is no pod."""
+    """Return the engine behind an endpoint: the one of this rank, else the first; None if it is no known pod."""
     engines = next((pod.engines for pod in pods if endpoint_of(pod.url) == endpoint), ())
     return next((engine for engine in engines if engine.rank == rank), engines[0] if engines else None)
 
 
 def served_by(told: ProcessingRequest) -> str:
-    """Where Envoy sent a request in the end, as far as it says; empty where it does not."""
+    """Return the endpoint that served a request; empty if Envoy does not report it."""
     if told.HasField("metadata_context"):
         held = told.metadata_context.filter_metadata.get(LB_NAMESPACE)
         if held is not None and (value := held.fields.get(SERVED)) is not None:
@@ -164,7 +163,7 @@ def served_by(told: ProcessingRequest) -> str:
 
 
 def source_of(told: ProcessingRequest) -> str:
-    """The address that a request came to Envoy from, where Envoy was told to say so (`request_attributes`)."""
+    """Return the client address that Envoy reports (`request_attributes`), empty without one."""
     attributes = told.attributes.get(ATTRIBUTES)
     value = None if attributes is None else attributes.fields.get(SOURCE_ADDRESS)
     return "" if value is None else value.string_value.rpartition(":")[0].strip("[]")

@@ -32,7 +32,7 @@ class AnswerSide:
     )
 
     def __init__(self, stream: Stream, samples: Callable[[], bool], said_all: Callable[[], None]) -> None:
-        """`samples`: whether to have an answer shown that we would not see; `said_all`: nothing more is to be said."""
+        """`samples`: draws whether to observe a response that is not shown. `said_all`: called after the last one."""
         self._stream = stream
         self._said_all = said_all
         self._samples = samples
@@ -40,7 +40,7 @@ class AnswerSide:
         self.reply: EnvoyReply | None = None
         self.relay: Relay | None = None
         self.events = 0
-        """Of a stream, as far as they were seen."""
+        """Events of a stream, as far as they were seen."""
         self.has_heard_head = False
         self._answer: Answer | None = None
         self._is_begun = False
@@ -49,27 +49,27 @@ class AnswerSide:
         self._trailers_end = False
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Stop sending: the stream is over."""
         self._is_over = True
 
     def part(self) -> None:
-        """The request is settled, and all who served it know each other: let go of them (see `http2.stream.Nobody`)."""
+        """Drop references after settlement: they form a cycle (see `http2.stream.NOBODY`)."""
         self.reply = self.relay = self._answer = None
         self._said_all = _nothing
 
     @property
     def is_seen(self) -> bool:
-        """Whether the answer's body is shown to us, so that its end will be."""
+        """Whether the response body is shown to us, so that its end will be."""
         return self._answer is not None
 
     @property
     def is_under_way(self) -> bool:
         return self.relay is not None and not self.relay.ended.done()
 
-    # -- what Envoy shows ------------------------------------------------------------------------------------------
+    # -- from Envoy ------------------------------------------------------------------------------------------
 
     def take_head(self, head: PodHead, *, ends: bool) -> None:
-        """The pod's status and headers. What they make us say is said now, or when the body has shown more."""
+        """Handle the pod's status and headers. They are answered now, or once the body has shown more."""
         self.has_heard_head = True
         relay, reply = self.relay, self.reply
         if relay is None or reply is None or relay.ended.done():
@@ -109,12 +109,12 @@ class AnswerSide:
         relay.begin(head, b"", is_stream=relay.is_stream)
 
     def show(self, head: PodHead) -> None:
-        """Another filter shows us the answer; what of it goes to the client is not for us to say."""
+        """Observe a response that a second filter shows; it cannot be changed."""
         if self.relay is not None and self.is_under_way and self.sight is Sight.BLIND and head.status < 400:
             self._answer = self.relay.open_answer(head)
 
     def take_body(self, piece: bytes, *, ends: bool) -> None:
-        """A piece of it, answered as the mode demands."""
+        """Handle a piece of the body, and answer it as the mode demands."""
         if self.sight is Sight.FULL:
             self.feed(piece, ends=ends)
             return
@@ -124,13 +124,13 @@ class AnswerSide:
         self._stream.send(messages.ANSWER_BODY_GOES_ON)
 
     def _see_sample(self, relay: Relay) -> None:
-        """Envoy shows us what we asked it to."""
+        """Start to observe a sampled response."""
         relay.kept.is_whole = True
         kind = EVENT_STREAM if relay.is_stream else ""
         self._answer = relay.open_answer(PodHead(relay.status, kind, None))
 
     def feed(self, piece: bytes, *, ends: bool) -> None:
-        """Have the relay see a piece of the answer."""
+        """Feed a piece of the response to the relay."""
         if self._answer is None or not self.is_under_way:
             return
         if piece:
@@ -140,13 +140,13 @@ class AnswerSide:
             self.end_seen()
 
     def take_trailers(self) -> None:
-        """They, and not a piece, are the end."""
+        """Handle trailers, which end the response."""
         self._trailers_end = True
         self.end_seen()
         self._stream.send(messages.ANSWER_TRAILERS_GO_ON)
 
     def end_seen(self) -> None:
-        """All of the answer has come."""
+        """Handle the end of the response."""
         if self.relay is None or self.relay.ended.done():
             return
         if self._answer is not None:
@@ -154,7 +154,7 @@ class AnswerSide:
         elif self.sight is not Sight.FULL:
             self.relay.answered()
 
-    # -- what the reply says ---------------------------------------------------------------------------------------
+    # -- from the reply ---------------------------------------------------------------------------------------
 
     def say(self, status: int, fields: Fields, body: bytes) -> None:
         if self._is_over or self._is_begun:
@@ -179,7 +179,7 @@ class AnswerSide:
             self._stream.send(messages.ANSWER_ENDS)
 
     def abort(self) -> None:
-        """What has begun cannot be ended well: the client sees its connection end."""
+        """Reset a response that cannot be completed: the client sees its connection end."""
         if self.sight is Sight.FULL and self._is_begun and not self._is_over and not self._has_said:
             self._is_over = True
             self._stream.reset()
@@ -187,7 +187,7 @@ class AnswerSide:
 
 
 class EnvoyReply(Reply):
-    """The answer to one request behind Envoy."""
+    """The response to one request behind Envoy: a `Reply` that writes to the response side instead of a socket."""
 
     __slots__ = ("_answer_side",)
 
@@ -217,7 +217,7 @@ class EnvoyReply(Reply):
         self._end()
 
     def head_fields(self) -> Fields:
-        """What we say on the head of every answer."""
+        """Return the headers that the gateway adds to every response."""
         told = [("x-request-id", self._echoed_id)]
         if self.api is not None:
             told.append(("x-hearth-receipt", self.request_id))
@@ -225,7 +225,7 @@ class EnvoyReply(Reply):
 
 
 def head_of(headers: HeaderMap) -> PodHead:
-    """What of a pod's head matters."""
+    """Return what matters of a pod's response headers."""
     status, kind, length, encoded = 0, "", None, False
     for header in headers.headers:
         name = header.key
@@ -241,7 +241,7 @@ def head_of(headers: HeaderMap) -> PodHead:
 
 
 def is_pods_no(status: int) -> bool:
-    """Whether a pod's status is about the pod, so that its client is told in our words."""
+    """Return whether a status is an upstream error, which is reported to the client in the gateway's form."""
     return status >= 500 or status in BUSY or status in OUR_KEY_IS_WRONG
 
 

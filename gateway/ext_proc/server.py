@@ -29,26 +29,25 @@ from gateway.http.listener import Front
 from gateway.http.request_headers import is_within
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.http_transport import PodKeys
+from gateway.runtime.event_log import LogFunction
 from gateway.runtime.ports import addresses_of, cannot_listen
 from gateway.runtime.tls import listener_tls, renew
 from routing.refusal import Reason, Refused
 from routing.router import Router
 
-Say = Callable[..., None]
-
 LOGGED_EVERY_S = 60.0
-"""Between two lines about rejected callers of one kind."""
+"""Minimum between two log lines about rejected callers of one kind."""
 
 TOKEN, CERTIFICATE = "token", "certificate"
 
 OF_CERTIFICATES = frozenset(("CERTIFICATE_VERIFY_FAILED", "PEER_DID_NOT_RETURN_A_CERTIFICATE"))
-"""As OpenSSL names a handshake that failed for want of a good certificate of the client."""
+"""OpenSSL's reasons of a handshake that failed for lack of a valid client certificate."""
 
 
 class CallerCheck:
-    """One per gateway process."""
+    """Authenticates callers of the ext_proc port. One per gateway process."""
 
-    def __init__(self, clock: Callable[[], float], say: Say) -> None:
+    def __init__(self, clock: Callable[[], float], say: LogFunction) -> None:
         self._clock = clock
         self._say = say
         self._logged_s: dict[str, float] = {}
@@ -72,7 +71,7 @@ class CallerCheck:
         return is_known
 
     def watch_handshakes(self, tls: ssl.SSLContext) -> None:
-        """Count handshakes that fail for want of a certificate: no connection of ours ever hears of them."""
+        """Count handshakes that fail for lack of a valid certificate: they never become connections."""
         reject = self._reject
 
         class WatchedTls(ssl.SSLObject):
@@ -95,7 +94,7 @@ class CallerCheck:
 
 
 class ExtProcCollector(Collector):
-    """Gauges read when somebody asks."""
+    """Shows connections, streams and rejected callers."""
 
     def __init__(self, port: Port, office: Office, callers: CallerCheck) -> None:
         self._port = port
@@ -126,11 +125,11 @@ EXT_PROC = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 BACKLOG = 1024
 
 KNOWN_S = 10.0
-"""The longest wait for Envoy's health checks to hear that we go: they come every second or two."""
+"""Maximum wait for Envoy's health checks to see that we drain: they come every second or two."""
 
 
 class EnvoyShell:
-    """One per gateway process. Its streams are served by the desk that serves clients of our own port."""
+    """One per gateway process. Its requests go to the same dispatcher as those of the traffic port."""
 
     def __init__(
         self,
@@ -143,7 +142,7 @@ class EnvoyShell:
         is_ready: Callable[[], bool],
         take_end: Callable[[str, LegEnd], object],
         number: int,
-        say: Say,
+        say: LogFunction,
     ) -> None:
         """`number` tells workers of one host apart, 0 where there is but one: each has its port, or they share; `say`
         logs.
@@ -218,14 +217,14 @@ class EnvoyShell:
         stack.callback(port.close)
         return addresses_of(server.sockets)
 
-    def renewing(self, say: Say) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """What keeps its certificate fresh while the gateway runs."""
+    def renewing(self, say: LogFunction) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """Return the task that renews its certificate, if it has one."""
         tls, words = self.tls, self._words
         return [] if tls is None else [lambda: renew(tls, lambda: words.tls, say)]
 
     async def drain(self, grace_s: float) -> None:
-        """Serve on until Envoy's checks know, ask for no more, finish what is under way, then end what is left with a
-        word; health to the last.
+        """Serve until Envoy's health checks have seen NOT_SERVING, send GOAWAY, finish open exchanges, reject what is
+        left; serve health to the last.
         """
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + grace_s
@@ -239,7 +238,7 @@ class EnvoyShell:
         await self.health_port.drain(EMPTYING_S)
 
     async def _cut_late(self, grace_s: float) -> None:
-        """Who still waits for an engine when the grace is over is told so."""
+        """Reject the requests that still wait for an engine near the end of the grace period."""
         await self.port.wait_until_empty(grace_s * 0.9)
         for exchange in self.office.under_way():
             exchange.cut(Refused(Reason.GATEWAY_DRAINING, "The gateway is shutting down.", retry_after_s=1.0))

@@ -1,6 +1,6 @@
-"""A pod's breaker: when to stop sending to a pod that fails, and when to try it again.
+"""Circuit breaker of a pod: when to stop sending to a pod that fails, and when to try it again.
 
-A value and a table of moves; time is an argument. Knows nothing of pods, probes or requests.
+A value and its transitions; time is an argument. Knows nothing of pods, probes or requests.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a breaker moves."""
+    """Thresholds of a breaker."""
 
     failures: int = 3
-    """In a row. One may be the request's own doing; three in a row are the pod's."""
+    """In a row: one may be caused by its request, three are caused by the pod."""
     trial_successes: int = 5
     """Requests that must succeed before a pod on trial is trusted again."""
     cooldown_s: float = 1.0
@@ -42,7 +42,7 @@ class Breaker:
     open_until_s: float = 0.0
     opened: int = 0
     is_certain: bool = False
-    """Whether it opened because nobody listens there, not because requests failed."""
+    """Whether it opened because nothing listens there, not because requests failed."""
 
     @property
     def is_open(self) -> bool:
@@ -50,11 +50,11 @@ class Breaker:
 
     @property
     def is_failing(self) -> bool:
-        """Whether it has failed, and answered nobody since."""
+        """Whether it has failed, with no success since."""
         return self.failures > 0 or (self.state is not State.CLOSED and not self.successes)
 
     def failed(self, now_s: float) -> Breaker:
-        """A request or a probe failed, and it was the pod's fault."""
+        """Return the state after a failure that was the pod's fault."""
         if self.state is State.OPEN:
             return self
         if self.state is State.TRIAL or self.failures + 1 >= self.rules.failures:
@@ -62,10 +62,10 @@ class Breaker:
         return replace(self, failures=self.failures + 1)
 
     def succeeded(self) -> Breaker:
-        """A request was answered."""
+        """Return the state after a successful request."""
         match self.state:
             case State.OPEN:
-                # It began before the breaker opened: says nothing of the pod now.
+                # It began before the breaker opened and shows nothing about the pod now.
                 return self
             case State.TRIAL if self.successes + 1 < self.rules.trial_successes:
                 return replace(self, successes=self.successes + 1)
@@ -75,7 +75,7 @@ class Breaker:
                 return replace(self, failures=0) if self.failures else self
 
     def tripped(self, now_s: float) -> Breaker:
-        """The pod is certainly gone: nobody listens there."""
+        """Return the state after a refused connection: nothing listens there."""
         if self.is_open and self.is_certain:
             return self
         return replace(self if self.is_open else self._opened(now_s), is_certain=True)
@@ -93,7 +93,7 @@ class Breaker:
         )
 
     def probed(self, now_s: float) -> Breaker:
-        """A probe found the pod well: once it has cooled down, it gets its trial."""
+        """Return the state after a successful probe: on trial, once it has cooled down."""
         if not self.is_open:
             return self
         if now_s < self.open_until_s:

@@ -1,11 +1,13 @@
-"""What others have put on a pod's engines: what a scrape shows there and we did not put there ourselves."""
+"""External load: what engines report by scrapes or agents, beyond what these gateways have placed there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from gateway.discovery.record import EngineLoad, Record
 from gateway.fleet.scrape import Page
 from routing.ledger import Foreign
+from routing.pods import Engine
 from routing.router import Router
 from routing.stores import StoreCount
 
@@ -14,27 +16,66 @@ Ours = Mapping[int, tuple[int, float]]
 
 
 def ours(router: Router, url: str) -> Ours:
-    """What we have on the engines of a pod."""
+    """Return what we have placed on the engines of a pod."""
     known, ledger = router.fleet.pod(url), router.ledger
     slots = [engine.slot for engine in known.engines] if known else []
     return {slot: (ledger.running[slot], ledger.kv_tokens[slot]) for slot in slots}
 
 
 def observe(router: Router, url: str, page: Page, before: Ours, now_s: float) -> None:
-    """Tell the router what a page shows beyond ours: what we had `before` it was asked for or have now, the larger."""
+    """Report to the router what a metrics page shows beyond our load: the larger of `before` the scrape and now."""
     known, after = router.fleet.pod(url), ours(router, url)
     for engine in known.engines if known else ():
         reading = page.engines.get(engine.rank) if engine.rank is not None else next(iter(page.engines.values()), None)
         if reading is None:
             continue
         running, kv_tokens = map(max, before.get(engine.slot, (0, 0.0)), after[engine.slot])
-        there = (reading.running or 0.0) + (reading.waiting or 0.0)
         kv_there = (reading.kv_usage or 0.0) * (engine.kv_tokens or 0)
-        foreign = Foreign(
-            running=max(0.0, there - running),
-            waiting=max(0.0, min(reading.waiting or 0.0, there - running)),
-            kv_tokens=max(0.0, kv_there - kv_tokens),
-            at_s=now_s,
-        )
+        foreign = _beyond(running, kv_tokens, reading.running or 0.0, reading.waiting or 0.0, kv_there, now_s)
         router.observe_load(engine.slot, foreign)
         router.stores.observe(engine.slot, StoreCount(reading.store_asked, reading.store_found))
+
+
+def _beyond(
+    our_running: float, our_kv_tokens: float, running: float, waiting: float, kv_tokens: float, at_s: float
+) -> Foreign:
+    """Return what an engine reports beyond what we have placed there; requests that wait are external first."""
+    running_beyond = running + waiting - our_running
+    return Foreign(
+        running=max(0.0, running_beyond),
+        waiting=max(0.0, min(waiting, running_beyond)),
+        kv_tokens=max(0.0, kv_tokens - our_kv_tokens),
+        at_s=at_s,
+    )
+
+
+class Pushed:
+    """Load that engines push by way of their agents, fresher than any scrape. One per gateway that has a registry."""
+
+    def __init__(self, router: Router, clock: Callable[[], float]) -> None:
+        self.taken = 0
+        """Engine loads that were applied."""
+        self._router = router
+        self._clock = clock
+        self._ours: dict[int, tuple[int, float]] = {}
+        """By slot, our load at the last report: requests that ended since may still be in the next one."""
+
+    def take(self, record: Record) -> None:
+        """Apply a pushed record. Engines that are unknown here, or not in it, keep their load."""
+        for pod in record.pods:
+            known = self._router.fleet.pod(pod.url)
+            engines = known.engines if known and pod.loads else ()
+            loads = {load.rank: load for load in pod.loads}
+            for engine in engines:
+                if (load := loads.get(engine.rank or 0)) is not None:
+                    self._observe(engine, load)
+
+    def _observe(self, engine: Engine, load: EngineLoad) -> None:
+        ledger = self._router.ledger
+        now = ledger.running[engine.slot], ledger.kv_tokens[engine.slot]
+        running, kv_tokens = map(max, self._ours.get(engine.slot, now), now)
+        self._ours[engine.slot] = now
+        kv_there, at_s = load.kv_usage * (engine.kv_tokens or 0), self._clock() - load.age_s
+        foreign = _beyond(running, kv_tokens, float(load.running), float(load.waiting), kv_there, at_s)
+        self._router.observe_load(engine.slot, foreign)
+        self.taken += 1

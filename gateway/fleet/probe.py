@@ -1,6 +1,6 @@
-"""Asks a pod how it is: /health, /v1/models, /metrics, and for a token where these do not tell enough.
+"""Probes a pod: /health, /v1/models, /metrics, and a completion of one token where these do not show enough.
 
-Answers are values; draws no conclusion from them.
+Returns values and draws no conclusions.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ LARGEST_ANSWER = 8 << 20
 
 
 class Health(StrEnum):
-    """What a pod's /health amounts to."""
+    """Result of a pod's /health."""
 
     WELL = "well"
     NOT_READY = "not_ready"
-    """It answers, but not with 200: it is starting, draining, or its engine has died."""
+    """Responds, but not with 200: it is starting, draining, or its engine has died."""
     GONE = "gone"
-    """Nobody listens there."""
+    """Nothing listens there."""
     SILENT = "silent"
-    """It did not answer in time, or broke off."""
+    """No response in time, or a broken one."""
 
 
 class _Card(msgspec.Struct):
@@ -44,18 +44,18 @@ class _Cards(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A pod's models, or why it does not tell them."""
+    """A pod's models, or why it does not list them."""
 
     cards: tuple[ModelCard, ...] | None
     trouble: str = ""
 
 
 ONE_TOKEN: dict[str, object] = {"prompt": "1", "max_tokens": 1, "temperature": 0}
-"""The least that shows whether an engine works."""
+"""The smallest request that shows whether an engine works."""
 
 
 class Prober:
-    """One per gateway. `keys` says which key a pod wants."""
+    """One per gateway. `keys` returns the API key of a pod."""
 
     def __init__(
         self, session: aiohttp.ClientSession, keys: Callable[[str], str | None], *, timeout_s: float = 2.0
@@ -67,7 +67,7 @@ class Prober:
         self._token_timeout = aiohttp.ClientTimeout(total=5 * timeout_s)
 
     async def health(self, url: str) -> Health:
-        """How the pod is."""
+        """Request /health."""
         try:
             async with self._session.get(
                 f"{url}/health", timeout=self._health_timeout, allow_redirects=False
@@ -79,7 +79,7 @@ class Prober:
             return Health.SILENT
 
     async def models(self, url: str) -> Listing:
-        """Which models it serves."""
+        """Request the models that it serves."""
         key = self._keys(url)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         status, body = await self._get(f"{url}/v1/models", headers)
@@ -94,13 +94,13 @@ class Prober:
         return Listing(tuple(ModelCard(card.id, card.root, card.parent, card.max_model_len) for card in found.data))
 
     async def page(self, url: str) -> Page | None:
-        """What its metrics say, None where it has none to show."""
+        """Request its metrics; None if it shows none."""
         status, body = await self._get(f"{url}/metrics", {})
         return read_page(body) if status == 200 and body is not None else None
 
     async def speaks(self, url: str, model: str, rank: int | None) -> bool:
-        """Whether an engine still makes tokens, which `/health` does not ask it. Whoever has no tokens to make says
-        so (4xx), and is believed.
+        """Return whether an engine still generates tokens, which `/health` does not check. A 4xx counts as yes: it is
+        alive and has rejected the request.
         """
         key = self._keys(url)
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -130,6 +130,6 @@ class Prober:
 
 
 def probe_session(simultaneous: int = 64) -> aiohttp.ClientSession:
-    """A session for probes only. Every probe connects anew: whether anybody still listens is half of the question."""
+    """Open a session for probes. Every probe connects anew: whether the port still listens is part of the check."""
     connector = aiohttp.TCPConnector(limit=simultaneous, force_close=True)
     return aiohttp.ClientSession(connector=connector, auto_decompress=True, trust_env=False)

@@ -1,16 +1,19 @@
-"""The fleet as JSON values for people to look at: where each pod stands, and what is known of its engines."""
+"""The fleet as JSON values for the admin port: the standing of each pod, and what is known of its engines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isfinite
-from typing import Any
-
 from gateway.discovery.census import Census
-from gateway.fleet.watched import WatchedPod
-from gateway.replica_sync.peer_load import NOTHING, ByEngine, Load, own_load
-from routing.pods import Engine, Standing
+from gateway.fleet.pod_state import WatchedPod
+from gateway.replica_sync.peer_load import ByEngine
+from gateway.replica_sync.peer_load import Load
+from gateway.replica_sync.peer_load import NOTHING
+from gateway.replica_sync.peer_load import own_load
+from math import isfinite
+from routing.pods import Engine
+from routing.pods import Standing
 from routing.router import Router
+from typing import Any
 
 
 def show_fleet(
@@ -20,7 +23,7 @@ def show_fleet(
     theirs: ByEngine | None = None,
     census: Census | None = None,
 ) -> dict[str, Any]:
-    """Pods with their engines, models with their pods, and sources with what they told."""
+    """Return pods with their engines, models with their pods, and sources with their last report."""
     models = {
         model: {"pods": [pod.url for pod in pods], "bytes_per_token": round(router.counter(model).size_per_token, 3)}
         for model, pods in router.fleet.models().items()
@@ -35,7 +38,7 @@ def show_fleet(
 
 
 def _show_sources(census: Census, now_s: float) -> list[dict[str, object]]:
-    """In the order in which they are believed."""
+    """Sources in order of precedence."""
     told = ((source, census.last_word(source)) for source in census.sources)
     return [
         {
@@ -52,7 +55,7 @@ def _show_pod(router: Router, pod: WatchedPod, now_s: float, theirs: ByEngine) -
     known = router.fleet.pod(pod.url)
     return {
         "url": pod.url,
-        # As the router has it: a probe may have seen more, but the pod is not chosen before all is known of it.
+        # As the router has it: a probe may know more, but the pod is not chosen before all is known of it.
         "standing": known.standing if known else pod.standing(),
         "region": pod.found.region,
         "pool": pod.found.pool,
@@ -108,10 +111,10 @@ def _show_engine(router: Router, engine: Engine, theirs: ByEngine) -> dict[str, 
 
 
 def _show_warmth(doubt: str | None) -> dict[str, str | None]:
-    """Who says what it holds; where it is not its events though they are followed, why."""
+    """Return which index knows its cache; if its events are followed but not reliable, why."""
     return {"by": "events" if doubt == "" else "shadow", "doubt": doubt or None}
 
 
 def _age(now_s: float, then_s: float) -> float | None:
-    """Seconds since, None where it never was or always has been."""
+    """Return the seconds since, None if it never was or always has been."""
     return round(now_s - then_s, 3) if isfinite(then_s) else None

@@ -1,7 +1,7 @@
-"""The one writer of the fleet: follows discovery, probes and scrapes every pod, and tells the router where each stands.
+"""The one writer of the fleet: follows discovery, probes and scrapes every pod, and updates its standing in the router.
 
 Runs on the relay's own loop, so it is slow and cheap: a probe every other second and a scrape every five per pod, with
-jitter, few at a time. Knows no request; requests tell it how their pods behaved.
+jitter, few at a time. Knows no request; the pipeline reports how attempts on pods ended.
 """
 
 from __future__ import annotations
@@ -18,29 +18,27 @@ from gateway.discovery.empty import EmptySources
 from gateway.discovery.source import Found, Source
 from gateway.discovery.static import Static
 from gateway.fleet.breaker import Breaker
-from gateway.fleet.display import as_shown
 from gateway.fleet.external_load import Ours, observe, ours
+from gateway.fleet.pod_state import WatchedPod, as_shown
 from gateway.fleet.probe import Health, Prober
 from gateway.fleet.scrape import Page
-from gateway.fleet.watched import WatchedPod
 from gateway.pipeline.attempt import LegEnd
+from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import report, restarted
 from routing.pods import EngineShape, Pod, Standing
 from routing.router import Router
-
-Say = Callable[..., None]
 
 FIXES: Mapping[Health, str] = {
     Health.GONE: "nothing listens there: check host and port of its URL, and that vLLM has started",
     Health.SILENT: "/health does not answer in time: check its URL, the network between, and that vLLM is not stuck",
     Health.NOT_READY: "/health does not answer 200: check that the port is vLLM's, and vLLM's own log",
 }
-"""What to do about a pod that has never been well."""
+"""How to fix a pod whose probes have never succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """How often, in seconds."""
+    """Intervals of the watcher, in seconds."""
 
     probe_s: float = 2.0
     scrape_s: float = 5.0
@@ -49,14 +47,14 @@ class Rhythm:
     jitter: float = 0.1
     """Share by which every pause is drawn longer or shorter."""
     least_s: float = 0.1
-    """Between two looks at one pod, however often its requests fail."""
+    """Minimum between two probes of one pod, however often its requests fail."""
     settled_s: float = 5.0
-    """Pods that are ready so soon after our own start were there before us: nothing is slow about them."""
+    """Pods that are ready so soon after the gateway's start ran before it: they need no slow start."""
     dead_s: float = 10.0
-    """A pod that was not well once in so long since it was found is reported."""
+    """A pod without a successful probe for so long is reported."""
     at_once: int = 32
     crowd: int = 100
-    """Beyond so many pods all pauses grow with their number: looking must not take the loop from the relay."""
+    """Beyond so many pods all pauses grow with their number: probes must not take the event loop from the relay."""
 
 
 class Watcher:
@@ -68,7 +66,7 @@ class Watcher:
         sources: Sequence[Source],
         prober: Prober,
         *,
-        say: Say,
+        say: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
         models: Mapping[str, ModelEntry] | None = None,
@@ -95,14 +93,14 @@ class Watcher:
         self._empty = EmptySources()
         self._has_waited = False
         self.has_looked = asyncio.Event()
-        """Every source has told its pods, and each of them has been looked at."""
+        """Set once every source has reported its pods and each of them has been probed."""
         self.replace_models(models or {})
         router.fleet.is_whole = self.census.is_whole()
 
     # -- what others ask and tell ----------------------------------------------------------------------------------
 
     def on_gone(self, tell: Callable[[str], object]) -> None:
-        """Have somebody told, probe for probe, of a pod that was well and where now nobody listens."""
+        """Set what is called after each probe of a pod that was well and where now nothing listens."""
         self._gone = tell
 
     @property
@@ -110,21 +108,21 @@ class Watcher:
         return tuple(self._pods.values())
 
     def is_ready(self) -> bool:
-        """Whether any pod may be chosen, and the others are known or have been waited for."""
+        """Return whether any pod may be chosen, and the others are known or were waited for."""
         return (self.has_looked.is_set() or self._has_waited) and self._may_any_be_chosen()
 
     def _may_any_be_chosen(self) -> bool:
         return any(pod.standing in (Standing.READY, Standing.DOUBTED) for pod in self._router.fleet.pods)
 
     async def first_look(self, most_s: float) -> None:
-        """Wait until all sources have told their pods and all of these were looked at, but no longer than so."""
+        """Wait until all sources have reported their pods and all of these were probed, at most `most_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self.has_looked.wait()
         self._has_waited = True
 
     def take_end(self, url: str, end: LegEnd) -> bool:
-        """A request on a pod has ended. Returns whether the pod was failing others before."""
+        """Apply the end of an attempt on a pod. Returns whether other requests had failed there before."""
         pod = self._pods.get(url)
         if pod is None:
             return False
@@ -147,13 +145,13 @@ class Watcher:
         pod.wake.set()
 
     def keep_drained(self, urls: Iterable[str], *, drained: bool = True) -> None:
-        """Give these pods no requests, or again, also where they are found later: others were told so before us."""
+        """Drain or undrain these pods, also those that are discovered later: set before this gateway started."""
         for url in urls:
             if not self.drain(url, drained=drained):
                 (self._drained.add if drained else self._drained.discard)(url)
 
     def drain(self, url: str, *, drained: bool) -> bool:
-        """Give a pod no more requests, or again. False where there is no such pod."""
+        """Drain a pod, or undrain it. Returns False if there is no such pod."""
         pod = self._pods.get(url)
         if pod is None:
             return False
@@ -164,14 +162,14 @@ class Watcher:
         return True
 
     def replace_models(self, models: Mapping[str, ModelEntry]) -> None:
-        """Another `model_list`: which pods may serve what."""
+        """Apply another `model_list`: which pods may serve what."""
         self._models = dict(models)
         self._router.fleet.named = frozenset(models)
         for pod in self._pods.values():
             self._show(pod)
 
     def replace_source(self, old: Source, new: Source) -> None:
-        """Follow another source in the place of one."""
+        """Follow another source in place of one."""
         self.census.replace(old, new)
         if (task := self._following.pop(old, None)) is not None:
             task.cancel()
@@ -225,7 +223,7 @@ class Watcher:
             pod.task = self._group.create_task(self._watch(pod), name=f"watch {found.url}")
 
     def _learn(self, pod: WatchedPod, found: Found) -> None:
-        """Take over what sources now say of it."""
+        """Apply what sources now report of it."""
         pod.found = found
         known, role = self._router.fleet.pod(pod.url), found.facts.duty
         if known is not None and any(engine.role is not role for engine in known.engines):
@@ -290,7 +288,7 @@ class Watcher:
             self._gone(pod.url)
 
     async def _ask(self, pod: WatchedPod) -> None:
-        """Its models and its metrics, where those we have are old."""
+        """Request its models and metrics, if those we have are old."""
         rhythm, now_s = self._rhythm, self._clock()
         if now_s - pod.listed_s >= rhythm.list_s:
             trouble = pod.trouble
@@ -304,7 +302,7 @@ class Watcher:
                 self._take_page(pod, page, before)
 
     async def _ask_for_tokens(self, pod: WatchedPod) -> None:
-        """Every engine of a pod that hung must show one before clients' requests go there again, on trial at first."""
+        """Request a token of every engine of a pod that hung; after it, clients' requests go there on trial."""
         known = self._router.fleet.pod(pod.url)
         for engine in known.engines if known is not None and pod.cards else ():
             if not await self._prober.speaks(pod.url, (pod.cards or ())[0].name, engine.rank):
@@ -342,7 +340,7 @@ class Watcher:
             self._say("warning", "breaker opened", pod=pod.url, cooldown_s=pod.breaker.cooldown_s)
 
     def _show(self, pod: WatchedPod) -> None:
-        """Put the pod as it now stands, if that is news."""
+        """Update the pod in the router, if it has changed."""
         known = self._router.fleet.pod(pod.url)
         if known is None or self._pods.get(pod.url) is not pod:
             return
@@ -356,7 +354,7 @@ class Watcher:
             self._say("info", f"pod {shown.standing}", pod=pod.url, models=sorted(shown.models))
 
     def _ready_since(self, before: Standing) -> float:
-        """Slow start is for a pod that joins others at work, or comes back to them."""
+        """Return since when it is ready: slow start is for a pod that joins others or comes back to them."""
         now_s = self._clock()
         is_fresh = before is Standing.STARTING and now_s - self._started_s < self._rhythm.settled_s
         return -inf if is_fresh or not self._may_any_be_chosen() else now_s

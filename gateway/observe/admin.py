@@ -1,18 +1,13 @@
-"""The admin port: receipts, fleet, drain, reload, settings. JSON, for operators; a token beyond loopback.
-
-Shows and triggers; what it triggers is done by others.
-"""
+"""The admin port: receipts, fleet, drain, reload, settings. JSON; without a token for loopback clients only."""
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-
-import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
-
+from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Middleware
+from collections.abc import Awaitable
+from collections.abc import Callable
+from dataclasses import dataclass
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.view import show_ladders
 from gateway.config.fields import pod_url
@@ -22,18 +17,23 @@ from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import Watcher
 from gateway.limits.accounts import Quotas
 from gateway.limits.monitoring import show_accounts
-from gateway.observe.receipts import Receipts, Wanted
-from gateway.replica_sync.peer_load import ByEngine, own_load
-from gateway.runtime.ports import answer_json, reads_bodies
+from gateway.observe.receipts import Receipts
+from gateway.observe.receipts import Wanted
+from gateway.replica_sync.peer_load import ByEngine
+from gateway.replica_sync.peer_load import own_load
+from gateway.runtime.ports import answer_json
+from gateway.runtime.ports import reads_bodies
 from routing.router import Router
 from tenancy.document import Wrong
+import hmac
+import msgspec
 
 MOST_SHOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """What the admin port looks at and can set going."""
+    """What the admin port shows and triggers."""
 
     receipts: Receipts
     router: Router
@@ -43,7 +43,7 @@ class Admin:
     clock: Callable[[], float]
     token: Secret | None = None
     theirs: Callable[[], ByEngine] = dict
-    """What others have on our engines."""
+    """Load of other gateways on our engines."""
     quotas: Quotas | None = None
     ladders: Ladders | None = None
 
@@ -53,7 +53,7 @@ class _Named(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def admin_app(admin: Admin) -> web.Application:
-    """The application of the admin port."""
+    """Return the application of the admin port."""
     app = web.Application(middlewares=guards(admin.token))
     app.add_routes(
         [
@@ -72,7 +72,7 @@ def admin_app(admin: Admin) -> web.Application:
 
 
 def guards(token: Secret | None) -> list[Middleware]:
-    """What stands before every admin application: answers are JSON, and not everybody gets one."""
+    """Return the middlewares of every admin application: JSON errors, authorization, bounded bodies."""
     return [_errors_as_json, _guard(token) if token else _only_by_hand, reads_bodies]
 
 
@@ -101,7 +101,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 @web.middleware
 async def _only_by_hand(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Without a token only who is on this machine may ask, and a web page in a browser there is somebody else."""
+    """Allow only clients of this machine, and no web page in a browser there."""
     try:
         host = request.url.host or ""
     except ValueError:

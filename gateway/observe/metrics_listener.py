@@ -1,4 +1,4 @@
-"""The metrics port: read-only, may be scraped by anybody who can reach it. Metrics, liveness, readiness."""
+"""The metrics port: metrics, liveness, readiness. Read-only and without authorization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 
 
 def metrics_app(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> web.Application:
-    """The application of the metrics port."""
+    """Return the application of the metrics port."""
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

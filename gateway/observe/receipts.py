@@ -1,4 +1,4 @@
-"""Receipts: why each of the last requests went where it went. A bounded ring; knows no HTTP and no prompt."""
+"""Receipts: why each of the latest requests was routed as it was. A bounded ring; contains no prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens what a gateway writes: its log, and the records of usage and of routes where they are wanted."""
+"""Opens the logs of a gateway: events and requests, and the usage and route logs if configured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenancy.document import Fault, Invalid
 def open_logs(
     settings: Settings, prices: Mapping[str, ModelEntry], host: Host
 ) -> tuple[EventLog, dict[str, OutcomeLog]]:
-    """The log of events, and by name what is written of each request. Raises `Invalid` where a file cannot be."""
+    """Return the event log, and the logs of requests by name. Raises `Invalid` if a file cannot be written."""
     stdout = LineWriter(STDOUT, lock=host.lock("stdout"))
     say = EventLog(stdout, settings.log_level, **({"worker": host.number} if host.number else {}))
     logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: say.level))}

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from gateway.roles.balancer import LOOK_S, RoleKeeper
 from gateway.roles.lease import RoleLease
+from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
 from routing.facts import Role
 from routing.roles import Change
@@ -24,7 +25,7 @@ class RolesAtWork(Collector):
         router: Router,
         keeper: RoleKeeper,
         lease: RoleLease | None,
-        say: Callable[..., None],
+        say: LogFunction,
         clock: Callable[[], float],
     ) -> None:
         """`lease`: None where no other gateway assigns roles to these pods."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -14,6 +14,9 @@ from gateway.runtime.line_writer import LineWriter
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """Name to severity, as in `logging`."""
+
+LogFunction = Callable[..., None]
+"""Writes one event: level, message, and fields by name. An `EventLog`, or a stand-in."""
 
 
 class EventLog:

@@ -16,7 +16,7 @@ from hpack import Encoder
 
 from gateway.ext_proc.http2.connection import Connection
 from gateway.ext_proc.http2.frames import Bounds
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.ext_proc.listener import Crowd, Port
 from gateway.http.client_request import Budget
 
@@ -67,7 +67,7 @@ def window(stream: int, more: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream, struct.pack(">L", more))
 
 
-class Service:
+class Service(Taker):
     """Says every message back; `ends`: and ends when its client has."""
 
     def __init__(self, stream: Stream, *, ends: bool, says: bytes = b"") -> None:
@@ -82,12 +82,8 @@ class Service:
         if self._ends:
             self._stream.finish()
 
-    def lost(self) -> None: ...
     def overfull(self) -> None:
         self._stream.finish(8)
-
-    def check(self, now_s: float) -> None: ...
-    def leave(self) -> None: ...
 
 
 class Pipe(asyncio.Transport):

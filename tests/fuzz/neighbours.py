@@ -25,7 +25,7 @@ from gateway.discovery.locations import KubernetesPlace
 from gateway.discovery.record import BadRecord, read_record, write_record
 from gateway.ext_proc.http2.connection import Connection
 from gateway.ext_proc.http2.frames import Bounds
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.ext_proc.listener import Crowd, Port
 from gateway.ext_proc.messages import large_body
 from gateway.ext_proc.messages_pb2 import ProcessingRequest
@@ -61,7 +61,7 @@ class Deaf(asyncio.Transport):
         self.is_over = True
 
 
-class Parrot:
+class Parrot(Taker):
     """Says every message back, and ends when it is told to."""
 
     def __init__(self, stream: Stream) -> None:
@@ -73,17 +73,8 @@ class Parrot:
     def ended(self) -> None:
         self.stream.finish()
 
-    def lost(self) -> None:
-        """There is nobody to be told."""
-
     def overfull(self) -> None:
         self.stream.finish(8, "too much")
-
-    def check(self, now_s: float) -> None:
-        """It waits for nothing."""
-
-    def leave(self) -> None:
-        """It ends with who asks."""
 
 
 @cache

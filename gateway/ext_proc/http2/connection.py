@@ -95,7 +95,7 @@ many fields of a header block that has more than `MANY_FIELDS`.
 MANY_FIELDS = 128
 
 LEAVING_S = 1.0
-"""How long streams may still come after the other side was asked for no more: they were under way."""
+"""How long new streams are accepted after the first GOAWAY: they were under way."""
 
 
 class Connection(asyncio.Protocol):
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
         waiting = len(self._waiting) + len(self._short)
         return f"<Connection with {len(self.streams)} streams, {waiting} of them waiting for room>"
 
-    # -- what the loop tells ---------------------------------------------------------------------------------------
+    # -- asyncio protocol ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def data_received(self, data: bytes) -> None:
-        """A read holds frames of many streams, and begins tasks: what all of them say goes out together."""
+        """Handle frames of many streams from one read; what they send goes out together."""
         self._is_reading = True
         try:
             self._hear(data)
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             self._take_other(kind, number, payload)
 
     def _take_other(self, kind: int, number: int, payload: bytes) -> None:
-        """Take a frame that changes nothing here."""
+        """Handle a frame that changes nothing here."""
         if kind == f.PRIORITY:
             self._take_priority(number, payload)
         elif kind == f.GOAWAY:
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
             self._spend()
 
     def _feed(self, stream: Stream, payload: bytes, size: int, *, ends: bool) -> None:
-        """Give a stream some of its data, and its end. What its service raises ends that stream alone."""
+        """Deliver data and the end of a stream. An exception of its handler ends that stream alone."""
         try:
             if ends:
                 stream.has_heard_end = True  # First: a stream that ends by what comes now has ended on both sides.
@@ -411,7 +411,7 @@ class Connection(asyncio.Protocol):
             self._end(stream)
 
     def _serve(self, stream: Stream, fields: Fields) -> None:
-        """Have a stream served, if there is such a service and the caller may ask for it."""
+        """Attach a handler, if there is such a service and the caller is authorized."""
         host = self._host
         serve = host.service(fields.get(b":path", b"")) if fields.get(b":method") == b"POST" else None
         if serve is None:
@@ -420,12 +420,12 @@ class Connection(asyncio.Protocol):
             stream.finish(UNAUTHENTICATED, "The caller is not known.")
         else:
             try:
-                stream.taker = serve(stream)
+                stream.handler = serve(stream)
             except Exception as fault:  # noqa: BLE001 - the other streams have done nothing
                 self.report(stream, fault)
 
     def _end(self, stream: Stream) -> None:
-        """Tell the service of a stream that its client has ended."""
+        """Call the handler of a stream whose client has ended."""
         try:
             stream.end_heard()
         except Exception as fault:  # noqa: BLE001 - the other streams have done nothing
@@ -448,7 +448,7 @@ class Connection(asyncio.Protocol):
             self.fail(stream, fault)
 
     def _take_goaway(self, number: int, payload: bytes) -> None:
-        """Take that the other side is about to close: it says so again by closing."""
+        """Accept that the peer is about to close; it closes by itself."""
         self._spend()
         if number:
             raise Broken(Fault.PROTOCOL, "a GOAWAY of a stream")
@@ -555,12 +555,12 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def _check_closed(self, number: int) -> None:
-        """What is said of a stream that has ended is old news; of one that never was it is a fault."""
+        """Raise `Broken` for frames of a stream that never began; those of a stream that has ended were under way."""
         if number > self._last or not number & 1:
             raise Broken(Fault.PROTOCOL, "of a stream that was not begun")
 
     def _answer(self, raw: bytes) -> None:
-        """Write what the other side makes us write, unless it does not read."""
+        """Send what the peer makes us send. Raises `Broken` if it does not read."""
         self._check_is_read()
         self.write(raw)
 
@@ -569,7 +569,7 @@ class Connection(asyncio.Protocol):
             raise Broken(Fault.ENHANCE_YOUR_CALM, "asks and does not listen")
 
     def _spend(self, cost: int = 1) -> None:
-        """Count a frame that carries nothing of a request."""
+        """Charge a frame that carries no part of a request. Raises `Broken` beyond the allowance."""
         if self._idle_frames.spend(cost):
             return
         self._idle_frames.earn(self._served * self._host.bounds.frames_per_request)
@@ -584,10 +584,10 @@ class Connection(asyncio.Protocol):
         if len(ended) > self._host.bounds.remembered_streams:
             del ended[next(iter(ended))]
 
-    # -- what streams ask for --------------------------------------------------------------------------------------
+    # -- for streams --------------------------------------------------------------------------------------
 
     def write(self, raw: bytes) -> None:
-        """Say it, at the end of this tick: a system call per frame would be most of what a frame costs."""
+        """Send bytes at the end of this loop iteration: a system call per frame would be most of its cost."""
         self._unsent.append(raw)
         if self._flushing is None and not self._is_reading:
             self._flush_soon()
@@ -619,13 +619,13 @@ class Connection(asyncio.Protocol):
             self._note_ended(number)
 
     def fail(self, stream: Stream, fault: Fault) -> None:
-        """Reset a stream whose frames are wrong, and count it. Raises `Broken` where there are too many."""
+        """Reset a stream whose frames are malformed, and charge it. Raises `Broken` beyond the allowance."""
         stream.lose()
         stream.reset(fault)
         self._spend(self._host.bounds.frames_per_fault)
 
     def report(self, stream: Stream, fault: Exception) -> None:
-        """Log what the service of a stream has raised, and end that stream."""
+        """Log an exception of a stream's handler, and reset that stream."""
         told = {"message": "the service of an HTTP/2 stream failed; the stream is reset", "exception": fault}
         asyncio.get_running_loop().call_exception_handler(told)
         if self.streams.get(stream.number) is stream:
@@ -645,17 +645,17 @@ class Connection(asyncio.Protocol):
             self.wait_for_room(stream)
 
     def _go_on(self) -> None:
-        """Send what waits for the connection, stream by stream, as far as its window goes."""
+        """Send what waits for the connection's window, stream by stream."""
         waiting = self._waiting
         while waiting and self.send_window > 0 and not self.is_stuck:
             _, stream = waiting.popitem(last=False)
             if not stream.room_came():
                 self.wait_for_room(stream)
 
-    # -- time and ending -------------------------------------------------------------------------------------------
+    # -- timeouts and closing -----------------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:
-        """Ask who is silent whether they are there, and end what has waited too long. Told every second or so."""
+        """Ping a silent peer, and end what has waited too long. Called every second or so."""
         bounds = self._host.bounds
         if self._heard:
             self._heard, self._has_asked, self._silent_since_s = False, False, now_s
@@ -673,21 +673,21 @@ class Connection(asyncio.Protocol):
         for stream in tuple(self.streams.values()):
             if not stream.is_finished:
                 try:
-                    stream.taker.check(now_s)
+                    stream.handler.check(now_s)
                 except Exception as fault:  # noqa: BLE001 - the other streams want to be looked at too
                     self.report(stream, fault)
         if self._leaving_since_s is not None and now_s - self._leaving_since_s > LEAVING_S:
             self._leave()
 
     def say_goodbye(self) -> None:
-        """Ask for no more streams. Those that were on their way when this was said are served like all others."""
+        """Send a first GOAWAY. Streams that are under way are still served."""
         if self._leaving_since_s is None:
             self._leaving_since_s = asyncio.get_running_loop().time()
             self.write(f.goaway_frame(f.LARGEST_WINDOW, Fault.NONE))
 
     def _leave(self) -> None:
-        """Say which stream is the last that is served: those beyond it may be sent elsewhere without fear. Then the
-        other side ends the connection, or we do at the next look: who is closed upon while speaking is reset.
+        """Send the final GOAWAY with the last stream that is served: the peer may retry later ones elsewhere.
+        Then the peer closes, or this side does at the next check: closing with unread data would be a reset.
         """
         if has_unread(self.transport):
             return
@@ -700,12 +700,12 @@ class Connection(asyncio.Protocol):
             for stream in tuple(self.streams.values()):
                 if not stream.is_finished:
                     try:
-                        stream.taker.leave()
+                        stream.handler.leave()
                     except Exception as fault:  # noqa: BLE001 - the other streams have to leave too
                         self.report(stream, fault)
 
     def close(self, fault: Fault = Fault.NONE, words: str = "") -> None:
-        """End at once, and say why."""
+        """Close at once with a GOAWAY that gives the reason."""
         if not self._is_closed:
             self._is_closed = True
             self.write(f.goaway_frame(self._last, fault, words))

@@ -39,7 +39,7 @@ LARGEST_FRAME = (1 << 24) - 1
 
 
 class Fault(IntEnum):
-    """Why a connection or a stream is ended, as the wire numbers it."""
+    """HTTP/2 error codes (RFC 9113, section 7)."""
 
     NONE = 0
     PROTOCOL = 1
@@ -54,7 +54,7 @@ class Fault(IntEnum):
 
 
 class Broken(Exception):  # noqa: N818 - it is what the connection is then
-    """The other side does not speak HTTP/2 as it must: the connection ends."""
+    """The peer violates HTTP/2: the connection ends."""
 
     def __init__(self, fault: Fault, words: str) -> None:
         super().__init__(words)
@@ -62,7 +62,7 @@ class Broken(Exception):  # noqa: N818 - it is what the connection is then
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
-    """One whole frame."""
+    """Encode one frame."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
 
@@ -107,7 +107,7 @@ def dependency(payload: bytes, at: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one connection. Envoy keeps a connection per worker thread, and a stream per request."""
+    """Limits of one connection. Envoy keeps a connection per worker thread, and a stream per request."""
 
     max_streams: int = 20_000
     """Open at one time on a connection; one whose work has not ended yet counts, also when it was reset."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.runtime.event_log import LogFunction
 from gateway.runtime.metric_families import Family
 from routing.receipt import Attempt
 
@@ -65,7 +66,7 @@ class PodJudged:
 class Calibration(Collector):
     """One per gateway. `pods` returns the URLs of current pods: those that left have no series."""
 
-    def __init__(self, pods: Callable[[], Collection[str]], say: Callable[..., None]) -> None:
+    def __init__(self, pods: Callable[[], Collection[str]], say: LogFunction) -> None:
         self._pods = pods
         self._say = say
         self._judged: dict[str, PodJudged] = {}

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import platform
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
+from gateway.replica_sync.sync import Sharing
+from gateway.runtime.event_log import LogFunction
+from gateway.runtime.guard import NAME
+from gateway.runtime.metric_families import Family
+from gateway.runtime.metric_families import OTHER
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client import CollectorRegistry
+from prometheus_client import GCCollector
+from prometheus_client import PlatformCollector
+from prometheus_client import ProcessCollector
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import InfoMetricFamily
 from prometheus_client.registry import Collector
-
-from gateway.replica_sync.sync import Sharing
-from gateway.runtime.guard import NAME
-from gateway.runtime.metric_families import OTHER, Family
+from typing import Any
+from typing import TYPE_CHECKING
+import asyncio
+import platform
 
 if TYPE_CHECKING:
     from gateway.replica_sync.hub import Hub
@@ -50,7 +57,7 @@ class CallbackErrors(Collector):
     logs each kind once. See `gateway/runtime/guard.py`.
     """
 
-    def __init__(self, say: Callable[..., None], *, after: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, say: LogFunction, *, after: Callable[[], None] = lambda: None) -> None:
         """`after` is called after each exception that a guard has caught, to repair what it left half done."""
         self._say = say
         self._after = after

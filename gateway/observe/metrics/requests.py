@@ -23,13 +23,13 @@ from routing.retries import Budget, Try
 Observe = Callable[[Outcome], None]
 
 COUNTED_AT_ONCE = 64
-"""One by one, each between two requests, they take twice as long."""
+"""Batch size: counting one by one, each between two requests, takes twice as long."""
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
     *(160.0, 640.0, 2560.0),
 )
-"""vLLM's, so that both can stand in one picture. The next two as well."""
+"""vLLM's buckets, so that both fit in one panel; also the next two."""
 
 TPOT_BUCKETS = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
@@ -43,12 +43,12 @@ DURATION_BUCKETS = (
 
 @dataclass(slots=True)
 class ModelTally:
-    """What was asked of one model."""
+    """Counters of one model."""
 
     requests: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """By status and reason of refusal ('' where there was none)."""
+    """By status and rejection reason ('' if none)."""
     retries: Counter[str] = field(default_factory=Counter)
-    """Attempts that another attempt followed, by how they ended."""
+    """Attempts that were followed by another, by how they ended."""
     ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS))
     tpot_s: Histogram = field(default_factory=lambda: Histogram(TPOT_BUCKETS))
     duration_s: Histogram = field(default_factory=lambda: Histogram(DURATION_BUCKETS))
@@ -56,26 +56,26 @@ class ModelTally:
     cached_tokens: int = 0
     output_tokens: int = 0
     shared_answers: int = 0
-    """Requests that were given another's answer as well."""
+    """Requests that shared the response of another."""
     resumed: int = 0
-    """How often a stream was gone on with by another pod."""
+    """How often a stream was resumed on another pod."""
     unresumed: Counter[str] = field(default_factory=Counter)
-    """Streams that were cut and not gone on with, by why."""
+    """Streams that were cut and not resumed, by reason."""
     wasted_tokens: int = 0
-    """Computed again to go on with streams."""
+    """Tokens computed again to resume streams."""
     judged_requests: int = 0
-    """Those whose engine told how much it reused: the next four are about these only."""
+    """Requests whose engine reported cached tokens: the next five are about these only."""
     predicted_warm_tokens: int = 0
     real_warm_tokens: int = 0
     missed_warm_tokens: int = 0
-    """Sum of differences, whichever way: predictions that are wrong both ways must not look right on average."""
+    """Sum of absolute differences: errors in both directions must not cancel."""
     predicted_ttft_s: float = 0.0
     real_ttft_s: float = 0.0
 
 
 @dataclass(slots=True)
 class TenantTally:
-    """What one tenant took."""
+    """Counters of one tenant."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -100,7 +100,7 @@ class Tallies(Collector):
         self._tenants: dict[str, TenantTally] = {}
         self._fresh: list[Outcome] = []
         self.early: Counter[Reason] = Counter()
-        """Refusals that came before there was a request: bad JSON, no key, too large."""
+        """Rejections before a request was read: bad JSON, no key, too large."""
         self._is_known = is_known
         self._judge = judge
         self._also = also
@@ -108,7 +108,7 @@ class Tallies(Collector):
         self._most_tenants = most_tenants
 
     def witness(self, outcome: Outcome) -> None:
-        """Count a request that has ended."""
+        """Add the outcome of a request."""
         self._fresh.append(outcome)
         if len(self._fresh) == COUNTED_AT_ONCE:
             self._count_fresh()
@@ -124,7 +124,7 @@ class Tallies(Collector):
         return self._tenants
 
     def count_early(self, reason: Reason) -> None:
-        """Count a refusal at the door."""
+        """Count a rejection before a request was read."""
         self.early[reason] += 1
 
     def collect(self) -> Iterator[Family]:

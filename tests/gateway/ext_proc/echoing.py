@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gateway.ext_proc.http2.connection import Connection, Guard, Serve
 from gateway.ext_proc.http2.frames import Bounds
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.stream import Stream, Taker
 from gateway.ext_proc.listener import Crowd, Port
 from gateway.http.client_request import Budget
 
@@ -17,7 +17,7 @@ ECHO = "/test.Echo/Echo"
 
 
 @dataclass
-class Echo:
+class Echo(Taker):
     """One stream: every message comes back twice where it is told to."""
 
     stream: Stream
@@ -36,12 +36,6 @@ class Echo:
     def overfull(self) -> None:
         self.fates.append("overfull")
         self.stream.finish(8, "too much")
-
-    def check(self, now_s: float) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.discovery.source import Found
+from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.probe import Health
-from gateway.fleet.watched import WatchedPod
 from gateway.fleet.watcher import FIXES, Rhythm
 from routing.pods import Standing
 from tests.gateway.fake_pod import FakePod, fake_pods

@@ -1,13 +1,16 @@
 """What we have on an engine is told apart from what others told us they have there, though both stand in one ledger."""
 
 from gateway.discovery.source import Found
+from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.view import show_fleet
-from gateway.fleet.watched import WatchedPod
 from gateway.observe.metrics.fleet import FleetCollector
 from gateway.observe.metrics.process import make_registry
-from gateway.replica_sync.peer_load import Others, own_load
-from tests.routing.engines import ask, place
-from tests.routing.exchanges import talker, tell_all
+from gateway.replica_sync.peer_load import Others
+from gateway.replica_sync.peer_load import own_load
+from tests.routing.engines import ask
+from tests.routing.engines import place
+from tests.routing.exchanges import talker
+from tests.routing.exchanges import tell_all
 
 
 def test_own_load_is_shown_beside_that_of_others() -> None:

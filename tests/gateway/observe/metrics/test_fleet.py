@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.discovery.census import Census
 from gateway.discovery.source import Found
 from gateway.discovery.static import Static
+from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.probe import Health
-from gateway.fleet.watched import WatchedPod
 from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
 from gateway.observe.metrics.process import make_registry
 from gateway.observe.metrics.requests import Tallies
