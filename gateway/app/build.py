@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.app.gateway import Gateway
-from gateway.app.gateway import Life
-from gateway.app.gateway import PodKeys
+import asyncio
+import random
+import secrets
+import time
+
+from gateway.app.gateway import Gateway, Life, PodKeys
 from gateway.app.join_host import join_host
 from gateway.app.metrics import GatewayMetrics
 from gateway.canary.watch import CanaryWatch
@@ -14,12 +17,10 @@ from gateway.config.redis_location import parse_redis_url
 from gateway.config.values import Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source
-from gateway.discovery.sources import Means
-from gateway.discovery.sources import asked_sources
+from gateway.discovery.sources import Means, asked_sources
 from gateway.discovery.static import Static
 from gateway.fleet.external_load import Pushed
-from gateway.fleet.probe import Prober
-from gateway.fleet.probe import probe_session
+from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Watcher
 from gateway.http.listener import Front
 from gateway.identity.issuer import Issuer
@@ -36,8 +37,7 @@ from gateway.pipeline.pipeline import Passage
 from gateway.replica_sync.peer_load import Others
 from gateway.roles.balancer import RoleKeeper
 from gateway.roles.controller import RolesAtWork
-from gateway.roles.lease import HostRoleLease
-from gateway.roles.lease import RoleLease
+from gateway.roles.lease import HostRoleLease, RoleLease
 from gateway.runtime.descriptors import descriptors_allowed
 from gateway.runtime.host import Host
 from gateway.runtime.tls import listener_tls
@@ -45,10 +45,6 @@ from routing.canary import Rollout
 from routing.router import Router
 from routing.warmth import WarmIndex
 from tenancy.policy import Policy
-import asyncio
-import random
-import secrets
-import time
 
 FROZEN_S = 5.0
 """A stream of a pod that no longer listens is cut after so many seconds without a byte: vLLM that was stopped at once

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Coroutine
-from dataclasses import dataclass
-from dataclasses import field
+import ssl
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from prometheus_client import CollectorRegistry
+
 from gateway.cascades.cascades import Ladders
 from gateway.config.models import ModelEntry
 from gateway.config.values import Settings
@@ -16,8 +20,7 @@ from gateway.http.listener import Front
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.lookup_client import Asking
 from gateway.limits.accounts import Quotas
-from gateway.observe.metrics.process import CallbackErrors
-from gateway.observe.metrics.process import make_registry
+from gateway.observe.metrics.process import CallbackErrors, make_registry
 from gateway.observe.receipts import Receipts
 from gateway.observe.request_log import OutcomeLog
 from gateway.pipeline.admission_queue import Room
@@ -25,14 +28,9 @@ from gateway.pipeline.pipeline import Passage
 from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.peer_load import Others
 from gateway.runtime.event_log import EventLog
-from prometheus_client import CollectorRegistry
 from routing.router import Router
 from tenancy.admission import Admission
 from tenancy.policy import Policy
-from typing import Any
-from typing import TYPE_CHECKING
-import aiohttp
-import ssl
 
 if TYPE_CHECKING:
     from gateway.ext_proc.server import EnvoyShell  # Protobuf takes six megabytes.

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container
+
 from gateway.app.gateway import Gateway
-from gateway.cascades.metrics import CascadeExposition
-from gateway.cascades.metrics import CascadeTallies
+from gateway.cascades.metrics import CascadeExposition, CascadeTallies
 from gateway.limits.monitoring import LimitsExposition
 from gateway.observe.metrics.calibration import Calibration
-from gateway.observe.metrics.fleet import FleetCollector
-from gateway.observe.metrics.fleet import SourcesExposition
-from gateway.observe.metrics.requests import RetriesExposition
-from gateway.observe.metrics.requests import Tallies
-from gateway.observe.metrics.tiers import TierExposition
-from gateway.observe.metrics.tiers import TierTallies
-from gateway.observe.metrics.tiers import WaitingForPod
-from gateway.observe.metrics.tiers import waiting_in
+from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
+from gateway.observe.metrics.requests import RetriesExposition, Tallies
+from gateway.observe.metrics.tiers import TierExposition, TierTallies, WaitingForPod, waiting_in
 from gateway.pairs.metrics import PairTallies
 from gateway.runtime.event_log import LogFunction
 from routing.router import Router
-import asyncio
 
 
 class GatewayMetrics:

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from gateway.ext_proc.protocol import PATH
-from gateway.ext_proc.protocol import PREFILLER
-from gateway.ext_proc.protocol import PRIORITY
-from gateway.ext_proc.protocol import RANK
-from gateway.ext_proc.protocol import REQUEST_ID
-from gateway.ext_proc.protocol import Sight
-from gateway.ext_proc.protocol import endpoint_of
+
+from msgspec.structs import replace
+
+from gateway.ext_proc.protocol import PATH, PREFILLER, PRIORITY, RANK, REQUEST_ID, Sight, endpoint_of
 from gateway.ext_proc.response import AnswerSide
 from gateway.http.response_writer import Reply
 from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Leg
-from gateway.pipeline.attempt import LegEnd
-from gateway.relay.http_transport import Capped
-from gateway.relay.http_transport import DOWNGRADED_HEADER
-from gateway.relay.http_transport import MAX_TOKENS_HEADER
-from gateway.relay.http_transport import PodKeys
-from gateway.relay.http_transport import RUNG_HEADER
-from gateway.relay.http_transport import TakesPriority
-from gateway.relay.http_transport import WITH_PRIORITY
-from gateway.relay.http_transport import as_it_is
-from gateway.relay.http_transport import cap_of
-from gateway.relay.relay import Placed
-from gateway.relay.relay import Relay
+from gateway.pipeline.attempt import Leg, LegEnd
+from gateway.relay.http_transport import (
+    DOWNGRADED_HEADER,
+    MAX_TOKENS_HEADER,
+    RUNG_HEADER,
+    WITH_PRIORITY,
+    Capped,
+    PodKeys,
+    TakesPriority,
+    as_it_is,
+    cap_of,
+)
+from gateway.relay.relay import Placed, Relay
 from gateway.relay.token_limiter import Watch
-from msgspec.structs import replace
 from routing.placement import Placement
 from routing.reading import with_fields
 from routing.refusal import Refused
 from routing.request import Api
-import asyncio
 
 
 @dataclass(frozen=True, slots=True)

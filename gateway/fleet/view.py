@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
+from typing import Any
+
 from gateway.discovery.census import Census
 from gateway.fleet.pod_state import WatchedPod
-from gateway.replica_sync.peer_load import ByEngine
-from gateway.replica_sync.peer_load import Load
-from gateway.replica_sync.peer_load import NOTHING
-from gateway.replica_sync.peer_load import own_load
-from math import isfinite
-from routing.pods import Engine
-from routing.pods import Standing
+from gateway.replica_sync.peer_load import NOTHING, ByEngine, Load, own_load
+from routing.pods import Engine, Standing
 from routing.router import Router
-from typing import Any
 
 
 def show_fleet(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-from aiohttp.typedefs import Handler
-from aiohttp.typedefs import Middleware
-from collections.abc import Awaitable
-from collections.abc import Callable
+import hmac
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.view import show_ladders
 from gateway.config.fields import pod_url
@@ -17,16 +19,11 @@ from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import Watcher
 from gateway.limits.accounts import Quotas
 from gateway.limits.monitoring import show_accounts
-from gateway.observe.receipts import Receipts
-from gateway.observe.receipts import Wanted
-from gateway.replica_sync.peer_load import ByEngine
-from gateway.replica_sync.peer_load import own_load
-from gateway.runtime.ports import answer_json
-from gateway.runtime.ports import reads_bodies
+from gateway.observe.receipts import Receipts, Wanted
+from gateway.replica_sync.peer_load import ByEngine, own_load
+from gateway.runtime.ports import answer_json, reads_bodies
 from routing.router import Router
 from tenancy.document import Wrong
-import hmac
-import msgspec
 
 MOST_SHOWN = 1000
 

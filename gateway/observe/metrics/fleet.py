@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
 from gateway.discovery.census import Census
 from gateway.fleet.pod_state import WatchedPod
-from gateway.replica_sync.peer_load import ByEngine
-from gateway.replica_sync.peer_load import own_load
+from gateway.replica_sync.peer_load import ByEngine, own_load
 from gateway.runtime.metric_families import Family
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-from routing.pods import Engine
-from routing.pods import Standing
+from routing.pods import Engine, Standing
 from routing.router import Router
 
 

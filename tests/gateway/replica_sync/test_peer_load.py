@@ -5,12 +5,9 @@ from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.view import show_fleet
 from gateway.observe.metrics.fleet import FleetCollector
 from gateway.observe.metrics.process import make_registry
-from gateway.replica_sync.peer_load import Others
-from gateway.replica_sync.peer_load import own_load
-from tests.routing.engines import ask
-from tests.routing.engines import place
-from tests.routing.exchanges import talker
-from tests.routing.exchanges import tell_all
+from gateway.replica_sync.peer_load import Others, own_load
+from tests.routing.engines import ask, place
+from tests.routing.exchanges import talker, tell_all
 
 
 def test_own_load_is_shown_beside_that_of_others() -> None:
