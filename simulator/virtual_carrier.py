@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from routing.blocks import Prompt
 from routing.learning import Usage

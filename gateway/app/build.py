@@ -8,11 +8,11 @@ import secrets
 import time
 
 from gateway.app.gateway import Gateway, PodKeys
+from gateway.app.join_host import join_host
 from gateway.app.metrics import GatewayMetrics
 from gateway.canary.watch import CanaryWatch
 from gateway.cascades.cascade_config import served_ladders
 from gateway.cascades.cascades import Ladders
-from gateway.cluster.peer_load import Others
 from gateway.config.settings import Settings
 from gateway.discovery.file import WatchedFile
 from gateway.discovery.source import Source, Static
@@ -22,8 +22,7 @@ from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Watcher
 from gateway.identity.issuer import Issuer
 from gateway.identity.keyring import Keyring
-from gateway.kv_index.setup import join_host
-from gateway.limits.setup import make_quotas
+from gateway.limits.accounts import make_quotas
 from gateway.observe.metrics.process import CallbackErrors
 from gateway.observe.receipts import Receipts
 from gateway.observe.writers import open_logs
@@ -32,6 +31,7 @@ from gateway.pairs.unpaired_watch import UnpairedWatch
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.pipeline import Passage
+from gateway.replica_sync.peer_load import Others
 from gateway.roles.balancer import RoleKeeper
 from gateway.roles.controller import RolesAtWork
 from gateway.roles.lease import HostRoleLease, RoleLease
@@ -84,7 +84,7 @@ def _assemble(settings: Settings, host: Host) -> Gateway:
     watcher = Watcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, warns=is_first)
 
     room = Room(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
-    quotas = make_quotas(router, prices, room, clock=clock, draw=draw)
+    quotas = make_quotas(router, prices, lambda: room.is_crowded, clock=clock, draw=draw)
     ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock, say=say, warns=is_first)
     rollout = Rollout(settings.canaries)
     if settings.canaries:

@@ -11,8 +11,6 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from gateway.cascades.cascades import Ladders
-from gateway.cluster.host_client import WarmthClient
-from gateway.cluster.peer_load import Others
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
 from gateway.discovery.file import WatchedFile
@@ -26,6 +24,8 @@ from gateway.observe.receipts import Receipts
 from gateway.observe.request_log import OutcomeLog
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.pipeline import Passage
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.peer_load import Others
 from gateway.runtime.event_log import EventLog
 from gateway.server.http_server import Front
 from routing.router import Router

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Container
 
 from gateway.app.gateway import Gateway
-from gateway.limits.metrics import LimitsExposition
+from gateway.limits.monitoring import LimitsExposition
 from gateway.observe.metrics.calibration import Calibration
 from gateway.observe.metrics.cascades import CascadeExposition, CascadeTallies
 from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition

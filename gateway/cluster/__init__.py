@@ -1,4 +1,4 @@
-"""One gateway in several processes: a supervisor, workers that share the traffic port, and the warmth process.
+"""One gateway in several processes: a supervisor, workers that share the traffic port, and the index process.
 
-The supervisor starts and replaces them, owns the metrics and the admin port, and does nothing per request.
+The supervisor starts and replaces them and owns the metrics port and the admin port. No request passes through it.
 """

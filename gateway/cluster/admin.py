@@ -1,38 +1,37 @@
-"""The admin port of a supervisor: asks or tells all workers, and answers as one gateway would."""
+"""The admin API of a supervisor: forwards a request to all workers and merges their answers into one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from gateway.cluster.child import Answer
-from gateway.cluster.processes import Team
-from gateway.cluster.views import merge_drained, merge_fleets, merge_receipts
+from gateway.cluster.worker_pool import Team
 from gateway.config.fields import Secret
 from gateway.config.settings import show_settings
-from gateway.limits.view import merge_accounts
+from gateway.limits.monitoring import merge_accounts
 from gateway.observe.admin import guards
 from gateway.runtime.ports import answer_json
 
-USUALLY_SHOWN = 20
+DEFAULT_RECEIPTS = 20
 
-MOST_ACCOUNTS = 100
+DEFAULT_ACCOUNTS = 100
 
 Reload = Callable[[], Awaitable[dict[str, object]]]
 
 
 class TeamAdmin:
-    """What the admin port does, with a team behind it."""
+    """The handlers of the admin port."""
 
     def __init__(self, team: Team, reload: Reload) -> None:
         self._team = team
         self._reload = reload
 
     def app(self, token: Secret | None) -> web.Application:
-        """The application of the admin port: the paths of `gateway/observe/admin.py`."""
+        """The application of the admin port, with the paths of `gateway/observe/admin.py`."""
         app = web.Application(middlewares=guards(token))
         app.add_routes(
             [
@@ -51,9 +50,9 @@ class TeamAdmin:
 
     async def _receipts(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)
-        if refused := _refusal(answers):
-            return refused
-        limit = int(request.query.get("limit", USUALLY_SHOWN))  # the workers have checked it
+        if rejection := _rejection(answers):
+            return rejection
+        limit = int(request.query.get("limit", DEFAULT_RECEIPTS))  # the workers have checked it
         lists = {worker: _json(answer)["receipts"] for worker, answer in answers.items()}
         return answer_json({"receipts": merge_receipts(lists, limit)})
 
@@ -62,49 +61,49 @@ class TeamAdmin:
         for worker, answer in answers.items():
             if answer.status == 200:
                 return answer_json({**_json(answer), "worker": worker})
-        return _refusal(answers) or _nobody()
+        return _rejection(answers) or _no_worker()
 
     async def _fleet(self, _: web.Request) -> web.Response:
-        """Also where no worker answers: then who is missing is what an operator wants to see."""
+        """Answers even if no worker does: then the list of processes shows which are missing."""
         answers = await self._team.ask("/admin/fleet")
         fleets = {name: _json(answer) for name, answer in answers.items() if answer.status == 200}
         children = [
-            {"name": seat.name, "pid": seat.child.pid if seat.child else None, "restarts": seat.restarts}
-            for seat in self._team.seats
+            {"name": slot.name, "pid": slot.child.pid if slot.child else None, "restarts": slot.restarts}
+            for slot in self._team.seats
         ]
         return answer_json({**merge_fleets(fleets), "processes": children})
 
     async def _limits(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)
-        if refused := _refusal(answers):
-            return refused
+        if rejection := _rejection(answers):
+            return rejection
         lists = [_json(answer)["accounts"] for answer in answers.values()]
-        return answer_json({"accounts": merge_accounts(lists, int(request.query.get("limit", MOST_ACCOUNTS)))})
+        return answer_json({"accounts": merge_accounts(lists, int(request.query.get("limit", DEFAULT_ACCOUNTS)))})
 
     async def _ladders(self, request: web.Request) -> web.Response:
-        """Of each worker: what shadows and judged answers have shown is known to the worker that served them."""
+        """By worker: each knows only the verdicts and shadow samples of the requests it served."""
         answers = await self._ask(request)
-        if refused := _refusal(answers):
-            return refused
+        if rejection := _rejection(answers):
+            return rejection
         lists = {worker: _json(answer)["ladders"] for worker, answer in answers.items()}
         return answer_json({"ladders": [{**each, "worker": worker} for worker in lists for each in lists[worker]]})
 
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)
         done = [_json(answer) for answer in answers.values() if answer.status == 200]
-        for told in done[:1]:
-            self._team.take_drained(told["pod"], is_drained=request.path == "/pods/drain")
-        return answer_json(merge_drained(done)) if done else _refusal(answers) or _nobody()
+        for drained in done[:1]:
+            self._team.take_drained(drained["pod"], is_drained=request.path == "/pods/drain")
+        return answer_json(merge_drained(done)) if done else _rejection(answers) or _no_worker()
 
     async def _take_reload(self, _: web.Request) -> web.Response:
-        told = await self._reload()
-        return answer_json(told, 200 if not told.get("faults") else 422)
+        result = await self._reload()
+        return answer_json(result, 200 if not result.get("faults") else 422)
 
     async def _config(self, _: web.Request) -> web.Response:
         return answer_json(show_settings(self._team.fresh.settings))
 
     async def _ask(self, request: web.Request) -> dict[str, Answer]:
-        """The same question to all workers."""
+        """Forward a request to all workers. Returns the answers by worker; 503 where none answers."""
         body = await request.read() if request.body_exists else None
         answers = await self._team.ask(f"/admin{request.path_qs}", method=request.method, body=body)
         if not answers:
@@ -116,14 +115,77 @@ def _json(answer: Answer) -> Any:
     return msgspec.json.decode(answer.body)
 
 
-def _passed_on(answer: Answer) -> web.Response:
+def _forwarded(answer: Answer) -> web.Response:
     return web.Response(status=answer.status, body=answer.body, content_type="application/json")
 
 
-def _refusal(answers: dict[str, Answer]) -> web.Response | None:
-    """What the first worker that refused said: they all know the same rules."""
-    return next((_passed_on(answer) for answer in answers.values() if answer.status != 200), None)
+def _rejection(answers: dict[str, Answer]) -> web.Response | None:
+    """The answer of the first worker that rejected the request: all validate alike."""
+    return next((_forwarded(answer) for answer in answers.values() if answer.status != 200), None)
 
 
-def _nobody() -> web.Response:
+def _no_worker() -> web.Response:
     return answer_json({"error": "no worker answers"}, 503)
+
+
+Shown = dict[str, Any]
+
+OWN_LOAD = ("running", "prefill_tokens", "kv_tokens")
+"""Load of a worker's own requests on an engine, summed over workers."""
+
+
+def merge_receipts(lists: Mapping[str, list[Shown]], limit: int) -> list[Shown]:
+    """Merge the receipts of workers, latest first, each with the name of its worker."""
+    every = [{**receipt, "worker": worker} for worker, held in lists.items() for receipt in held]
+    return sorted(every, key=lambda receipt: receipt["at_s"], reverse=True)[:limit]
+
+
+def merge_fleets(fleets: Mapping[str, Shown]) -> Shown:
+    """Merge the fleets of workers, by name: the view of the first, with the load of all.
+
+    Where workers differ about a pod, `standings` has the view of each: every worker has circuit breakers of its own.
+    """
+    if not fleets:
+        return {"pods": [], "models": {}}
+    whole, *others = fleets.values()
+    pods = {pod["url"]: pod for pod in whole["pods"]}
+    for fleet in others:
+        for pod in fleet["pods"]:
+            if (known := pods.get(pod["url"])) is None:
+                whole["pods"].append(pod)
+                pods[pod["url"]] = pod
+            else:
+                _add_load(known, pod)
+                known["breaker"]["opened"] += pod["breaker"]["opened"]
+    for url, standings in _standings(fleets).items():
+        if len(set(standings.values())) > 1:
+            pods[url]["standings"] = standings
+    return whole
+
+
+def merge_drained(answers: Iterable[Shown]) -> Shown:
+    """Merge the answers to a drain: the requests that still run on the pod are summed."""
+    first, *others = answers
+    return {**first, "running": first["running"] + sum(other["running"] for other in others)}
+
+
+def _add_load(known: Shown, pod: Shown) -> None:
+    engines = {engine["name"]: engine for engine in known["engines"]}
+    for engine in pod["engines"]:
+        if (same := engines.get(engine["name"])) is None:
+            known["engines"].append(engine)
+            continue
+        for field in OWN_LOAD:
+            more = engine["ledger"][field]
+            same["ledger"][field] += more
+            # Load of a sibling is load of this gateway, not of peers.
+            same["others"][field] = max(0, same["others"][field] - more)
+
+
+def _standings(fleets: Mapping[str, Shown]) -> dict[str, dict[str, str]]:
+    """Standing by pod URL and worker."""
+    found: dict[str, dict[str, str]] = {}
+    for worker, fleet in fleets.items():
+        for pod in fleet["pods"]:
+            found.setdefault(pod["url"], {})[worker] = pod["standing"]
+    return found

@@ -1,23 +1,93 @@
-"""A socket between a supervisor and one child, over which whole values go. When it ends, the other side has gone.
+"""The control channel between a supervisor and one child: messages, transport, and how a child follows them.
 
-Nobody else holds an end of it, so it also ends when the other side is killed: a child learns that way that it is alone.
+The channel is a socket pair. No other process holds an end of it, so it closes even when one side is killed: that is
+how a child learns that its supervisor has gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import pickle
+import shutil
 import socket
-from contextlib import suppress
-from typing import Self, cast
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Self
 
-from gateway.cluster.messages import Word
+from gateway.app.reload import Fresh
+from gateway.app.serving import Signals
+from gateway.runtime.event_log import EventLog
+from gateway.runtime.guard import report, run
+from gateway.runtime.host import Host
+from gateway.runtime.ports import Binding
+from tenancy.document import Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The first message to a child: its name, its host, and the configuration to run with."""
+
+    name: str
+    host: Host
+    fresh: Fresh
+    traffic: tuple[Binding, ...] = ()
+    """The reserved addresses of the traffic port; empty for the index process."""
+    drained: frozenset[str] = frozenset()
+    """Pods that an operator has drained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """To a child: apply this configuration."""
+
+    fresh: Fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """To a worker: drain a pod, or undo that."""
+
+    pod: str
+    is_drained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """To a child: reopen log files that were rotated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """To a child: a liveness check, answered by the same message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """From a child: it has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """From a child: it cannot start; one error per line."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """From a child: the errors of a configuration; empty once it was applied."""
+
+    faults: tuple[str, ...] = ()
+
+
+Command = Orders | Renew | Drained | Reopen | Ping | Started | Failed | Renewed
 
 LENGTH_BYTES = 4
 
 
 class Channel:
-    """One end."""
+    """One end of the channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -25,25 +95,88 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Self:
-        """The channel over a connected socket, which it then owns."""
+        """Open a channel over a connected socket, which it then owns."""
         return cls(*await asyncio.open_unix_connection(sock=end))
 
-    def send(self, word: Word) -> None:
-        """Say something. Never waits, and is lost where nobody is there."""
-        said = pickle.dumps(word)
-        self._writer.write(len(said).to_bytes(LENGTH_BYTES, "big") + said)
+    def send(self, message: Command) -> None:
+        """Send a message without waiting; it is lost where the other side has gone."""
+        body = pickle.dumps(message)
+        self._writer.write(len(body).to_bytes(LENGTH_BYTES, "big") + body)
 
-    async def receive(self) -> Word | None:
-        """What the other side says next, None where it has gone."""
+    async def receive(self) -> Command | None:
+        """Wait for the next message; None where the other side has gone."""
         try:
             length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
-            said = await self._reader.readexactly(length)
+            body = await self._reader.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        return cast("Word", pickle.loads(said))  # noqa: S301 - of our own kin, over a socket that nobody else holds
+        message: Command = pickle.loads(body)  # noqa: S301 - from our own process, over a private socket pair
+        return message
 
     async def close(self) -> None:
-        """Be gone for the other side, once it has what was said."""
+        """Flush and close."""
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
+
+
+@asynccontextmanager
+async def obeying(
+    orders: Orders,
+    channel: Channel,
+    signals: Signals,
+    say: EventLog,
+    *,
+    renew: Callable[[Fresh], None],
+    reopen_logs: Callable[[], None] = lambda: None,
+    keep_drained: Callable[[Drained], None] = lambda _: None,
+) -> AsyncIterator[None]:
+    """Follow the commands of the supervisor inside the block. `renew` applies a configuration or raises `Invalid`.
+
+    When the supervisor has gone, the child finishes its requests and stops, and removes the run folder.
+    """
+    task = asyncio.create_task(_follow(channel, renew, reopen_logs, keep_drained), name="supervisor commands")
+    is_orphan = False
+
+    def take_end(_: object) -> None:
+        nonlocal is_orphan
+        is_orphan = True
+        say("error", "the supervisor has gone: finishing what runs")
+        signals.stop.set()
+
+    task.add_done_callback(take_end)
+    try:
+        yield
+    finally:
+        task.remove_done_callback(take_end)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if is_orphan and orders.host.folder is not None:
+            shutil.rmtree(orders.host.folder, ignore_errors=True)
+
+
+async def _follow(
+    channel: Channel,
+    renew: Callable[[Fresh], None],
+    reopen_logs: Callable[[], None],
+    keep_drained: Callable[[Drained], None],
+) -> None:
+    while (command := await channel.receive()) is not None:
+        match command:
+            case Renew(fresh):
+                try:
+                    renew(fresh)
+                except Invalid as invalid:
+                    channel.send(Renewed(tuple(map(str, invalid.faults))))
+                except Exception as error:  # noqa: BLE001 - reported to the supervisor; the child goes on serving
+                    report("supervisor", error)
+                    channel.send(Renewed((f"it could not be taken up: {type(error).__name__}",)))
+                else:
+                    channel.send(Renewed())
+            case Drained():
+                run("supervisor", keep_drained, command)
+            case Reopen():
+                run("supervisor", reopen_logs)
+            case Ping():
+                channel.send(command)

@@ -1,4 +1,8 @@
-"""A child as its supervisor sees it: a process, the channel to it, and the unix socket on which it answers."""
+"""Child processes of a supervisor, and the slots that keep them running.
+
+A child is a process, a control channel, and a unix socket for its metrics and admin API. A slot starts its child, pings
+it, kills it when it hangs, and replaces it with growing pauses.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +21,16 @@ from typing import Self
 import aiohttp
 
 from gateway.app.reload import Fresh
-from gateway.cluster.channel import Channel
-from gateway.cluster.messages import Drained, Failed, Orders, Ping, Renew, Renewed, Reopen, Started
+from gateway.cluster.channel import Channel, Drained, Failed, Orders, Ping, Renew, Renewed, Reopen, Started
+from gateway.runtime.event_log import EventLog
+from gateway.runtime.guard import restarted
 
 ANSWER_S = 5.0
-"""A busy worker answers its supervisor when its streams let it; one that hangs is not waited for."""
+"""Timeout of a child's answer: a busy worker answers late, a hung one never."""
 
 
-class CannotStart(Exception):  # noqa: N818 - told to a person, who then acts
-    """A child could not begin; each line says why."""
+class CannotStart(Exception):  # noqa: N818 - shown to the operator
+    """A child could not start; one error per line."""
 
     def __init__(self, lines: tuple[str, ...]) -> None:
         super().__init__("\n".join(lines))
@@ -34,29 +39,29 @@ class CannotStart(Exception):  # noqa: N818 - told to a person, who then acts
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a child answered to a question."""
+    """The HTTP response of a child."""
 
     status: int
     body: bytes
 
 
 def socket_of(folder: Path | None, name: str) -> Path:
-    """Where a child answers."""
+    """The path of a child's unix socket."""
     return (folder or Path()) / f"{name}.sock"
 
 
 class Child:
     """One running process. `over` must be awaited to its end."""
 
-    def __init__(self, orders: Orders, program: asyncio.subprocess.Process, channel: Channel) -> None:
+    def __init__(self, orders: Orders, process: asyncio.subprocess.Process, channel: Channel) -> None:
         self.name = orders.name
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when it is at work; fails with `CannotStart` when it never will be."""
+        """Done when it has started; fails with `CannotStart`."""
         self.fresh = orders.fresh
-        """What it was told to go by."""
+        """The latest configuration it was sent."""
         self.unanswered = 0
-        """Pings since it last answered one."""
-        self._program = program
+        """Pings since its last answer."""
+        self._process = process
         self._channel = channel
         self._renewals: deque[asyncio.Future[tuple[str, ...]]] = deque()
         connector = aiohttp.UnixConnector(str(socket_of(orders.host.folder, orders.name)))
@@ -64,15 +69,15 @@ class Child:
 
     @classmethod
     async def start(cls, orders: Orders) -> Self:
-        """Start a process of our own program and give it its orders."""
+        """Start a process and send it its configuration."""
         ours, theirs = socket.socketpair()
         try:
-            program = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "gateway", "child", orders.name, str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env=_same_modules(os.environ),
-                # An interrupt at the terminal is for the supervisor, who then ends its children in order.
+                # An interrupt at the terminal goes to the supervisor, which then stops its children in order.
                 start_new_session=True,
             )
         except BaseException:
@@ -80,22 +85,22 @@ class Child:
             raise
         finally:
             theirs.close()
-        child = cls(orders, program, await Channel.over(ours))
+        child = cls(orders, process, await Channel.over(ours))
         child._channel.send(orders)
         return child
 
     @property
     def pid(self) -> int:
-        return self._program.pid
+        return self._process.pid
 
     @property
     def is_at_work(self) -> bool:
         return self.started.done() and not self.started.cancelled() and self.started.exception() is None
 
     async def over(self) -> int:
-        """Listen to it until it has ended. Returns its exit status, below zero where a signal ended it."""
-        while (word := await self._channel.receive()) is not None:
-            match word:
+        """Take its messages until it has ended. Returns its exit status, negative where a signal ended it."""
+        while (message := await self._channel.receive()) is not None:
+            match message:
                 case Started() if not self.started.done():
                     self.started.set_result(None)
                 case Failed(lines) if not self.started.done():
@@ -104,7 +109,7 @@ class Child:
                     self.unanswered = 0
                 case Renewed(faults) if self._renewals:
                     self._renewals.popleft().set_result(faults)
-        status = await self._program.wait()
+        status = await self._process.wait()
         if not self.started.done():
             self.started.set_exception(CannotStart((f"{self.name} ended before it had begun, with status {status}",)))
         for waiting in self._renewals:
@@ -114,13 +119,13 @@ class Child:
         return status
 
     def tell(self, fresh: Fresh) -> None:
-        """Have it put something in force."""
+        """Send a configuration without waiting."""
         self._renewals.append(asyncio.get_running_loop().create_future())
         self._channel.send(Renew(fresh))
         self.fresh = fresh
 
     async def renew(self, fresh: Fresh) -> tuple[str, ...]:
-        """The same, and what was wrong."""
+        """Send a configuration and wait until it is applied. Returns its errors."""
         self.tell(fresh)
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -129,15 +134,15 @@ class Child:
             return (f"no answer within {ANSWER_S:g} s; it will follow when it can",)
 
     def take_drained(self, pod: str, *, is_drained: bool) -> None:
-        """Have it give a pod no requests, or again."""
+        """Have it drain a pod, or undo that."""
         self._channel.send(Drained(pod, is_drained))
 
     def reopen_logs(self) -> None:
-        """Have it go on in new log files."""
+        """Have it reopen its log files."""
         self._channel.send(Reopen())
 
     async def ask(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Answer | None:
-        """A question over its socket; None where it does not answer."""
+        """Send a request to its unix socket. None where it does not answer."""
         try:
             async with self._session.request(method, f"http://localhost{path}", data=body) as answer:
                 return Answer(answer.status, await answer.read())
@@ -145,12 +150,12 @@ class Child:
             return None
 
     def ping(self) -> None:
-        """Ask whether its loop still turns."""
+        """Check whether its event loop still runs."""
         self.unanswered += 1
         self._channel.send(Ping())
 
     def stop(self) -> None:
-        """The first time: finish what runs. The second: end now."""
+        """The first time: finish running requests. The second time: end now."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -158,9 +163,141 @@ class Child:
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
-            self._program.send_signal(number)
+            self._process.send_signal(number)
 
 
 def _same_modules(variables: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which a child finds the very modules that we run, wherever we were started."""
+    """An environment in which a child imports the same modules as this process."""
     return {**variables, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+
+
+MIN_PAUSE_S = 0.1
+MAX_PAUSE_S = 10.0
+PING_S = 5.0
+MAX_UNANSWERED = 12
+"""Pings without an answer after which a child counts as hung: a minute. Counted in pings, not in seconds, so that a
+suspended supervisor does not blame its children.
+"""
+
+SETTLED_S = 10.0
+"""Lifetime of a child after which the next one starts without a growing pause."""
+
+
+def next_pause(pause_s: float, lived_s: float) -> float:
+    """Seconds until the next child starts, after one that started `pause_s` late and lived `lived_s`."""
+    if lived_s >= SETTLED_S:
+        return MIN_PAUSE_S
+    return min(MAX_PAUSE_S, max(MIN_PAUSE_S, 2 * pause_s))
+
+
+class Seat:
+    """Keeps one child running. `keep` runs until `leave` was called and the child has ended."""
+
+    def __init__(
+        self,
+        name: str,
+        orders: Callable[[], Awaitable[Orders]],
+        *,
+        say: EventLog,
+        began: Callable[[Child], None],
+        ended: Callable[[Child], None],
+        ping_s: float = PING_S,
+    ) -> None:
+        """`orders` makes the configuration of each child. `began` and `ended` are called for each that has started."""
+        self.name = name
+        self.restarts = 0
+        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the first child has started; fails with `CannotStart`."""
+        self._orders = orders
+        self._say = say
+        self._began = began
+        self._ended = ended
+        self._ping_s = ping_s
+        self._child: Child | None = None
+        self._leaving = asyncio.Event()
+
+    @property
+    def child(self) -> Child | None:
+        """The running child; None while it starts or is replaced."""
+        return self._child if self._child is not None and self._child.is_at_work else None
+
+    @restarted("supervisor")
+    async def keep(self) -> None:
+        """Start a child, and another one whenever it ends."""
+        pause_s = 0.0
+        while not self._leaving.is_set():
+            began_s = asyncio.get_running_loop().time()
+            status, lines = await self._run_one()
+            if not self.first.done():
+                self.first.set_exception(CannotStart(lines))
+                return
+            if self._leaving.is_set():
+                return
+            self.restarts += 1
+            pause_s = next_pause(pause_s, asyncio.get_running_loop().time() - began_s)
+            self._say(
+                "info" if status == 0 else "error",
+                f"{self.name} has ended, another one follows",
+                status=status,
+                pause_s=pause_s,
+                **({"faults": lines} if lines else {}),
+            )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._leaving.wait()
+
+    def leave(self) -> None:
+        """Stop the child without a successor. The second time: end it now."""
+        self._leaving.set()
+        if self._child is not None:
+            self._child.stop()
+
+    def take_drained(self, pod: str, *, is_drained: bool) -> None:
+        """Have the child drain a pod, or undo that, even while it starts."""
+        if self._child is not None:
+            self._child.take_drained(pod, is_drained=is_drained)
+
+    def kill(self) -> None:
+        """Kill the child."""
+        if self._child is not None:
+            self._child.kill()
+
+    async def _run_one(self) -> tuple[int, tuple[str, ...]]:
+        """Run one child. Returns its exit status, and the errors if it could not start."""
+        try:
+            child = await Child.start(await self._orders())
+        except OSError as error:
+            return -1, (f"{self.name} cannot be started: {error}",)
+        self._child = child
+        if self._leaving.is_set():
+            child.stop()
+        child.started.add_done_callback(lambda _: self._note_start(child))
+        watching = asyncio.create_task(self._watch(child), name=f"watch {self.name}")
+        try:
+            status = await child.over()
+        finally:
+            watching.cancel()
+            self._child = None
+        failure = child.started.exception()
+        if failure is None:
+            self._ended(child)
+            return status, ()
+        return status, failure.lines if isinstance(failure, CannotStart) else (str(failure),)
+
+    @restarted("supervisor")
+    async def _watch(self, child: Child) -> None:
+        """Ping a child, and kill it when it hangs."""
+        while child.unanswered < MAX_UNANSWERED:
+            await asyncio.sleep(self._ping_s)
+            if child.is_at_work:
+                child.ping()
+        self._say("error", f"{self.name} hangs: it is killed", pid=child.pid)
+        child.kill()
+
+    def _note_start(self, child: Child) -> None:
+        if not child.is_at_work:
+            return
+        self._began(child)
+        self._say("info", f"{self.name} is at work", pid=child.pid)
+        if not self.first.done():
+            self.first.set_result(None)

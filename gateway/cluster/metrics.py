@@ -1,54 +1,176 @@
-"""The metrics port of a supervisor: asks every child at each scrape, and shows them as one gateway.
+"""The metrics port of a supervisor: scrapes every child and merges their metrics into those of one gateway.
 
-Parsing takes some ten microseconds per series and child; it happens here, in no process that serves requests.
+Families are merged as follows:
+
+- metrics of a process itself (`process_*`, `python_*`) get a label `process`;
+- counters and histograms are summed, including those of children that have ended: a total never falls;
+- gauges are summed (requests, connections, blocks: each process has its own);
+- gauges about a pod, an engine or a source of pods (a label `pod`, `engine`, `standing` or `source`) are facts that all
+  processes see alike: the first one counts. Only a process's own load on an engine is summed.
+
+Parsing takes some ten microseconds per series and child; it happens here, in a process that serves no requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from gateway.cluster.child import Child
-from gateway.cluster.merge import Legacy, Reading, families_of, merged, read_exposition
-from gateway.cluster.processes import Team
+from gateway.cluster.worker_pool import Team
+
+OWN = ("process_", "python_")
+
+FACT_LABELS = frozenset(("pod", "engine", "standing", "source"))
+
+SUMMED_FACTS = frozenset(("hearth_engine_running", "hearth_engine_prefill_tokens", "hearth_engine_kv_tokens"))
+
+FACTS = frozenset(("hearth_build_info", "hearth_news_origins", "hearth_limit_replicas"))
+
+CUMULATIVE = frozenset(("counter", "histogram"))
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+"""Name and labels of a sample."""
+
+
+class Rule(Enum):
+    """How the samples of a family are merged."""
+
+    OWN = "own"
+    SUM = "sum"
+    FACT = "fact"
+
+
+@dataclass(slots=True)
+class Family:
+    """One metric family, with samples in order."""
+
+    name: str
+    documentation: str
+    kind: str
+    samples: dict[Key, float] = field(default_factory=dict)
+
+    def add(self, other: Family) -> None:
+        """Add the samples of the other."""
+        for key, value in other.samples.items():
+            self.samples[key] = self.samples.get(key, 0.0) + value
+
+    def empty(self) -> Family:
+        """The same family without a sample."""
+        return Family(self.name, self.documentation, self.kind)
+
+    def of(self, process: str) -> Family:
+        """The same family with a label `process`."""
+        label = ("process", process)
+        samples = {(name, (*labels, label)): value for (name, labels), value in self.samples.items()}
+        return Family(self.name, self.documentation, self.kind, samples)
+
+    def metric(self) -> Metric:
+        """The family as prometheus_client encodes it."""
+        metric = Metric(self.name, self.documentation, self.kind)
+        metric.samples = [Sample(name, dict(labels), value) for (name, labels), value in self.samples.items()]
+        return metric
+
+
+Reading = Mapping[str, Family]
+"""One scrape of a process, by family name."""
+
+
+def read_exposition(text: str) -> Reading:
+    """Parse the Prometheus text format."""
+    return families_of(text_string_to_metric_families(text))
+
+
+def families_of(metrics: Iterable[Metric]) -> Reading:
+    """Convert families of prometheus_client."""
+    found: dict[str, Family] = {}
+    for metric in metrics:
+        samples = {(each.name, tuple(each.labels.items())): each.value for each in metric.samples}
+        found[metric.name] = Family(metric.name, metric.documentation, metric.type, samples)
+    return found
+
+
+def rule_of(family: Family) -> Rule:
+    """The rule by which a family is merged."""
+    if family.name.startswith(OWN):
+        return Rule.OWN
+    if family.kind in CUMULATIVE or family.name in SUMMED_FACTS:
+        return Rule.SUM
+    if family.name in FACTS:
+        return Rule.FACT
+    labels = {label for _, held in family.samples for label, _ in held}
+    return Rule.FACT if labels & FACT_LABELS else Rule.SUM
+
+
+def merged(readings: Mapping[str, Reading], gone: Reading) -> Iterator[Metric]:
+    """Merge all families. `readings`: by process, the first counts for facts; `gone`: counts of ended children."""
+    whole: dict[str, Family] = {}
+    for process, reading in readings.items():
+        for name, family in reading.items():
+            rule = rule_of(family)
+            if rule is Rule.FACT and name in whole:
+                continue
+            target = whole.setdefault(name, family.empty())
+            target.add(family.of(process) if rule is Rule.OWN else family)
+    for name, family in gone.items():
+        whole.setdefault(name, family.empty()).add(family)
+    return (family.metric() for family in whole.values())
+
+
+class Legacy:
+    """The counters of children that have ended, as of their last scrape."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, Family] = {}
+
+    def add(self, reading: Reading) -> None:
+        """Add the counters of a child that has ended."""
+        for name, family in reading.items():
+            if family.kind in CUMULATIVE and rule_of(family) is Rule.SUM:
+                self.families.setdefault(name, family.empty()).add(family)
+
 
 HERE = "supervisor"
 
 
 class Counts:
-    """What every child last told, and what those left that have gone."""
+    """The last scrape of every child, and the counters of children that have ended."""
 
     def __init__(self) -> None:
         self._latest: dict[Child, Reading] = {}
         self._legacy = Legacy()
 
     def join(self, child: Child) -> None:
-        """A child is at work."""
+        """Add a child that has started."""
         self._latest[child] = {}
 
     def take(self, child: Child, reading: Reading) -> None:
-        """A child has told its metrics. One that has gone meanwhile is counted already."""
+        """Take a scrape. A child that has ended meanwhile is counted already."""
         if child in self._latest:
             self._latest[child] = reading
 
     def leave(self, child: Child) -> None:
-        """A child has gone: its counts stay."""
+        """Keep the counters of a child that has ended."""
         self._legacy.add(self._latest.pop(child, {}))
 
     def merged(self, own: Reading) -> Iterator[Metric]:
-        """All of it. A child that did not answer in time stands with what it told last."""
+        """Merge everything. A child that did not answer in time counts with its last scrape."""
         by_name = sorted(self._latest.items(), key=lambda each: (len(each[0].name), each[0].name))
         return merged({child.name: reading for child, reading in by_name} | {HERE: own}, self._legacy.families)
 
 
 class Merged(Collector):
-    """One scrape's families."""
+    """A collector of merged families, for encoding."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
@@ -58,22 +180,22 @@ class Merged(Collector):
 
 
 class OfTeam(Collector):
-    """What only the supervisor knows."""
+    """The metrics of the supervisor itself."""
 
     def __init__(self, team: Team) -> None:
         self._team = team
 
     def collect(self) -> Iterator[Metric]:
-        """Who is at work, and who had to be replaced."""
+        """Running children, and restarts by process."""
         yield GaugeMetricFamily("hearth_children", "Processes at work.", len(self._team.children))
         restarts = CounterMetricFamily("hearth_restarts", "Processes that were replaced.", labels=("process",))
-        for seat in self._team.seats:
-            restarts.add_metric((seat.name,), seat.restarts)
+        for slot in self._team.seats:
+            restarts.add_metric((slot.name,), slot.restarts)
         yield restarts
 
 
 def own_registry(team: Team) -> CollectorRegistry:
-    """The supervisor's own metrics."""
+    """The registry of the supervisor's own metrics."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
@@ -82,7 +204,7 @@ def own_registry(team: Team) -> CollectorRegistry:
 
 
 def team_metrics_app(team: Team, counts: Counts, is_stopping: Callable[[], bool]) -> web.Application:
-    """The application of the metrics port. Ready means that any worker is."""
+    """The application of the metrics port. It is ready while any worker is."""
     own = own_registry(team)
 
     async def metrics(request: web.Request) -> web.Response:
@@ -106,7 +228,7 @@ def team_metrics_app(team: Team, counts: Counts, is_stopping: Callable[[], bool]
 
 
 async def _scrape(team: Team, counts: Counts) -> None:
-    """Ask all children; the parsing lets others in between."""
+    """Scrape all children; other tasks run between the parsing of two."""
     children = team.children
     for child, answer in zip(
         children, await asyncio.gather(*(child.ask("/metrics") for child in children)), strict=True

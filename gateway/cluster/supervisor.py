@@ -1,6 +1,6 @@
-"""The life of a supervisor: reserve the port, have a team at work on it, pass on what signals and operators want.
+"""The supervisor process: reserves the ports, runs the children, forwards signals, reloads and admin requests.
 
-Nothing is done here per request, and no traffic passes through.
+No traffic passes through it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.app.serving import Signals, bridged, caught, taking_signals, warn_o
 from gateway.cluster.admin import TeamAdmin
 from gateway.cluster.child import CannotStart
 from gateway.cluster.metrics import Counts, team_metrics_app
-from gateway.cluster.processes import Team
+from gateway.cluster.worker_pool import Team
 from gateway.config.extproc import ExtProc
 from gateway.config.settings import Settings
 from gateway.identity.policy import load_policy, watch_policy
@@ -32,12 +32,12 @@ from gateway.runtime.ports import addresses_of, bindings_of, open_port, reserve_
 from tenancy.document import Invalid
 from tenancy.policy import Policy
 
-LONGEST_FOLDER = 70
-"""Bytes of the run folder's path: a unix socket's must stay below 108."""
+MAX_FOLDER_BYTES = 70
+"""Length of the run folder's path: that of a unix socket must stay below 108."""
 
 
 async def supervise(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
-    """Run a team until a signal ends it. Raises `Invalid`, `CannotListen` and `CannotStart` before it has begun."""
+    """Run all processes until a signal. Raises `Invalid`, `CannotListen` and `CannotStart` before they have started."""
     fresh = Fresh(settings, load_policy(settings, variables))
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(_run_folder())
@@ -72,23 +72,23 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
             warn_of_idle_settings(settings, say)
             await signals.stop.wait()
         for held in reserved:
-            held.close()  # who comes after us need not wait until all have ended
+            held.close()  # a successor need not wait until all children have ended
         times = team.fresh.settings.timeouts
         say("info", "draining", grace_s=times.drain_s, lame_duck_s=times.lame_duck_s)
         await team.leave(signals.cut, times.lame_duck_s + times.drain_s)
         say("info", "stopped")
 
 
-async def _reserved_for_envoys(words: ExtProc | None) -> list[socket.socket]:
-    """The ports that workers share, so that nobody else does."""
-    if words is None or not words.shares_port:
+async def _reserved_for_envoys(config: ExtProc | None) -> list[socket.socket]:
+    """Reserve the ext_proc ports that workers share."""
+    if config is None or not config.shares_port:
         return []
-    ports = [("extproc", words.listen), *([("extproc.health", words.health)] if words.health else [])]
+    ports = [("extproc", config.listen), *([("extproc.health", config.health)] if config.health else [])]
     return [held for name, where in ports for held in await reserve_port(name, where)]
 
 
 class TeamReloader:
-    """Reloads a team: read and checked once, here, then put in force by every child."""
+    """Reloads all children: settings are read and checked once here, then applied by each."""
 
     def __init__(self, team: Team, reread: Reread, variables: Mapping[str, str], say: EventLog) -> None:
         self._team = team
@@ -98,7 +98,7 @@ class TeamReloader:
         self._turn = asyncio.Lock()
 
     async def reload(self) -> dict[str, object]:
-        """What became of it, as JSON values."""
+        """Reload. Returns the result as JSON values."""
         async with self._turn:
             self._team.reopen_logs()
             old = self._team.fresh.settings
@@ -109,7 +109,7 @@ class TeamReloader:
                 self._say("error", "reload refused, the old settings stay", faults=faults)
                 return {"reloaded": False, "faults": faults}
             self._say.level = fresh.settings.log_level
-            # Children that are replaced later must run as those beside them do.
+            # Children that are replaced later must run with the same settings as the others.
             found = await self._team.renew(replace(fresh, settings=in_force(old, fresh.settings)))
             if faults := [f"{name}: {fault}" for name, held in found.items() for fault in held]:
                 self._say("error", "reloaded, but not by all", faults=faults)
@@ -119,7 +119,7 @@ class TeamReloader:
             return {"reloaded": True, "needs_restart": restart, "processes": sorted(found)}
 
     async def watch(self) -> None:
-        """Have all take up a policy that has changed, until cancelled."""
+        """Apply a changed policy in all children, until cancelled."""
         team = self._team
 
         async def renew(policy: Policy | None) -> list[str]:
@@ -134,7 +134,7 @@ class TeamReloader:
 
 @asynccontextmanager
 async def _beside(run: Callable[[], Coroutine[Any, Any, None]], signals: Signals) -> AsyncIterator[None]:
-    """What runs beside the team. Should it ever end by itself, all stop: an old policy must not go on unnoticed."""
+    """Run a task beside the children. Should it ever end, all stop: an outdated policy must not stay in use."""
     task = asyncio.create_task(run(), name="watch policy")
     task.add_done_callback(lambda _: signals.stop.set())
     try:
@@ -147,10 +147,10 @@ async def _beside(run: Callable[[], Coroutine[Any, Any, None]], signals: Signals
 
 @contextmanager
 def _run_folder() -> Iterator[Path]:
-    """A folder for sockets and locks that nobody else may enter."""
+    """A private folder for sockets and locks."""
     folder = Path(tempfile.mkdtemp(prefix="hearth-"))
     try:
-        if len(str(folder)) > LONGEST_FOLDER:
+        if len(str(folder)) > MAX_FOLDER_BYTES:
             raise CannotStart((f"{folder} is too long a path for sockets: set TMPDIR to a shorter one",))
         yield folder
     finally:
@@ -158,7 +158,7 @@ def _run_folder() -> Iterator[Path]:
 
 
 async def _begun(team: Team, signals: Signals) -> bool:
-    """Whether the team is at work, and nobody has said stop before. Raises `CannotStart`."""
+    """Wait until all children have started. False where a signal stops them before. Raises `CannotStart`."""
     begun = asyncio.create_task(team.begun(), name="begin")
     stop = asyncio.create_task(signals.stop.wait(), name="stop")
     await asyncio.wait((begun, stop), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""A worker: a whole gateway that shares its port with others, and shows itself to its supervisor on a unix socket."""
+"""A worker: a whole gateway that shares its port with others and serves its supervisor on a unix socket."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from gateway.app.serving import (
     taking_traffic,
     watching,
 )
-from gateway.cluster.channel import Channel
+from gateway.cluster.channel import Channel, Orders, Started, obeying
 from gateway.cluster.child import socket_of
-from gateway.cluster.duty import obeying
-from gateway.cluster.messages import Orders, Started
 from gateway.runtime.ports import open_socket, share_port
 
 
 async def be_worker(orders: Orders, channel: Channel) -> None:
-    """Serve until told to stop. Raises `Invalid` and `CannotListen` before it has begun."""
+    """Run a worker until the supervisor stops it. Raises `Invalid` and `CannotListen` before it has started."""
     gateway = build(_share_of(orders.fresh, orders).settings, orders.fresh.policy, orders.host)
     gateway.watcher.keep_drained(orders.drained)
     async with AsyncExitStack() as stack:
@@ -42,7 +40,7 @@ async def be_worker(orders: Orders, channel: Channel) -> None:
                 gateway.say,
                 renew=lambda fresh: put_in_force(gateway, _share_of(fresh, orders)),
                 reopen_logs=lambda: reopen_logs(gateway),
-                keep_drained=lambda word: gateway.watcher.keep_drained([word.pod], drained=word.is_drained),
+                keep_drained=lambda command: gateway.watcher.keep_drained([command.pod], drained=command.is_drained),
             )
         )
         await stack.enter_async_context(watching(gateway, signals))
@@ -57,13 +55,13 @@ async def be_worker(orders: Orders, channel: Channel) -> None:
 
 
 def _share_of(fresh: Fresh, orders: Orders) -> Fresh:
-    """The same with this worker's share of what the machine may take."""
+    """The configuration with this worker's share of the limits of the machine."""
     settings = fresh.settings
     return replace(fresh, settings=replace(settings, limits=settings.limits.share(orders.host.processes)))
 
 
 def _private_app(gateway: Gateway) -> web.Application:
-    """What the metrics and the admin port show, for the supervisor: a folder that is private needs no token."""
+    """Metrics and admin API for the supervisor; in a private folder they need no token."""
 
     async def reload() -> dict[str, object]:
         return {"reloaded": False, "faults": ["the supervisor reloads"]}

@@ -7,9 +7,8 @@ import socket
 
 import uvloop
 
-from gateway.cluster.channel import Channel
+from gateway.cluster.channel import Channel, Failed, Orders
 from gateway.cluster.index_process import be_warmth
-from gateway.cluster.messages import Failed, Orders
 from gateway.cluster.worker import be_worker
 from gateway.commands.serve import ready_interpreter
 from gateway.runtime.ports import CannotListen

@@ -15,8 +15,8 @@ import uvloop
 
 from gateway.app.serving import serve
 from gateway.cluster.child import CannotStart
-from gateway.cluster.process_plan import needs_supervisor
 from gateway.cluster.supervisor import supervise
+from gateway.cluster.worker_pool import needs_supervisor
 from gateway.config.discovery import ELSEWHERE
 from gateway.config.flags import Given
 from gateway.config.loading import WORDS, gather

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gateway.ext_proc.protocol import PATH, PREFILLER, PRIORITY, RANK, REQUEST_ID, Sight, endpoint_of
 from gateway.ext_proc.response import AnswerSide
 from gateway.http.response_writer import Reply
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.relay.relay import Placed, Relay
 from gateway.relay.upstream_request import (

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
-from gateway.cluster.peer_load import NOTHING, ByEngine, Load, own_load
 from gateway.discovery.aggregator import Census
 from gateway.fleet.pod_state import WatchedPod
+from gateway.replica_sync.peer_load import NOTHING, ByEngine, Load, own_load
 from routing.pods import Engine, Standing
 from routing.router import Router
 

@@ -1,1 +1,1 @@
-"""The warmth process of a host: what its workers tell each other, other hosts, and ask about exact warmth."""
+"""The precise prefix index: follows the KV events of engines and answers how many tokens of a prompt they hold."""

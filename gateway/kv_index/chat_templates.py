@@ -1,4 +1,4 @@
-"""A model's chat template, rendered as transformers and vLLM render it. Templates are code of strangers: sandboxed.
+"""Renders chat templates as transformers and vLLM do. Templates are untrusted code and run in a sandbox.
 
 Restated from transformers' `chat_template_utils.py` and vLLM's `renderers/hf.py`; the tests hold them side by side.
 jinja2 comes with an extra, so it is imported where a template is made.
@@ -25,18 +25,18 @@ NOT_A_VARIABLE = frozenset(
         *("return_assistant_tokens_mask", "tokenizer_kwargs", "conversation", "continue_final_message"),
     }
 )
-"""What transformers takes for itself and hands to no template."""
+"""Arguments of transformers that are passed to no template."""
 
 FINAL_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Put behind the message that is to be continued, to find its end in what is rendered. transformers' own."""
+"""Appended to the message to be continued, to find its end in the rendered text; transformers uses the same."""
 
 
 class CannotRenderError(Exception):
-    """The template refuses these messages, or breaks."""
+    """The template rejects these messages, or fails."""
 
 
 class ChatTemplate:
-    """One template, compiled. `now` is what templates that write a date are told."""
+    """One compiled template. `now`: the date for templates that print one."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], now: Callable[[], datetime]) -> None:
         """Raises `CannotRenderError`, and `ModuleNotFoundError` where jinja2 is not installed."""
@@ -51,7 +51,7 @@ class ChatTemplate:
             raise CannotRenderError(f"the chat template cannot be compiled: {error}") from None
         self._variables = meta.find_undeclared_variables(tree)
         self.wants_parts = _walks_over_content(tree)
-        """Whether a message's content is handed over as a list of parts; else as one text."""
+        """Whether the template takes content as a list of parts, otherwise as one text."""
         self.knows_developers = '"developer"' in source or "'developer'" in source
 
     def render(
@@ -62,7 +62,7 @@ class ChatTemplate:
         *,
         continue_final: bool = False,
     ) -> str:
-        """The prompt as text. `settings`: what else the template may look at. Raises `CannotRenderError`."""
+        """Render the prompt. `settings`: further variables of the template. Raises `CannotRenderError`."""
         if continue_final:
             messages = [*messages[:-1], _marked(messages[-1])]
         shown = {
@@ -73,7 +73,7 @@ class ChatTemplate:
         fixed = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": False}
         try:
             text = self._compiled.render({**self._special_tokens, **fixed, **shown})
-        except Exception as error:  # noqa: BLE001 - a stranger's code may fail in any way
+        except Exception as error:  # noqa: BLE001 - templates may fail in any way
             raise CannotRenderError(str(error)) from None
         return _cut_at_mark(text) if continue_final else text
 
@@ -93,7 +93,7 @@ def _environment(now: Callable[[], datetime]) -> Environment:
 
 
 def _generation() -> type[Extension]:
-    """`{% generation %}` marks what the assistant said, for training; here it is only passed through."""
+    """The tag `{% generation %}`, which marks assistant text for training; here its body passes unchanged."""
     from jinja2 import nodes  # noqa: PLC0415 - an extra
     from jinja2.ext import Extension  # noqa: PLC0415 - an extra
 
@@ -127,7 +127,7 @@ def _cut_at_mark(text: str) -> str:
     at = text.rfind(FINAL_MARK.strip())
     if at < 0:
         raise CannotRenderError("the template leaves out the message that is to be continued")
-    # A template that trims its messages has trimmed the mark's last space as well.
+    # A template that trims messages also trims the last space of the mark.
     return text[:at] if text[at : at + len(FINAL_MARK)] == FINAL_MARK else text[:at].rstrip()
 
 
@@ -138,7 +138,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
-    """JSON as it is, where jinja2's own filter would escape what HTML minds."""
+    """JSON without the HTML escapes of jinja2's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -152,7 +152,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _walks_over_content(tree: nodes.Template) -> bool:
-    """As vLLM asks it: is there a loop over a message's content, itself or as it was handed to a macro?"""
+    """Whether the template iterates over a message's content, directly or in a macro; the rule is vLLM's."""
     from jinja2 import nodes  # noqa: PLC0415 - an extra
 
     messages = set(_names_of(tree, "messages"))
@@ -173,7 +173,7 @@ def _walks_over_content(tree: nodes.Template) -> bool:
 
 
 def _macro_loops(tree: nodes.Template, items: set[str]) -> Iterator[tuple[int, set[str]]]:
-    """Each loop inside a macro, with the macro's arguments that are given a message's content somewhere."""
+    """Each loop inside a macro, with the arguments of the macro that some call passes a message's content."""
     from jinja2 import nodes  # noqa: PLC0415 - an extra
 
     for macro in tree.find_all(nodes.Macro):
@@ -193,7 +193,7 @@ def _macro_loops(tree: nodes.Template, items: set[str]) -> Iterator[tuple[int, s
 
 
 def _names_of(tree: nodes.Template, name: str) -> Iterator[str]:
-    """A variable and all that it, or a part of it, is assigned to."""
+    """A variable, and all variables that it or a part of it is assigned to."""
     from jinja2 import nodes  # noqa: PLC0415 - an extra
 
     yield name
@@ -209,7 +209,7 @@ def _names_of(tree: nodes.Template, name: str) -> Iterator[str]:
 
 
 def _is_access(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
-    """Whether a node is a variable (or its attribute `key`), a slice of it, or that through a filter or a test."""
+    """Whether a node is a variable (or its attribute `key`), possibly sliced, filtered or tested."""
     from jinja2 import nodes  # noqa: PLC0415 - an extra
 
     if isinstance(node, nodes.Filter | nodes.Test):

@@ -1,6 +1,7 @@
-"""A worker's side of exact warmth: asks the warmth process about a prompt, waits a little, and tells what became of it.
+"""A worker's client of the precise prefix index: looks up the cached tokens of a prompt and reports its progress.
 
-Whatever goes wrong there, requests go on as if nobody had asked: the shadow caches decide, and it is counted why.
+A lookup waits for a bounded time. Whatever fails, the request goes on with the approximate prefix index, and the reason
+is counted.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.cluster.host_client import WarmthClient
-from gateway.cluster.ipc_messages import (
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.ipc_messages import (
     EnginesFollowed,
     EngineTold,
     FleetTold,
@@ -31,156 +32,154 @@ from routing.request import Request
 from routing.router import Router
 from routing.sight import Seen, Sight
 
-TELL_EVERY_S = 0.5
-"""Between two looks at whether the fleet has changed."""
+FLEET_CHECK_S = 0.5
+"""Interval of checking whether the fleet has changed."""
 
 EXACT = "exact"
-"""How a question ends well: the events decided for every engine that may serve it."""
+"""Outcome of a lookup that covers every engine that may serve the request."""
 
 PARTLY = "partly"
-"""They decided for some."""
-
+"""Outcome of a lookup that covers some of them."""
 
 LATE_IN_A_ROW = 8
-"""Answers that were late one after the other: the warmth process hangs, or has more to do than it can."""
+"""Timeouts in a row after which lookups pause: the index process hangs or is overloaded."""
 
-ASK_AGAIN_S = 1.0
-"""Until a next question tries whether it is well again: nobody else waits meanwhile."""
-
+PROBE_S = 1.0
+"""Interval of single lookups that probe it meanwhile."""
 
 Given = tuple[SightGiven, frozenset[int]]
-"""An answer, and the slots of engines whose events decided when it came: of them, who is not named holds nothing."""
+"""An answer, and the slots of engines with reliable events at that time: those it does not name hold nothing."""
 
 
 class Asking:
-    """One per worker that may ask."""
+    """The lookups of one worker."""
 
     def __init__(self, client: WarmthClient, router: Router, *, wait_s: float) -> None:
-        self.ends: Counter[str] = Counter()
-        """How questions ended: `exact`, `partly`, or why the shadow caches decided."""
+        self.outcomes: Counter[str] = Counter()
+        """Lookups by outcome: `exact`, `partly`, or why the approximate index decided."""
         self.doubts: dict[str, str] = {}
-        """Engines whose events are followed, and why these do not decide; empty where they do."""
+        """Followed engines, and why their events are unreliable ('' where they are reliable)."""
         self._client = client
         self._router = router
         self._wait_s = wait_s
         self._waiting: dict[int, asyncio.Future[Given]] = {}
-        self._ticket = 0
+        self._last_ticket = 0
         self._late = 0
-        """In a row."""
-        self._ask_again_s = 0.0
-        self._told_version = self._told_losses = -1
-        self._known: frozenset[int] = frozenset()
+        """Timeouts in a row."""
+        self._probe_at_s = 0.0
+        self._sent_version = self._sent_losses = -1
+        self._reliable_slots: frozenset[int] = frozenset()
         client.on(SightGiven, self._take_given)
         client.on(EnginesFollowed, self._take_followed)
         client.on_connected(self._greet)
 
     async def look(self, request: Request, body: bytes) -> Request:
-        """The request with what was seen of it, or as it was. Waits no longer than it may."""
+        """Return the request with its cached tokens by engine, or unchanged where the lookup fails or is late."""
         if not request.api.generates:
             return request
-        ticket, answer = self._ask(request, body)
+        ticket, answer = self._start(request, body)
         if answer is None:
             return request
-        given = None
+        response = None
         try:
             async with asyncio.timeout(self._wait_s):
-                given = await answer
+                response = await answer
         except TimeoutError:
-            self.ends["late"] += 1
+            self.outcomes["late"] += 1
             self._late += 1
         finally:
             self._waiting.pop(ticket, None)
-            if given is None:
+            if response is None:
                 self._client.send(SightMoved(ticket, Step.OVER))
-        return request if given is None else self._seen(request, given)
+        return request if response is None else self._with_hits(request, response)
 
     @restarted("exact warmth")
     async def run(self) -> None:
-        """Tell the warmth process of changes in the fleet, until cancelled."""
+        """Report changes of the fleet to the index process until cancelled."""
         while True:
-            await asyncio.sleep(TELL_EVERY_S)
-            if self._router.fleet.version != self._told_version and self._client.is_connected:
-                self._tell()
+            await asyncio.sleep(FLEET_CHECK_S)
+            if self._router.fleet.version != self._sent_version and self._client.is_connected:
+                self._send_fleet()
 
-    # -- one question --------------------------------------------------------------------------------------------------
+    # -- one lookup ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, request: Request, body: bytes) -> tuple[int, asyncio.Future[Given] | None]:
+    def _start(self, request: Request, body: bytes) -> tuple[int, asyncio.Future[Given] | None]:
         if request.regions is not None:
-            # To count its tokens, a pod of another region might be shown the prompt.
-            self.ends["region"] += 1
+            # A pod of another region might be sent the prompt for tokenizing.
+            self.outcomes["region"] += 1
             return 0, None
         if request.continues:
-            # Only the pod that stored the beginning knows it.
-            self.ends["stored"] += 1
+            # Only the pod that stored the previous response knows the prompt.
+            self.outcomes["stored"] += 1
             return 0, None
         if not self.doubts:
-            self.ends["nobody_followed" if self._client.is_connected else "away"] += 1
+            self.outcomes["nobody_followed" if self._client.is_connected else "away"] += 1
             return 0, None
         loop = asyncio.get_running_loop()
         if self._late >= LATE_IN_A_ROW:
-            if loop.time() < self._ask_again_s:
-                self.ends["slow"] += 1
+            if loop.time() < self._probe_at_s:
+                self.outcomes["slow"] += 1
                 return 0, None
-            self._ask_again_s = loop.time() + ASK_AGAIN_S
-        if self._router.losses != self._told_losses and self._client.is_connected:
-            # Else what a pod held in a former life would be believed of this one.
-            self._tell()
-        self._ticket += 1
+            self._probe_at_s = loop.time() + PROBE_S
+        if self._router.losses != self._sent_losses and self._client.is_connected:
+            # Otherwise the cache of a pod before its restart would be attributed to it now.
+            self._send_fleet()
+        self._last_ticket += 1
         answer: asyncio.Future[Given] = loop.create_future()
-        self._waiting[self._ticket] = answer
-        if not self._client.send(SightAsked(self._ticket, request.api.value, request.model, body)):
-            del self._waiting[self._ticket]
-            self.ends["away"] += 1
+        self._waiting[self._last_ticket] = answer
+        if not self._client.send(SightAsked(self._last_ticket, request.api.value, request.model, body)):
+            del self._waiting[self._last_ticket]
+            self.outcomes["away"] += 1
             return 0, None
-        return self._ticket, answer
+        return self._last_ticket, answer
 
-    def _seen(self, request: Request, answer: Given) -> Request:
-        given, known_slots = answer
-        if given.why:
-            self.ends[given.why] += 1
+    def _with_hits(self, request: Request, answer: Given) -> Request:
+        response, reliable_slots = answer
+        if response.why:
+            self.outcomes[response.why] += 1
             return request
         fleet, seen = self._router.fleet, dict[int, Seen]()
-        for name, tokens, load_s in given.seen:
+        for name, tokens, load_s in response.seen:
             engine = fleet.engine(name)
             if engine is not None:
                 seen[engine.slot] = Seen(tokens, load_s)
-        watch = Watching(given.ticket, self._client.send)
+        watch = Watching(response.ticket, self._client.send)
         slots = fleet.roster(request.model).slots
-        known = sum(map(known_slots.__contains__, slots))
-        self.ends[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
-        return replace(request, sight=Sight(given.prompt_tokens, seen, known_slots, watch))
+        known = sum(map(reliable_slots.__contains__, slots))
+        self.outcomes[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
+        return replace(request, sight=Sight(response.prompt_tokens, seen, reliable_slots, watch))
 
-    def _take_given(self, given: SightGiven) -> None:
-        answer = self._waiting.get(given.ticket)
+    def _take_given(self, response: SightGiven) -> None:
+        answer = self._waiting.get(response.ticket)
         if answer is not None and not answer.done():
             self._late = 0
-            answer.set_result((given, self._known))
+            answer.set_result((response, self._reliable_slots))
 
-    # -- what both sides know ------------------------------------------------------------------------------------------
+    # -- state shared with the index process ---------------------------------------------------------------------------
 
     def _take_followed(self, followed: EnginesFollowed) -> None:
         self.doubts = self._router.fleet.doubts = followed.doubts
-        self._know()
+        self._update_slots()
 
-    def _know(self) -> None:
-        """Which slots belong to engines whose events decide. Slots may change hands."""
+    def _update_slots(self) -> None:
+        """Find the slots of engines with reliable events: slots may be reassigned."""
         engines = (self._router.fleet.engine(name) for name, doubt in self.doubts.items() if not doubt)
-        self._known = frozenset(engine.slot for engine in engines if engine is not None)
+        self._reliable_slots = frozenset(engine.slot for engine in engines if engine is not None)
 
     def _greet(self) -> None:
-        # Whatever was known of the process before it went away, it says anew.
-        self.doubts, self._known = {}, frozenset()
+        # The index process sends its state again after every connect.
+        self.doubts, self._reliable_slots = {}, frozenset()
         self._router.fleet.doubts = {}
-        self._tell()
+        self._send_fleet()
 
-    def _tell(self) -> None:
-        self._know()
-        self._told_version, self._told_losses = self._router.fleet.version, self._router.losses
+    def _send_fleet(self) -> None:
+        self._update_slots()
+        self._sent_version, self._sent_losses = self._router.fleet.version, self._router.losses
         self._client.send(tell_fleet(self._router.fleet, self._router.lives))
 
 
 class Watching:
-    """Tells the warmth process what becomes of one request."""
+    """Reports the progress of one request to the index process."""
 
     __slots__ = ("_send", "_ticket")
 
@@ -205,7 +204,7 @@ class Watching:
 
 
 def tell_fleet(fleet: Fleet, lives: dict[str, int]) -> FleetTold:
-    """The pods that are worth following."""
+    """The message that lists the pods to follow: all that have started."""
     pods = (
         PodTold(
             pod.url,
@@ -222,13 +221,13 @@ def tell_fleet(fleet: Fleet, lives: dict[str, int]) -> FleetTold:
 
 
 class AskingExposition(Collector):
-    """A worker's: how its questions ended."""
+    """The lookup metrics of one worker."""
 
     def __init__(self, ends: Mapping[str, int]) -> None:
         self._ends = ends
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """One family."""
+        """One metric family."""
         yield by_why(
             "hearth_sights",
             "Requests by who knew what engines hold: events of all (exact) or some (partly), or why the shadow caches.",
@@ -238,7 +237,7 @@ class AskingExposition(Collector):
 
 
 def by_why(name: str, words: str, counts: Mapping[str, int], label: str = "why") -> CounterMetricFamily:
-    """One counter by one label."""
+    """A counter family with one label."""
     counter = CounterMetricFamily(name, words, labels=(label,))
     for why, count in counts.items():
         counter.add_metric((why,), count)

@@ -1,7 +1,8 @@
-"""Answers the workers' questions what engines hold of a prompt, and learns from what it really was.
+"""The lookup service of the index process: answers how many tokens of a prompt each engine holds.
 
-Every question is answered once, soon or not at all: who asked has a time limit. Engines in doubt are looked at all the
-same, but only to find out whether they can be believed again.
+Every lookup is answered at most once; the worker has a timeout. The engine's own count of cached tokens is compared
+with the prediction afterwards. Engines with unreliable events are predicted too, to find out when they are reliable
+again.
 """
 
 from __future__ import annotations
@@ -11,14 +12,22 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gateway.cluster.ipc import Line
-from gateway.cluster.ipc_messages import EnginesFollowed, FleetTold, PodTold, SightAsked, SightGiven, SightMoved, Step
 from gateway.config.kv_events import LoadTimes
 from gateway.config.models import TokenizerEntry
 from gateway.config.settings import Settings
-from gateway.kv_index.followers import Followers
+from gateway.kv_index.pod_subscriptions import Followers
 from gateway.kv_index.prompts import UnseenError
-from gateway.kv_index.tokenizing import Asked, Tokenizing
+from gateway.kv_index.tokenizer import Asked, Tokenizing
+from gateway.replica_sync.ipc import Line
+from gateway.replica_sync.ipc_messages import (
+    EnginesFollowed,
+    FleetTold,
+    PodTold,
+    SightAsked,
+    SightGiven,
+    SightMoved,
+    Step,
+)
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted, run
 from routing.chains import LINK_TOKENS, Ends, alike
@@ -26,199 +35,199 @@ from routing.exact import NOTHING_HELD, ExactIndex, Held
 from routing.request import Api
 from routing.trust import Doubt
 
-TELL_EVERY_S = 0.25
-"""Between two looks at whether a worker must be told of a change in whom we follow. Who asks is told before."""
+STATE_CHECK_S = 0.25
+"""Interval of sending changes of the followed engines to the workers; a lookup sends them before its answer."""
 
 EVENTS_WITHIN_S = 2.0
-"""How late an engine's events may be behind its answer. They come from a thread of their own: usually within a
-millisecond, after many where the machine is busy. Till then what was computed counts as held.
+"""How late the events of an engine may be behind its first token: a thread sends them, usually within a millisecond.
+Until then the computed prompt counts as cached.
 """
 
-MOST_TICKETS = 1 << 14
-"""Requests under way whose questions were answered; beyond it the oldest are forgotten."""
+MAX_TICKETS = 1 << 14
+"""Requests in flight that were looked up; beyond it the oldest are dropped."""
 
 SIBLING_WAIT_S = 0.01
-"""How long a question waits for one that was asked just before it and begins alike to be placed."""
+"""How long a lookup waits for the placement of an earlier request with the same beginning."""
 
 US = 1e-6
 
 
 @dataclass(slots=True)
 class Ticket:
-    """A question that was answered, until its request has left."""
+    """A looked-up request, until it has ended."""
 
     model: str
     ends: Ends
     found: Mapping[str, Held] = field(default_factory=dict)
     engine: str = ""
     is_settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """It was placed, or will not be."""
+    """Set when it was placed, or will not be."""
 
 
 class Sights:
-    """One per warmth process."""
+    """The precise prefix index of one host, and its lookups."""
 
     def __init__(self, settings: Settings, say: EventLog) -> None:
-        words = settings.kv_events
-        if words is None:
-            raise ValueError("exact warmth was not asked for")
-        self.index = ExactIndex(most_blocks=words.most_blocks)
-        self.followers = Followers(words, self.index, say)
-        self.tokenizing = Tokenizing(_entries(settings), cache_bytes=words.tokenizer_cache_mb << 20, say=say)
-        self.unseen: dict[str, int] = {}
-        """Questions that found no answer, by why."""
+        config = settings.kv_events
+        if config is None:
+            raise ValueError("kv_events is not configured")
+        self.index = ExactIndex(most_blocks=config.most_blocks)
+        self.subscriptions = Followers(config, self.index, say)
+        self.tokenizers = Tokenizing(_entries(settings), cache_bytes=config.tokenizer_cache_mb << 20, say=say)
+        self.failed: dict[str, int] = {}
+        """Failed lookups by reason."""
         self._say = say
-        self._load_s = _load_seconds(words.load_us_per_token)
+        self._load_s = _load_seconds(config.load_us_per_token)
         self._fleets: dict[Line, FleetTold] = {}
         self._pods: dict[str, PodTold] = {}
-        self._asking: set[tuple[int, int]] = set()
-        """Questions that are not answered yet and whose askers still wait."""
+        self._pending: set[tuple[int, int]] = set()
+        """Lookups that are not answered yet and not given up by their worker."""
         self._tickets: dict[tuple[int, int], Ticket] = {}
         self._newest: dict[int, Ticket] = {}
-        """The last prompt that was asked about and is not placed yet, by its first link."""
-        self._told: EnginesFollowed | None = None
+        """The latest looked-up request that is not placed yet, by the first link of its chain."""
+        self._sent_state: EnginesFollowed | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Follow and answer until cancelled."""
-        self.tokenizing.warm_up()
+        """Follow engines and answer lookups until cancelled."""
+        self.tokenizers.warm_up()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.followers.run(), name="follow KV events")
-                group.create_task(self._keep_telling(), name="tell whom we follow")
+                group.create_task(self.subscriptions.run(), name="follow KV events")
+                group.create_task(self._send_states(), name="send followed engines")
         finally:
             for task in self._tasks:
                 task.cancel()
-            await self.tokenizing.close()
+            await self.tokenizers.close()
 
     def renew(self, settings: Settings) -> None:
-        """Other tokenizers for some models. All else of it wants a restart."""
-        self.tokenizing.renew(_entries(settings))
+        """Take over the tokenizers of reloaded settings; all else needs a restart."""
+        self.tokenizers.renew(_entries(settings))
 
-    # -- what workers say ------------------------------------------------------------------------------------------
+    # -- messages of workers ---------------------------------------------------------------------------------------
 
-    def take_fleet(self, line: Line, told: FleetTold) -> None:
-        """A worker says which pods there are. Workers see the same; who sees more is right."""
-        self._fleets[line] = told
+    def take_fleet(self, connection: Line, update: FleetTold) -> None:
+        """Take the pods that a worker sees; the fleet is the union over all workers."""
+        self._fleets[connection] = update
         self._renew_fleet()
-        if self._told is not None:
-            line.send(self._told)
+        if self._sent_state is not None:
+            connection.send(self._sent_state)
 
-    def take_asked(self, line: Line, asked: SightAsked) -> None:
-        """A worker asks."""
-        self._asking.add((id(line), asked.ticket))
-        task = asyncio.get_running_loop().create_task(self._answer(line, asked), name="see a prompt")
+    def take_asked(self, connection: Line, lookup: SightAsked) -> None:
+        """Answer the lookup of a worker."""
+        self._pending.add((id(connection), lookup.ticket))
+        task = asyncio.get_running_loop().create_task(self._answer(connection, lookup), name="look up a prompt")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def take_moved(self, line: Line, moved: SightMoved) -> None:
-        """A worker says what became of a request."""
-        key = (id(line), moved.ticket)
+    def take_moved(self, connection: Line, progress: SightMoved) -> None:
+        """Take the progress of a request."""
+        key = (id(connection), progress.ticket)
         ticket = self._tickets.get(key)
         if ticket is None:
-            # Over before it was answered: nobody waits for it any more.
-            self._asking.discard(key)
+            # The worker gave the lookup up before its answer.
+            self._pending.discard(key)
             return
-        promise = f"{key[0]}/{key[1]}"
-        match moved.step:
+        pending = f"{key[0]}/{key[1]}"
+        match progress.step:
             case Step.PLACED:
-                self.index.withdraw(promise)
-                ticket.engine = moved.engine
-                self.index.promise(promise, moved.engine, ticket.ends)
+                self.index.withdraw(pending)
+                ticket.engine = progress.engine
+                self.index.promise(pending, progress.engine, ticket.ends)
                 self._settle(ticket)
             case Step.COMPUTED:
-                self._expect(promise)
+                self._expect(pending)
             case Step.ANSWERED:
-                # A whole answer at once comes without a first token.
-                self._expect(promise)
-                self._learn(ticket, moved)
+                # A unary answer comes without a first token.
+                self._expect(pending)
+                self._learn(ticket, progress)
             case Step.LEFT:
-                self.index.withdraw(promise)
+                self.index.withdraw(pending)
             case Step.OVER:
                 self._drop(key)
 
-    def leave(self, line: Line) -> None:
-        """A worker is gone, and with it all that it had under way."""
-        self._fleets.pop(line, None)
-        self._asking = {key for key in self._asking if key[0] != id(line)}
-        for key in [key for key in self._tickets if key[0] == id(line)]:
+    def leave(self, connection: Line) -> None:
+        """Drop a worker that has disconnected, and its requests."""
+        self._fleets.pop(connection, None)
+        self._pending = {key for key in self._pending if key[0] != id(connection)}
+        for key in [key for key in self._tickets if key[0] == id(connection)]:
             self._drop(key)
         if self._fleets:
             self._renew_fleet()
 
-    def _expect(self, promise: str) -> None:
-        if self.index.computed(promise):
+    def _expect(self, pending: str) -> None:
+        if self.index.computed(pending):
             loop = asyncio.get_running_loop()
-            loop.call_later(EVENTS_WITHIN_S, run, "exact warmth", self.index.expect_no_more, promise)
+            loop.call_later(EVENTS_WITHIN_S, run, "exact warmth", self.index.expect_no_more, pending)
 
-    # -- answering -------------------------------------------------------------------------------------------------
+    # -- lookups ---------------------------------------------------------------------------------------------------
 
-    async def _answer(self, line: Line, asked: SightAsked) -> None:
+    async def _answer(self, connection: Line, lookup: SightAsked) -> None:
         try:
-            ends = await self.tokenizing.ends(self._asked(asked))
+            ends = await self.tokenizers.ends(self._job(lookup))
         except UnseenError as why:
-            self._asking.discard((id(line), asked.ticket))
-            self.unseen[str(why)] = self.unseen.get(str(why), 0) + 1
-            line.send(SightGiven(asked.ticket, why=str(why)))
+            self._pending.discard((id(connection), lookup.ticket))
+            self.failed[str(why)] = self.failed.get(str(why), 0) + 1
+            connection.send(SightGiven(lookup.ticket, why=str(why)))
             return
-        key = id(line), asked.ticket
-        if key not in self._asking:
+        key = id(connection), lookup.ticket
+        if key not in self._pending:
             return
-        self._asking.remove(key)
-        ticket = Ticket(self._base(asked.model), ends)
+        self._pending.remove(key)
+        ticket = Ticket(self._base(lookup.model), ends)
         self._keep(key, ticket)
         ticket.found = await self._look(ticket)
-        feeds = self.followers.feeds
+        feeds = self.subscriptions.feeds
         seen = tuple(
             (engine, tokens, self._seconds(held))
             for engine, held in ticket.found.items()
             if (feed := feeds.get(engine)) is not None
-            and feed.trust.is_exact
-            and (tokens := feed.trust.held(held.tokens))
+            and feed.reliability.is_exact
+            and (tokens := feed.reliability.held(held.tokens))
         )
-        if self.followers.has_turned:
-            # Whoever is told what engines hold must know by then whose word it is: who is not named holds nothing.
-            self._tell()
-        line.send(SightGiven(asked.ticket, ends.tokens, seen))
+        if self.subscriptions.has_changed:
+            # The worker must know by then which engines are reliable: those not named in the answer hold nothing.
+            self._send_state()
+        connection.send(SightGiven(lookup.ticket, ends.tokens, seen))
 
     async def _look(self, ticket: Ticket) -> Mapping[str, Held]:
-        """What engines hold. Of siblings that come at once, each must find what the one before it will leave behind."""
+        """Look up a prompt. Of requests with the same beginning, each waits for the placement of the one before it."""
         links = ticket.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)
-        elder = self._newest.get(links[0]) if links else None
+        earlier = self._newest.get(links[0]) if links else None
         if links:
             self._newest[links[0]] = ticket
             ticket.is_settled.clear()
-        self.followers.catch_up()
+        self.subscriptions.catch_up()
         found = self.index.look(ticket.ends)
-        if elder is None or elder.is_settled.is_set():
+        if earlier is None or earlier.is_settled.is_set():
             return found
-        shared = alike(links, elder.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)) * LINK_TOKENS
+        shared = alike(links, earlier.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)) * LINK_TOKENS
         if shared <= max((held.tokens for held in found.values()), default=0):
             return found
         with suppress(TimeoutError):
             async with asyncio.timeout(SIBLING_WAIT_S):
-                await elder.is_settled.wait()
+                await earlier.is_settled.wait()
         return self.index.look(ticket.ends)
 
     def _settle(self, ticket: Ticket) -> None:
-        """Who waits for it need not wait any longer."""
+        """Release the lookups that wait for the placement of this one."""
         ticket.is_settled.set()
         links = ticket.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)
         if links and self._newest.get(links[0]) is ticket:
             del self._newest[links[0]]
 
-    def _asked(self, asked: SightAsked) -> Asked:
-        pod = next((pod for pod in self._pods.values() if asked.model in pod.models), None)
+    def _job(self, lookup: SightAsked) -> Asked:
+        pod = next((pod for pod in self._pods.values() if lookup.model in pod.models), None)
         if pod is None:
             raise UnseenError("no_pod")
         try:
-            api = Api(asked.api)
+            api = Api(lookup.api)
         except ValueError:
             raise UnseenError("api") from None
-        return Asked(api, asked.model, self._base(asked.model), asked.model in pod.adapters, pod.url, asked.body)
+        return Asked(api, lookup.model, self._base(lookup.model), lookup.model in pod.adapters, pod.url, lookup.body)
 
     def _base(self, model: str) -> str:
-        """The model whose tokenizer an adapter uses."""
+        """The model whose tokenizer a model or adapter uses."""
         for pod in self._pods.values():
             if model in pod.adapters and pod.bases:
                 return pod.bases[0]
@@ -226,7 +235,7 @@ class Sights:
 
     def _keep(self, key: tuple[int, int], ticket: Ticket) -> None:
         self._tickets[key] = ticket
-        while len(self._tickets) > MOST_TICKETS:
+        while len(self._tickets) > MAX_TICKETS:
             self._drop(next(iter(self._tickets)))
 
     def _drop(self, key: tuple[int, int]) -> None:
@@ -234,61 +243,63 @@ class Sights:
         self.index.withdraw(f"{key[0]}/{key[1]}")
 
     def _seconds(self, held: Held) -> float:
-        # A medium that is not known here is taken for the slowest.
+        # Unknown media count as the slowest.
         return sum(
             tokens * self._load_s.get(medium, self._load_s["STORAGE"]) for medium, tokens in held.slow_tokens.items()
         )
 
-    # -- learning --------------------------------------------------------------------------------------------------
+    # -- feedback --------------------------------------------------------------------------------------------------
 
-    def _learn(self, ticket: Ticket, moved: SightMoved) -> None:
-        """The closed loop: the engine's own count against what was foretold."""
-        self.tokenizing.check(ticket.model, ticket.ends.tokens, moved.prompt_tokens)
-        feed = self.followers.feeds.get(ticket.engine)
-        real, held = moved.cached_tokens, ticket.found.get(ticket.engine, NOTHING_HELD)
-        if feed is None or real is None or ticket.ends.tokens != moved.prompt_tokens:
+    def _learn(self, ticket: Ticket, progress: SightMoved) -> None:
+        """Compare the engine's count of cached tokens with the prediction, and correct the index."""
+        self.tokenizers.check(ticket.model, ticket.ends.tokens, progress.prompt_tokens)
+        feed = self.subscriptions.feeds.get(ticket.engine)
+        actual, held = progress.cached_tokens, ticket.found.get(ticket.engine, NOTHING_HELD)
+        if feed is None or actual is None or ticket.ends.tokens != progress.prompt_tokens:
             return
         followed = self.index.engines.get(ticket.engine)
         blocks = [group.block_tokens for group in followed.groups.values()] if followed else []
-        was_exact = feed.trust.is_exact
-        if feed.trust.observe(feed.trust.held(held.tokens), real, min(blocks, default=1)):
-            self.followers.has_turned = True
+        was_exact = feed.reliability.is_exact
+        if feed.reliability.observe(feed.reliability.held(held.tokens), actual, min(blocks, default=1)):
+            self.subscriptions.has_changed = True
             word = "KV events do not tell what is reused" if was_exact else "KV events can be believed again"
-            self._say("warning" if was_exact else "info", word, engine=ticket.engine, error=round(feed.trust.error, 3))
-        if not feed.trust.is_exact and feed.trust.doubt is not Doubt.UNHEARD:
-            self.index.correct(ticket.engine, ticket.ends, real)
+            self._say(
+                "warning" if was_exact else "info", word, engine=ticket.engine, error=round(feed.reliability.error, 3)
+            )
+        if not feed.reliability.is_exact and feed.reliability.doubt is not Doubt.UNHEARD:
+            self.index.correct(ticket.engine, ticket.ends, actual)
 
-    # -- telling -------------------------------------------------------------------------------------------------------
+    # -- state sent to workers -----------------------------------------------------------------------------------------
 
     def _renew_fleet(self) -> None:
         pods: dict[str, PodTold] = {}
-        for told in self._fleets.values():
-            for pod in told.pods:
+        for update in self._fleets.values():
+            for pod in update.pods:
                 known = pods.get(pod.url)
                 if known is None or pod.life > known.life:
                     pods[pod.url] = pod
         self._pods = pods
-        self.followers.take_fleet(pods)
+        self.subscriptions.take_fleet(pods)
 
     @restarted("exact warmth")
-    async def _keep_telling(self) -> None:
+    async def _send_states(self) -> None:
         while True:
-            self._tell()
-            await asyncio.sleep(TELL_EVERY_S)
+            self._send_state()
+            await asyncio.sleep(STATE_CHECK_S)
 
-    def _tell(self) -> None:
-        doubts = {engine: str(feed.trust.doubt or "") for engine, feed in self.followers.feeds.items()}
-        self.followers.has_turned = False
-        if self._told is None or self._told.doubts != doubts:
-            self._told = EnginesFollowed(doubts)
-            for line in self._fleets:
-                line.send(self._told)
+    def _send_state(self) -> None:
+        doubts = {engine: str(feed.reliability.doubt or "") for engine, feed in self.subscriptions.feeds.items()}
+        self.subscriptions.has_changed = False
+        if self._sent_state is None or self._sent_state.doubts != doubts:
+            self._sent_state = EnginesFollowed(doubts)
+            for connection in self._fleets:
+                connection.send(self._sent_state)
 
 
 def _entries(settings: Settings) -> dict[str, TokenizerEntry]:
     return {entry.name: entry.tokenizer for entry in settings.models if entry.tokenizer is not None}
 
 
-def _load_seconds(words: LoadTimes) -> dict[str, float]:
-    """Medium to seconds per token."""
-    return {"CPU": words.cpu * US, "STORAGE": words.storage * US}
+def _load_seconds(times: LoadTimes) -> dict[str, float]:
+    """Seconds of loading per token, by the medium that holds it."""
+    return {"CPU": times.cpu * US, "STORAGE": times.storage * US}

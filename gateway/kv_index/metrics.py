@@ -1,4 +1,4 @@
-"""Shows to Prometheus what the warmth process follows, and how well it knows what engines hold."""
+"""Prometheus metrics of the precise prefix index: followed engines, and how well their caches are predicted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.kv_index.feed import Feed
+from gateway.kv_index.event_feed import Feed
 from gateway.kv_index.lookup_client import by_why
 from gateway.kv_index.lookup_service import Sights
 from routing.followed import Followed
@@ -34,14 +34,14 @@ ENGINE_COUNTERS: tuple[tuple[str, str, Callable[[Followed], float]], ...] = (
 
 
 class ExactExposition(Collector):
-    """The warmth process's own figures."""
+    """The metrics of one lookup service."""
 
     def __init__(self, sights: Sights) -> None:
         self._sights = sights
 
     def collect(self) -> Iterator[Family]:
-        """All families of this moment."""
-        feeds, engines = self._sights.followers.feeds, self._sights.index.engines
+        """All metric families."""
+        feeds, engines = self._sights.subscriptions.feeds, self._sights.index.engines
         for name, words, feed_count in FEED_COUNTERS:
             counter = CounterMetricFamily(name, words, labels=("engine",))
             for engine, feed in feeds.items():
@@ -53,7 +53,7 @@ class ExactExposition(Collector):
                 counter.add_metric((engine,), engine_count(followed))
             yield counter
         yield from self._gauges(feeds, engines)
-        yield by_why("hearth_prompts_unseen", "Prompts that could not be seen, by why.", self._sights.unseen)
+        yield by_why("hearth_prompts_unseen", "Prompts that could not be seen, by why.", self._sights.failed)
 
     def _gauges(self, feeds: Mapping[str, Feed], engines: Mapping[str, Followed]) -> Iterator[Family]:
         exact = GaugeMetricFamily(
@@ -66,8 +66,8 @@ class ExactExposition(Collector):
         )
         blocks = GaugeMetricFamily("hearth_engine_kv_blocks", "Blocks the engine is known to hold.", labels=("engine",))
         for engine, feed in feeds.items():
-            exact.add_metric((engine,), float(feed.trust.is_exact))
-            error.add_metric((engine,), feed.trust.error)
+            exact.add_metric((engine,), float(feed.reliability.is_exact))
+            error.add_metric((engine,), feed.reliability.error)
             blocks.add_metric((engine,), len(engines[engine]) if engine in engines else 0)
         yield from (exact, error, blocks)
         yield GaugeMetricFamily(

@@ -1,7 +1,8 @@
-"""A client's body as what the engine will make tokens of: messages for its chat template, a text, or token ids.
+"""Reads a request body as the input of the engine's tokenizer: chat messages, a text, or token ids.
 
-One form for four dialects, restated from vLLM's own conversions. What cannot be told apart here as the engine would do
-it (pictures, stored responses, several prompts at once) is not guessed: `Unseen` says why.
+One form for four APIs, restated from vLLM's own conversions. Messages are normalized for the chat template as vLLM's
+`renderers/chat_utils.py` does: content in the form that the template iterates over, tool arguments as objects. Prompts
+whose tokens cannot be known here (images, stored responses, several prompts) raise `UnseenError`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ Message = dict[str, Any]
 
 
 class UnseenError(Exception):
-    """What this prompt is in tokens cannot be said here; the word is for a metric."""
+    """The tokens of a prompt cannot be known here. Its text is the reason, a metric label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Messages for a template. `settings`: what else the template may look at."""
+    """Messages for a chat template. `settings`: further variables of the template."""
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -37,7 +38,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A prompt that no template touches."""
+    """A prompt without a template."""
 
     text: str
     special_tokens: bool = True
@@ -46,7 +47,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """A prompt that is tokens already."""
+    """A prompt of token ids."""
 
     ids: Sequence[int]
     salt: str = ""
@@ -55,71 +56,71 @@ class Ids:
 Spoken = Chat | Text | Ids
 
 CHANGES_THE_PROMPT = ("chat_template", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs")
-"""Fields by which a client has an engine make something else of its prompt."""
+"""Fields that change how the engine renders a prompt."""
 
 
 def read_spoken(api: Api, body: bytes) -> Spoken:
-    """What a body asks to be made tokens of. Raises `UnseenError`."""
+    """The tokenizer input of a request body. Raises `UnseenError`."""
     try:
-        said = msgspec.json.decode(body)
+        fields = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise UnseenError("body") from None
     reader = _READERS.get(api)
-    if reader is None or not isinstance(said, dict):
+    if reader is None or not isinstance(fields, dict):
         raise UnseenError("api")
     for name in CHANGES_THE_PROMPT:
-        if said.get(name) is not None:
+        if fields.get(name) is not None:
             raise UnseenError("prompt_changed")
     try:
-        return reader(said)
+        return reader(fields)
     except (AttributeError, KeyError, TypeError, ValueError):
-        # The engine will say what is wrong with it.
+        # The engine will reject the body.
         raise UnseenError("body") from None
 
 
-def _of_chat(said: dict[str, Any]) -> Spoken:
+def _of_chat(fields: dict[str, Any]) -> Spoken:
     return Chat(
-        messages=[_renamed(message) for message in said["messages"]],
-        tools=_tools(said.get("tools")),
-        settings=_settings(said, said.get("reasoning_effort"), said.get("add_generation_prompt", True)),
-        continue_final=bool(said.get("continue_final_message")),
-        special_tokens=bool(said.get("add_special_tokens")),
-        salt=said.get("cache_salt") or "",
+        messages=[_renamed(message) for message in fields["messages"]],
+        tools=_tools(fields.get("tools")),
+        settings=_settings(fields, fields.get("reasoning_effort"), fields.get("add_generation_prompt", True)),
+        continue_final=bool(fields.get("continue_final_message")),
+        special_tokens=bool(fields.get("add_special_tokens")),
+        salt=fields.get("cache_salt") or "",
     )
 
 
-def _of_completions(said: dict[str, Any]) -> Spoken:
-    prompt, salt = said["prompt"], said.get("cache_salt") or ""
+def _of_completions(fields: dict[str, Any]) -> Spoken:
+    prompt, salt = fields["prompt"], fields.get("cache_salt") or ""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return Text(prompt, bool(said.get("add_special_tokens", True)), salt)
+        return Text(prompt, bool(fields.get("add_special_tokens", True)), salt)
     if prompt and all(isinstance(token, int) for token in prompt):
         return Ids(prompt, salt)
     raise UnseenError("several_prompts")
 
 
-def _of_responses(said: dict[str, Any]) -> Spoken:
-    if said.get("previous_response_id") or said.get("prompt"):
+def _of_responses(fields: dict[str, Any]) -> Spoken:
+    if fields.get("previous_response_id") or fields.get("prompt"):
         raise UnseenError("stored")
-    instructions, asked = said.get("instructions"), said["input"]
+    instructions, prompt = fields.get("instructions"), fields["input"]
     messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-    if isinstance(asked, str):
-        messages.append({"role": "user", "content": asked})
+    if isinstance(prompt, str):
+        messages.append({"role": "user", "content": prompt})
     else:
-        for item in asked:
+        for item in prompt:
             _add_item(messages, item)
         if messages and messages[-1]["role"] == "assistant":
             raise UnseenError("continued")
-    effort = (said.get("reasoning") or {}).get("effort")
-    tools = [{"type": "function", "function": tool} for tool in said.get("tools") or () if tool["type"] == "function"]
-    if len(tools) != len(said.get("tools") or ()):
+    effort = (fields.get("reasoning") or {}).get("effort")
+    tools = [{"type": "function", "function": tool} for tool in fields.get("tools") or () if tool["type"] == "function"]
+    if len(tools) != len(fields.get("tools") or ()):
         raise UnseenError("tools")
-    return Chat(messages, _tools(tools) or None, _settings(said, effort, True), salt=said.get("cache_salt") or "")
+    return Chat(messages, _tools(tools) or None, _settings(fields, effort, True), salt=fields.get("cache_salt") or "")
 
 
 def _add_item(messages: list[Message], item: Message) -> None:
-    """One item of a responses input. Calls join the assistant's message before them."""
+    """Add one item of a Responses input. Tool calls join the assistant message before them."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     kind = item.get("type", "message")
     if kind == "function_call":
@@ -143,19 +144,19 @@ def _add_item(messages: list[Message], item: Message) -> None:
         raise UnseenError("items")
 
 
-def _of_messages(said: dict[str, Any]) -> Spoken:
+def _of_messages(fields: dict[str, Any]) -> Spoken:
     messages: list[Message] = []
-    if system := _system_text(said.get("system")):
+    if system := _system_text(fields.get("system")):
         messages.append({"role": "system", "content": system})
-    for message in said["messages"]:
+    for message in fields["messages"]:
         _add_anthropic(messages, message)
-    effort = (said.get("output_config") or {}).get("effort")
-    if (said.get("thinking") or {}).get("type") == "disabled":
+    effort = (fields.get("output_config") or {}).get("effort")
+    if (fields.get("thinking") or {}).get("type") == "disabled":
         effort = "none"
     tools = None
-    if said.get("tools") is not None:
-        tools = _tools([{"function": {**tool, "parameters": tool.get("input_schema")}} for tool in said["tools"]])
-    return Chat(messages, tools, _settings(said, effort, True), salt=said.get("cache_salt") or "")
+    if fields.get("tools") is not None:
+        tools = _tools([{"function": {**tool, "parameters": tool.get("input_schema")}} for tool in fields["tools"]])
+    return Chat(messages, tools, _settings(fields, effort, True), salt=fields.get("cache_salt") or "")
 
 
 def _system_text(system: str | Iterable[Message] | None) -> str:
@@ -168,7 +169,7 @@ def _system_text(system: str | Iterable[Message] | None) -> str:
 def _add_anthropic(messages: list[Message], message: Message) -> None:
     role, content = message["role"], message["content"]
     if role == "system":
-        # Whether it stays in its place hangs on the template, in a way that is vLLM's own.
+        # Where vLLM puts it depends on the template.
         raise UnseenError("items")
     made: Message = {"role": role}
     if isinstance(content, str):
@@ -180,7 +181,7 @@ def _add_anthropic(messages: list[Message], message: Message) -> None:
 
 
 def _add_blocks(messages: list[Message], made: Message, blocks: Iterable[Message]) -> None:
-    """The blocks of one message. Results of tools become messages of their own, before it."""
+    """Add the blocks of one message. Tool results become messages of their own before it."""
     parts: list[Message] = []
     calls: list[Message] = []
     thoughts: list[str] = []
@@ -220,7 +221,7 @@ def _call(call_id: str | None, name: str, arguments: str) -> Message:
 
 
 def _renamed(message: Message) -> Message:
-    """Reasoning under its one name; calls with their words in the order in which vLLM's own types have them."""
+    """A message with reasoning under one name, and tool calls in the field order of vLLM's types."""
     made = dict(message)
     thought = made.pop("reasoning_content", None)
     if thought is not None and made.get("reasoning") is None:
@@ -234,23 +235,23 @@ def _renamed(message: Message) -> Message:
 
 
 def _tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
-    """As vLLM dumps them: known words only, in one order; what was not said is null, or absent where it is newer."""
+    """Tools as vLLM dumps them: known fields in one order; unset ones are null, or absent if vLLM added them later."""
     if tools is None:
         return None
     made: list[Mapping[str, Any]] = []
     for tool in tools:
-        said = tool["function"]
-        function = {name: said.get(name) for name in ("name", "description", "parameters")}
-        function |= {name: said[name] for name in ("strict", "defer_loading") if said.get(name) is not None}
+        fields = tool["function"]
+        function = {name: fields.get(name) for name in ("name", "description", "parameters")}
+        function |= {name: fields[name] for name in ("strict", "defer_loading") if fields.get(name) is not None}
         made.append({"type": "function", "function": function})
     return made
 
 
-def _settings(said: Mapping[str, Any], effort: str | None, add_generation_prompt: object) -> dict[str, Any]:
-    settings = dict(said.get("chat_template_kwargs") or {})
+def _settings(fields: Mapping[str, Any], effort: str | None, add_generation_prompt: object) -> dict[str, Any]:
+    settings = dict(fields.get("chat_template_kwargs") or {})
     if effort is not None and "enable_thinking" not in settings:
         settings["enable_thinking"] = effort != "none"
-    extra = {"documents": said.get("documents"), "reasoning_effort": effort}
+    extra = {"documents": fields.get("documents"), "reasoning_effort": effort}
     settings |= {name: value for name, value in extra.items() if value not in (None, "auto")}
     settings["add_generation_prompt"] = bool(add_generation_prompt)
     return settings
@@ -262,3 +263,103 @@ _READERS: Mapping[Api, Callable[[dict[str, Any]], Spoken]] = {
     Api.RESPONSES: _of_responses,
     Api.MESSAGES: _of_messages,
 }
+
+
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+"""Types of content parts that hold text, and the field that holds it."""
+
+
+def normal_messages(messages: Iterable[Message], *, wants_parts: bool, knows_developers: bool) -> list[Message]:
+    """Normalize messages for a template. Raises `UnseenError` where a part is not text."""
+    made = [_normal(message, wants_parts=wants_parts) for message in messages]
+    if not knows_developers and any(message["role"] == "developer" for message in made):
+        made = _one_system_first([_as_system(message) for message in made])
+    return made
+
+
+def _normal(message: Mapping[str, Any], *, wants_parts: bool) -> Message:
+    role = message["role"]
+    texts = _texts(message.get("content"))
+    if role == "system":
+        texts = [rest for text in texts if (rest := _without_billing(text)) is not None]
+    made: Message = {"role": role}
+    if wants_parts and role != "tool":
+        made["content"] = [{"type": "text", "text": text} for text in texts]
+    else:
+        made["content"] = "\n".join(texts)
+    if role == "assistant":
+        _add_calls_and_thoughts(made, message)
+    elif role == "tool" and "tool_call_id" in message:
+        made["tool_call_id"] = message["tool_call_id"]
+    for name in ("name", "task"):
+        if isinstance(message.get(name), str):
+            made[name] = message[name]
+    if role == "developer":
+        made["tools"] = message.get("tools")
+    return made
+
+
+def _texts(content: str | Sequence[str | Mapping[str, Any]] | None) -> list[str]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [content]
+    return [text for part in content if (text := _text_of(part)) is not None]
+
+
+def _text_of(part: str | Mapping[str, Any]) -> str | None:
+    if isinstance(part, str):
+        return part
+    field = TEXT_PARTS.get(part.get("type", ""))
+    if field is None:
+        raise UnseenError("media")
+    text: str | None = part.get(field)
+    return text
+
+
+def _without_billing(text: str) -> str | None:
+    """A text without its billing header, which differs in every request of a client; vLLM drops it too."""
+    return (text.partition("\n")[2] or None) if text.startswith(BILLING_HEADER) else text
+
+
+def _add_calls_and_thoughts(made: Message, message: Mapping[str, Any]) -> None:
+    calls = message.get("tool_calls")
+    if calls:
+        made["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _arguments(call["function"].get("arguments"))}}
+            for call in calls
+        ]
+    thought = message.get("reasoning")
+    if thought is not None:
+        made["reasoning"] = made["reasoning_content"] = thought
+
+
+def _arguments(given: object) -> dict[str, Any]:
+    """Tool arguments as an object, as templates require; empty where they are not one."""
+    if isinstance(given, str) and given:
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return {}
+    return given if isinstance(given, dict) else {}
+
+
+def _as_system(message: Message) -> Message:
+    if message["role"] != "developer":
+        return message
+    return {**{name: value for name, value in message.items() if name != "tools"}, "role": "system"}
+
+
+def _one_system_first(messages: Sequence[Message]) -> list[Message]:
+    """Merge all system messages into one at the start, unless only the first message is one."""
+    systems = [message for message in messages if message["role"] == "system"]
+    if len(systems) < 2 and (not systems or messages[0] is systems[0]):
+        return list(messages)
+    texts = [
+        content
+        if isinstance(content := message.get("content", ""), str)
+        else "\n".join(part["text"] for part in content)
+        for message in systems
+    ]
+    others = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": "\n\n".join(text for text in texts if text)}, *others]

@@ -1,7 +1,7 @@
-"""The sockets of one engine's KV events: a subscription, and a second socket on which missed batches are asked for.
+"""The sockets of one engine's KV events: a subscription, and a second socket for replays of missed batches.
 
-Reads without a task per message: an engine says something at every step. What the process is too slow for, ZeroMQ drops
-beyond a bound; the gap is noticed by the numbers.
+Reads without a task per message: engines publish at every step. ZeroMQ drops messages beyond a bound when the process
+is too slow; the sequence numbers reveal the gap.
 """
 
 from __future__ import annotations
@@ -14,31 +14,30 @@ from dataclasses import dataclass
 import zmq
 import zmq.asyncio
 
-from gateway.kv_index.feed import Feed
-from gateway.kv_index.kv_batches import sequence_of
+from gateway.kv_index.event_feed import Feed, sequence_of
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, restarted, run
 
 Sockets = zmq.Context[zmq.Socket[bytes]]
 
-MOST_UNREAD = 100_000
-"""Messages that ZeroMQ keeps for us; vLLM's own mark."""
+HIGH_WATER_MARK = 100_000
+"""Messages that ZeroMQ buffers; the default of vLLM."""
 
 READ_AT_ONCE = 128
-"""Messages taken before others in the process get their turn."""
+"""Messages read before other callbacks of the loop run."""
 
 REPLAY_WAIT_S = 2.0
-"""For the next batch of those asked for. vLLM looks at that socket ten times a second."""
+"""Timeout for the next batch of a replay. vLLM reads that socket ten times a second."""
 
-OPEN_AGAIN_S = 5.0
+RETRY_S = 5.0
 
 END = b"\xff" * 8
-"""In place of a number: all that was asked for has been sent."""
+"""The sequence number that ends a replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one engine publishes. `bind`: it connects to us."""
+    """Where one engine publishes. `bind`: the publisher connects, so the subscriber binds."""
 
     endpoint: str
     replay_endpoint: str | None = None
@@ -47,7 +46,7 @@ class Source:
 
 
 class Subscriber:
-    """One per followed engine; `run` until cancelled."""
+    """The subscription to one engine; `run` until cancelled."""
 
     def __init__(
         self,
@@ -56,9 +55,9 @@ class Subscriber:
         say: EventLog,
         sockets: Sockets,
     ) -> None:
-        """`make_feed` makes the feed, given what asks for batches again."""
+        """`make_feed` makes the feed, given the function that requests a replay."""
         self.source = source
-        self.feed = make_feed(self._ask)
+        self.feed = make_feed(self._request_replay)
         self._say = say
         self._sockets = sockets
         self._socket: zmq.Socket[bytes] | None = None
@@ -83,7 +82,7 @@ class Subscriber:
                     self._replaying.cancel()
 
     async def _open(self, socket: zmq.Socket[bytes]) -> None:
-        socket.setsockopt(zmq.RCVHWM, MOST_UNREAD)
+        socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 100)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
@@ -97,10 +96,10 @@ class Subscriber:
             except zmq.ZMQError as error:
                 why = error.strerror
                 self._say("warning", "cannot subscribe to KV events", endpoint=self.source.endpoint, why=why)
-                await asyncio.sleep(OPEN_AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
     def drain(self) -> None:
-        """Take what has come by now."""
+        """Take the messages that have arrived."""
         socket = self._socket
         if socket is None:
             return
@@ -111,9 +110,9 @@ class Subscriber:
                 return
             try:
                 self._take(frames)
-            except Exception as error:  # noqa: BLE001 - of this batch alone: those behind it are read
+            except Exception as error:  # noqa: BLE001 - of this batch alone: later ones are read
                 report("kv events", error)
-        # The descriptor tells of what is new only, not of what is left.
+        # The descriptor signals new messages only, not those left in the buffer.
         asyncio.get_running_loop().call_soon(run, "kv events", self.drain)
 
     def _take(self, frames: list[bytes]) -> None:
@@ -123,9 +122,9 @@ class Subscriber:
         else:
             self.feed.take(number, frames[2])
 
-    # -- what was missed -------------------------------------------------------------------------------------------
+    # -- replays ---------------------------------------------------------------------------------------------------
 
-    def _ask(self, start: int) -> bool:
+    def _request_replay(self, start: int) -> bool:
         if self.source.replay_endpoint is None:
             return False
         if self._replaying is not None:
@@ -139,20 +138,20 @@ class Subscriber:
             with zmq.asyncio.Context(self._sockets).socket(zmq.DEALER) as socket:
                 socket.setsockopt(zmq.LINGER, 0)
                 socket.setsockopt(zmq.IPV6, 1)
-                # All that was asked for comes in one burst, and what we do not take off the wire is dropped there.
-                socket.setsockopt(zmq.RCVHWM, MOST_UNREAD)
+                # A replay comes in one burst; messages that are not read in time are dropped by the publisher.
+                socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
                 socket.connect(self.source.replay_endpoint or "")
                 await socket.send_multipart([b"", start.to_bytes(8, "big")])
-                answered = await self._read_again(socket)
+                answered = await self._read_replay(socket)
         except zmq.ZMQError as error:
             why = error.strerror
             self._say("warning", "cannot ask for missed KV events", endpoint=self.source.replay_endpoint, why=why)
-        # What came by itself meanwhile is told twice, and lies on the other socket: behind the end it would look like a
-        # restart.
+        # Batches of the replay that were also published meanwhile lie on the other socket: read after the end of the
+        # replay they would look like a restart.
         self.drain()
         self.feed.all_again(answered=answered)
 
-    async def _read_again(self, socket: zmq.asyncio.Socket) -> bool:
+    async def _read_replay(self, socket: zmq.asyncio.Socket) -> bool:
         with suppress(TimeoutError):
             while True:
                 async with asyncio.timeout(REPLAY_WAIT_S):

@@ -1,35 +1,44 @@
-"""A model's prompts as tokens, by its own tokenizer: what an engine would make of the same body.
+"""Tokenizes prompts as the engine does: with the model's tokenizer in a thread, or by a pod's `/tokenize`.
 
-A long conversation is tokenised once: what stands between special tokens (a message, mostly) is cut apart by the
-tokenizer in any case, so each such piece is remembered by its digest. Whether that gives the same tokens is tried when
-a tokenizer is loaded; where it does not, texts are tokenised whole. Calls may come from several threads.
+A long conversation is tokenized once: text between special tokens (a message, mostly) is tokenized separately in any
+case, so its tokens are cached by digest. When a tokenizer is loaded, trial texts check that this gives the same tokens;
+otherwise texts are tokenized whole. `LocalTokenizer` is called from several threads.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
+import msgspec
+
+from gateway.config.models import POD, TokenizerEntry
 from gateway.kv_index.chat_templates import CannotRenderError, ChatTemplate
-from gateway.kv_index.message_normalization import normal_messages
-from gateway.kv_index.prompts import Chat, Ids, Spoken, Text, UnseenError
-from routing.chains import TokenPrompt, pack_tokens, root_of, text_digest
+from gateway.kv_index.prompts import Chat, Ids, Spoken, Text, UnseenError, normal_messages, read_spoken
+from gateway.runtime.event_log import EventLog
+from routing.chains import Ends, TokenPrompt, pack_tokens, root_of, text_digest
+from routing.request import Api
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
 ENTRY_BYTES = 150
-"""What an entry of the cache costs beside its tokens, about."""
+"""Overhead of a cache entry beside its tokens, about."""
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
-TRIAL = (
+TRIAL_TEXTS = (
     "Hello, world!",
     "  two  spaces\n\n\tand tabs ",
     "naïve café — 你好, мир 🙂",
@@ -39,15 +48,15 @@ TRIAL = (
     "trailing\n",
     "",
 )
-"""Texts between special tokens on which cutting apart is tried."""
+"""Texts between special tokens, for the check of piecewise tokenizing."""
 
 
 class BadTokenizerError(Exception):
-    """The folder holds nothing that a tokenizer can be made of."""
+    """The folder holds no usable tokenizer."""
 
 
 class Pieces:
-    """Tokens of texts that were seen before, least recently used ones forgotten beyond a number of bytes."""
+    """An LRU cache of tokens by digest of the text, bounded in bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -60,7 +69,7 @@ class Pieces:
 
     @property
     def held_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Memory it takes, about."""
         return self._bytes
 
     def get(self, digest: bytes) -> bytes | None:
@@ -82,10 +91,10 @@ class Pieces:
 
 
 class LocalTokenizer:
-    """One model's. `TokenPrompt`s carry the salt of their request, and the adapter's name."""
+    """The tokenizer of one model. `TokenPrompt`s include the cache salt of the request and the adapter."""
 
     def __init__(self, folder: Path, template: Path | None, *, cache_bytes: int, now: Callable[[], datetime]) -> None:
-        """Load a tokenizer's folder. Raises `BadTokenizerError`, and `ModuleNotFoundError` without the extra."""
+        """Load a tokenizer from its folder. Raises `BadTokenizerError`, and `ModuleNotFoundError` without the extra."""
         from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
 
         self.pieces = Pieces(cache_bytes)
@@ -102,12 +111,12 @@ class LocalTokenizer:
         self._specials, self._cut = _cutter(self._tokenizer)
         self._before, self._after = self._wrapping()
         self.cuts_apart = self._is_same_apart()
-        """Whether texts are tokenised piece by piece."""
+        """Whether texts are tokenized piecewise."""
 
-    def prompt(self, spoken: Spoken, adapter: str = "") -> TokenPrompt:
-        """The tokens of a prompt. Raises `UnseenError`."""
-        root = root_of(adapter, spoken.salt)
-        match spoken:
+    def prompt(self, prompt_input: Spoken, adapter: str = "") -> TokenPrompt:
+        """Tokenize a prompt. Raises `UnseenError`."""
+        root = root_of(adapter, prompt_input.salt)
+        match prompt_input:
             case Ids(ids):
                 try:
                     return TokenPrompt(pack_tokens(ids), root)
@@ -116,7 +125,9 @@ class LocalTokenizer:
             case Text(text, special_tokens):
                 return TokenPrompt(self._packed(text, wrapped=special_tokens), root)
             case Chat():
-                return TokenPrompt(self._packed(self._rendered(spoken), wrapped=spoken.special_tokens), root)
+                return TokenPrompt(
+                    self._packed(self._rendered(prompt_input), wrapped=prompt_input.special_tokens), root
+                )
 
     def _rendered(self, chat: Chat) -> str:
         template = (self._templates.get("tool_use") if chat.tools else None) or self._templates.get("default")
@@ -146,7 +157,7 @@ class LocalTokenizer:
 
     def _apart(self, text: str) -> bytes:
         pieces = self._cut.split(text) if self._cut else [text]
-        # Every other piece is a special token itself.
+        # Every other piece is a special token.
         return b"".join(
             [self._specials[piece] if place & 1 else self._piece(piece) for place, piece in enumerate(pieces) if piece]
         )
@@ -159,18 +170,18 @@ class LocalTokenizer:
             self.pieces.put(digest, packed)
         return packed
 
-    # -- tried when loaded ---------------------------------------------------------------------------------------------
+    # -- checks when loaded --------------------------------------------------------------------------------------------
 
     def _wrapping(self) -> tuple[bytes, bytes]:
-        """What the tokenizer puts before and behind a text on its own."""
+        """The tokens that the tokenizer adds before and after a text."""
         plain, wrapped = self._whole("a b", wrapped=False), self._whole("a b", wrapped=True)
         at = wrapped.find(plain)
         return (wrapped[:at], wrapped[at + len(plain) :]) if at >= 0 else (b"", b"")
 
     def _is_same_apart(self) -> bool:
-        texts = list(TRIAL)
+        texts = list(TRIAL_TEXTS)
         for special in list(self._specials)[:64]:
-            texts += [special.join(TRIAL), f" {special} {special}\n{special}x", f"{special}{special}"]
+            texts += [special.join(TRIAL_TEXTS), f" {special} {special}\n{special}x", f"{special}{special}"]
         return all(
             self._apart(text) == self._whole(text, wrapped=False)
             and self._before + self._apart(text) + self._after == self._whole(text, wrapped=True)
@@ -180,7 +191,7 @@ class LocalTokenizer:
 
 
 def _cutter(tokenizer: Tokenizer) -> tuple[dict[str, bytes], re.Pattern[str] | None]:
-    """The special tokens at which the tokenizer itself cuts every text, and the pattern that finds them."""
+    """The special tokens at which the tokenizer splits every text, and the pattern that finds them."""
     added: Mapping[int, AddedToken] = tokenizer.get_added_tokens_decoder()
     specials = {
         token.content: pack_tokens([number])
@@ -194,7 +205,7 @@ def _cutter(tokenizer: Tokenizer) -> tuple[dict[str, bytes], re.Pattern[str] | N
 
 
 def _templates(folder: Path, settings: Mapping[str, Any], template: Path | None) -> dict[str, str]:
-    """Name to source; `default` serves where no other is meant."""
+    """Chat templates by name; `default` is used unless another is named."""
     if template is not None:
         return {"default": template.read_text(encoding="utf-8")}
     found = settings.get("chat_template")
@@ -208,11 +219,11 @@ def _templates(folder: Path, settings: Mapping[str, Any], template: Path | None)
 
 
 def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """By the names under which templates ask for them."""
-    said = _read_json(folder / "special_tokens_map.json") | dict(settings)
+    """Special tokens by the name of their template variable."""
+    configured = _read_json(folder / "special_tokens_map.json") | dict(settings)
     found: dict[str, Any] = {}
     for name in SPECIAL_NAMES:
-        token = said.get(name)
+        token = configured.get(name)
         content = token.get("content") if isinstance(token, dict) else token
         if isinstance(content, str):
             found[name] = content
@@ -221,3 +232,213 @@ def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]
 
 def _read_json(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+MAX_WAITING = 64
+"""Prompts in progress. With more, answers would be late in any case."""
+
+THREADS = 2
+"""A long prompt must not delay all others; the tokenizer releases the GIL."""
+
+POD_TIMEOUT_S = 1.0
+
+MISMATCHES = 8
+"""Prompts in a row whose length the engine counts differently, until a tokenizer counts as wrong."""
+
+RETRY_EVERY = 32
+"""A wrong tokenizer is used for one of this many prompts, to see whether it matches again."""
+
+
+@dataclass(slots=True)
+class Voucher:
+    """Whether the tokenizer of a model agrees with its engines on the length of prompts."""
+
+    mismatches: int = 0
+    """In a row."""
+    skipped: int = 0
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.mismatches >= MISMATCHES
+
+    def may_try(self) -> bool:
+        """Whether to use it for this prompt: always, or now and then while it is wrong."""
+        if not self.is_wrong:
+            return True
+        self.skipped += 1
+        return self.skipped % RETRY_EVERY == 0
+
+    def observe(self, expected: int, counted: int) -> bool:
+        """Compare two counts of a prompt. True where the tokenizer thereby becomes wrong."""
+        was_wrong = self.is_wrong
+        self.mismatches = 0 if expected == counted else self.mismatches + 1
+        return self.is_wrong and not was_wrong
+
+
+@dataclass(slots=True)
+class Asked:
+    """A prompt to tokenize."""
+
+    api: Api
+    model: str
+    base: str
+    """The model whose tokenizer is used: differs from `model` for an adapter."""
+    is_adapter: bool
+    pod: str
+    """URL of a pod that serves the model."""
+    body: bytes
+
+
+class Tokenizing:
+    """Tokenizes for all models of one index process."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, TokenizerEntry],
+        *,
+        cache_bytes: int,
+        say: EventLog,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self.counts: dict[str, int] = {}
+        """Prompts that were not tokenized, by reason."""
+        self._entries = dict(entries)
+        self._cache_bytes = cache_bytes
+        self._say = say
+        self._now = now
+        self._local: dict[str, LocalTokenizer | None] = {}
+        self._loading = Lock()
+        self._vouchers: dict[str, Voucher] = {}
+        self._waiting = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ends(self, job: Asked) -> Ends:
+        """Tokenize a prompt and hash it in blocks. Raises `UnseenError`."""
+        if self._waiting >= MAX_WAITING:
+            raise UnseenError("busy")
+        if not self._vouchers.setdefault(job.base, Voucher()).may_try():
+            raise UnseenError("wrong_tokenizer")
+        self._waiting += 1
+        try:
+            entry = self._entries.get(job.base)
+            if entry is None or entry.place == POD:
+                return await self._tokenize_at_pod(job)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._tokenize_here, job, entry)
+        finally:
+            self._waiting -= 1
+
+    def check(self, model: str, expected: int, counted: int) -> None:
+        """Compare our length of a prompt with the engine's."""
+        if self._vouchers.setdefault(model, Voucher()).observe(expected, counted):
+            self._say(
+                "warning",
+                "prompts are longer or shorter than our tokenizer says: the shadow caches decide",
+                model=model,
+                expected_tokens=expected,
+                counted_tokens=counted,
+            )
+
+    def renew(self, entries: Mapping[str, TokenizerEntry]) -> None:
+        """Take over other tokenizers: changed ones are loaded and checked again."""
+        for model in [model for model, entry in self._entries.items() if entries.get(model) != entry]:
+            self._local.pop(model, None)
+            self._vouchers.pop(model, None)
+        self._entries = dict(entries)
+        self.warm_up()
+
+    def warm_up(self) -> None:
+        """Load all configured tokenizers in the background."""
+        self._loop = asyncio.get_running_loop()
+        for model, entry in self._entries.items():
+            if entry.place != POD:
+                self._thread.submit(self._load, model, entry)
+
+    async def close(self) -> None:
+        """Stop the threads and close the connections."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._session is not None:
+            await self._session.close()
+
+    # -- in the thread -------------------------------------------------------------------------------------------------
+
+    def _tokenize_here(self, job: Asked, entry: TokenizerEntry) -> Ends:
+        tokenizer = self._load(job.base, entry)
+        if tokenizer is None:
+            raise UnseenError("no_tokenizer")
+        prompt_input = read_spoken(job.api, job.body)
+        try:
+            ends = Ends(tokenizer.prompt(prompt_input, job.model if job.is_adapter else ""))
+        except UnseenError:
+            raise
+        except Exception:  # noqa: BLE001 - the library raises errors of its own
+            raise UnseenError("fault") from None
+        ends.of_blocks(16, 16)  # Hashed in this thread, off the loop.
+        return ends
+
+    def _load(self, model: str, entry: TokenizerEntry) -> LocalTokenizer | None:
+        with self._loading:
+            if model not in self._local:
+                self._local[model] = self._loaded(model, entry)
+            return self._local[model]
+
+    def _loaded(self, model: str, entry: TokenizerEntry) -> LocalTokenizer | None:
+        try:
+            found = LocalTokenizer(Path(entry.place), entry.template, cache_bytes=self._cache_bytes, now=self._now)
+        except ModuleNotFoundError as missing:
+            why = f"{missing.name} is not installed (it comes with hearth-gateway[exact])"
+        except BadTokenizerError as error:
+            why = str(error)
+        else:
+            self._log_from_thread("info", "tokenizer loaded", model=model, incremental=found.cuts_apart)
+            return found
+        self._log_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=why)
+        return None
+
+    def _log_from_thread(self, level: str, words: str, **more: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(partial(self._say, level, words, **more))
+
+    # -- at a pod ------------------------------------------------------------------------------------------------------
+
+    async def _tokenize_at_pod(self, job: Asked) -> Ends:
+        prompt_input = read_spoken(job.api, job.body)
+        root = root_of(job.model if job.is_adapter else "", prompt_input.salt)
+        if isinstance(prompt_input, Ids):
+            return Ends(TokenPrompt(pack_tokens(prompt_input.ids), root))
+        payload = _tokenize_body(prompt_input) | {"model": job.model}
+        try:
+            async with self._open().post(f"{job.pod}/tokenize", json=payload) as answer:
+                if answer.status != 200:
+                    raise UnseenError("pod_refused")
+                result = msgspec.json.decode(await answer.read(), type=_Tokens)
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
+            raise UnseenError("pod_silent") from None
+        return Ends(TokenPrompt(pack_tokens(result.tokens), root))
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=POD_TIMEOUT_S)
+            connector = aiohttp.TCPConnector(limit=MAX_WAITING, keepalive_timeout=3.0)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, trust_env=False)
+        return self._session
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
+def _tokenize_body(prompt_input: Chat | Text) -> dict[str, Any]:
+    if isinstance(prompt_input, Text):
+        return {"prompt": prompt_input.text, "add_special_tokens": prompt_input.special_tokens}
+    settings = dict(prompt_input.settings)
+    adds = settings.pop("add_generation_prompt")
+    return {
+        "messages": list(prompt_input.messages),
+        "tools": prompt_input.tools,
+        "add_generation_prompt": adds and not prompt_input.continue_final,
+        "continue_final_message": prompt_input.continue_final,
+        "add_special_tokens": prompt_input.special_tokens,
+        "chat_template_kwargs": settings,
+    }

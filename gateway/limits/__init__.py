@@ -1,1 +1,1 @@
-"""Limits at work: what requests are taken to need, who lends slices of shared limits, what clients are told."""
+"""Quotas of tenants and users: estimates, reservations, leases of limits that gateways share, rate-limit headers."""

@@ -1,40 +1,59 @@
-"""Limits of callers: what requests reserve, and what becomes of it. Callers without accounts never come here."""
+"""Enforces the quotas of tenants and users: reserves before a request is placed, settles when it has ended.
+
+`Quotas.reserve` charges every account of the caller with the expected usage, or raises `OverLimit`. It returns a meter,
+which counts the stream, extends the reservation in steps and ends the stream where a limit has no room left. Callers
+without accounts never come here.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from sys import maxsize
 
+from gateway.config.models import ModelEntry
 from gateway.limits.estimate import Expecting
 from gateway.limits.lease_keeper import Keeper
-from gateway.limits.meter import Tab
-from gateway.limits.rate_limit_headers import fields_of
-from gateway.limits.rejection import OverLimit
+from gateway.limits.rate_limit_response import REASONS, Fields, OverLimit, fields_of
 from routing.learning import Usage
 from routing.ratio import Ratio
+from routing.refusal import Reason
 from routing.request import Request
+from routing.router import Router
+from tenancy.forecast import Forecast
 from tenancy.limits.book import Book, Books, Lack
 from tenancy.limits.reservation import Reservation, reserve
-from tenancy.limits.use import Kind, Rates
+from tenancy.limits.use import NOTHING, Kind, Rates, Use
 from tenancy.quota import Quota
 from tenancy.tenants import Caller, Tenant, quota_of, renewed
 
 WAIT_S = 1.0
-"""So long a request waits for others' leave where its own gateway runs short; usually a millisecond, and no longer than
-a lender takes to be found away."""
+"""How long a request waits for a larger lease: a millisecond in general, at most until the coordinator times out."""
 
-MOST_ASKS = 200
+MAX_LEASE_REQUESTS = 200
+"""Per request."""
 
 MEMORY = 200.0
+"""Observations after which older ones of tokens per event are decayed."""
 
 REMEMBERED = 4_096
-"""Tenants and models whose events are known."""
+"""Pairs of tenant and model whose tokens per event are kept."""
+
+TOP_UP_STEPS = (64, 8, 1)
+"""Tokens by which a stream extends its reservation: the largest step that fits."""
+
+AHEAD = 32
+"""Tokens before the end of the reservation at which it is first extended: a lease may have to be requested."""
+
+LOOK = 64
+"""Events between two checks whether the limits of a stream have changed."""
 
 
 class Quotas:
-    """One per gateway process."""
+    """The accounts of one gateway process, and the reservations against them."""
 
     def __init__(
         self,
@@ -44,68 +63,69 @@ class Quotas:
         draw: Callable[[], float],
         is_under_load: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`clock`: seconds since the epoch that never go back. `is_under_load`: whether requests wait for engines."""
-        self.books = Books(opened=self._open)
-        self.keeper: Keeper | None = None
-        """Where limits are shared with other gateways."""
-        self.refused: Counter[tuple[str, Kind]] = Counter()
-        """By tenant and limit."""
+        """`clock`: seconds since the epoch, never decreasing. `is_under_load`: whether requests wait for engines."""
+        self.accounts = Books(opened=self._open)
+        self.leases: Keeper | None = None
+        """Leases of limits that are shared with other gateways; None where they are not shared."""
+        self.rejected: Counter[tuple[str, Kind]] = Counter()
+        """Rejected requests by tenant and limit."""
         self.cut: Counter[tuple[str, Kind]] = Counter()
+        """Streams that a limit has ended, by tenant and limit."""
         self.now_s = clock
         self.is_under_load = is_under_load
         self.rates: Callable[[str], Rates] = expecting.rates
         self._expecting = expecting
         self._draw = draw
         self._tenants: Mapping[str, Tenant] | None = None
-        """Of the policy in force."""
+        """Those of the policy in force; None before the first policy."""
         self._per_event: OrderedDict[tuple[str | None, str], Ratio] = OrderedDict()
-        """By tenant and model; by model alone under no tenant's name, for tenants of whom nothing is known."""
+        """Tokens per event by tenant and model. Under tenant None: by model alone, for tenants without observations."""
         self._tasks: set[asyncio.Task[bool]] = set()
 
     def go_by(self, tenants: Mapping[str, Tenant]) -> None:
-        """Put a policy's quotas in force: in all accounts there are, whoever uses them, and in those that come.
+        """Apply the quotas of a policy to all accounts, existing and future.
 
-        This is the only place that gives quotas to accounts. Streams under way go by them when they next look
-        (`tab.py`), and a caller that came under another policy is held to this one.
+        This is the only place that gives quotas to accounts. Streams under way apply them at their next check, and
+        callers identified under another policy are held to this one.
         """
         self._tenants = tenants
 
         def quota_at(path: str) -> Quota | None:
             return quota_of(tenants, path)
 
-        self.books.go_by(quota_at, self.now_s())
+        self.accounts.go_by(quota_at, self.now_s())
 
     async def reserve(self, request: Request, caller: Caller) -> Tab:
-        """Take what a request is expected to need from all of its caller's accounts. Raises `OverLimit`."""
+        """Reserve the expected usage of a request in all accounts of its caller. Raises `OverLimit`."""
         if self._tenants is not None:
             caller = renewed(self._tenants, caller)
-        books = self.books.of(caller.accounts, self.now_s())
-        found = self._try(request, caller, books)
-        if not isinstance(found, Reservation) and self.keeper is not None:
-            found = await self._try_again(self.keeper, request, caller, books, found)
-        if isinstance(found, Reservation):
-            return Tab(self, request, caller.tenant.name, found, self._most_tokens(request, found))
-        fields = fields_of(books, self.now_s(), anthropic=request.api.is_anthropic)
-        refusal = OverLimit(found, fields, self._draw())
-        self.refused[tenant_of(refusal.lack.path), refusal.lack.kind] += 1
-        raise refusal
+        accounts = self.accounts.of(caller.accounts, self.now_s())
+        result = self._try(request, caller, accounts)
+        if not isinstance(result, Reservation) and self.leases is not None:
+            result = await self._retry_with_leases(self.leases, request, caller, accounts, result)
+        if isinstance(result, Reservation):
+            return Tab(self, request, caller.tenant.name, result, self._max_tokens(request, result))
+        headers = fields_of(accounts, self.now_s(), anthropic=request.api.is_anthropic)
+        rejection = OverLimit(result, headers, self._draw())
+        self.rejected[tenant_of(rejection.lack.path), rejection.lack.kind] += 1
+        raise rejection
 
-    def _most_tokens(self, request: Request, reservation: Reservation) -> int | None:
-        """How many tokens each answer may have at most, where its client has not said that it wants no more.
+    def _max_tokens(self, request: Request, reservation: Reservation) -> int | None:
+        """The `max_tokens` per answer that the limits of a request impose, for answers that cannot be cut midway.
 
-        Of an answer that cannot be counted and cut while it is made: what is reserved, and what its limits could
-        grant beyond that now. None where that is as much as the client wants, or as any engine can give.
+        It is what is reserved plus what the limits could still grant now. None for streams that are metered, and where
+        it is no less than the client asks for or than any engine can generate.
         """
         if not request.api.generates or (request.stream and not request.holds_back):
             return None
         wanted = request.max_tokens
         if wanted is not None and reservation.held.output_tokens >= wanted * request.sequences:
             return None
-        held, under_load, is_apart = reservation.held, self.is_under_load(), self._is_apart
+        held, under_load, is_apart = reservation.held, self.is_under_load(), self._is_partitioned
         beyond = inf
-        for book in reservation.books:
-            for kind, meter in book.meters.items():
-                if not kind.counts_output or not book.binds(kind, under_load=under_load):
+        for account in reservation.books:
+            for kind, meter in account.meters.items():
+                if not kind.counts_output or not account.binds(kind, under_load=under_load):
                     continue
                 left = max(0.0, meter.cap - meter.memory.used) if is_apart else meter.remaining
                 if kind is Kind.BUDGET:
@@ -113,70 +133,70 @@ class Quotas:
                 beyond = min(beyond, left)
         if beyond == inf:
             return None
-        most = max(1, int(held.output_tokens + beyond) // request.sequences)
-        if request.max_tokens is not None:
-            return most if most < request.max_tokens else None
+        granted = max(1, int(held.output_tokens + beyond) // request.sequences)
+        if wanted is not None:
+            return granted if granted < wanted else None
         contexts = self._expecting.contexts(request.model, self.now_s())
         if contexts is None:
-            return most
-        # An engine says no to more than its context, and needs to be told of nothing that none could exceed.
+            return granted
+        # Engines reject a max_tokens beyond their context, and need none that no engine could reach.
         shortest, longest = contexts
-        return None if most >= longest else min(most, shortest)
+        return None if granted >= longest else min(granted, shortest)
 
     @property
-    def _is_apart(self) -> bool:
-        return self.keeper is not None and self.keeper.is_apart
+    def _is_partitioned(self) -> bool:
+        return self.leases is not None and self.leases.is_partitioned
 
-    def _try(self, request: Request, caller: Caller, books: Sequence[Book]) -> Reservation | tuple[Lack, ...]:
-        expected = self._expecting(request, caller, books)
-        return reserve(books, expected, self.now_s(), under_load=self.is_under_load())
+    def _try(self, request: Request, caller: Caller, accounts: Sequence[Book]) -> Reservation | tuple[Lack, ...]:
+        expected = self._expecting(request, caller, accounts)
+        return reserve(accounts, expected, self.now_s(), under_load=self.is_under_load())
 
-    async def _try_again(
-        self, keeper: Keeper, request: Request, caller: Caller, books: Sequence[Book], found: tuple[Lack, ...]
+    async def _retry_with_leases(
+        self, keeper: Keeper, request: Request, caller: Caller, accounts: Sequence[Book], lacks: tuple[Lack, ...]
     ) -> Reservation | tuple[Lack, ...]:
-        """Have more lent, and look again, as long as that changes anything."""
-        again: Reservation | tuple[Lack, ...] = found
+        """Request larger leases and try again, as long as the leases change."""
+        result: Reservation | tuple[Lack, ...] = lacks
         try:
             async with asyncio.timeout(WAIT_S):
-                for _ in range(MOST_ASKS):
-                    if isinstance(again, Reservation) or any(lack.amount > lack.limit for lack in again):
+                for _ in range(MAX_LEASE_REQUESTS):
+                    if isinstance(result, Reservation) or any(lack.amount > lack.limit for lack in result):
                         break
-                    if not await keeper.relieve(books, again):
+                    if not await keeper.relieve(accounts, result):
                         break
-                    again = self._try(request, caller, books)
+                    result = self._try(request, caller, accounts)
         except TimeoutError:
-            # Whether the lender is late or we were stopped for a while: nobody has said that the limit is used up.
+            # The coordinator is late, or this process was suspended: it is not known that the limit is exhausted.
             keeper.part()
-            again = self._try(request, caller, books)
-        return again
+            result = self._try(request, caller, accounts)
+        return result
 
-    def _open(self, book: Book) -> None:
-        if self.keeper is not None:
-            self.keeper.open(book)
+    def _open(self, account: Book) -> None:
+        """Cap a new account of shared limits until its first lease."""
+        if self.leases is not None:
+            self.leases.open(account)
 
-    # -- what tabs want ------------------------------------------------------------------------------------------------
+    # -- used by meters ------------------------------------------------------------------------------------------------
 
     def tokens_per_event(self, tenant: str | None, model: str) -> float:
-        """More than one where engines guess tokens ahead, or send several at once."""
+        """Output tokens per stream event: above 1 with speculative decoding, or where engines batch their output."""
         known = self._per_event.get((tenant, model)) or self._per_event.get((None, model))
         return known.value if known is not None else 1.0
 
     def want_more(self, reservation: Reservation, lacks: tuple[Lack, ...]) -> None:
-        if self.keeper is not None:
-            task = asyncio.get_running_loop().create_task(self._ask_for(self.keeper, reservation.books, lacks))
+        """Request larger leases in the background: a stream will soon need them."""
+        if self.leases is not None:
+            task = asyncio.get_running_loop().create_task(self.leases.relieve(reservation.books, lacks))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    @staticmethod
-    async def _ask_for(keeper: Keeper, books: Iterable[Book], lacks: Iterable[Lack]) -> bool:
-        return await keeper.relieve(books, lacks)
-
     def note_cut(self, lack: Lack) -> None:
+        """Count a stream that a limit has ended."""
         self.cut[tenant_of(lack.path), lack.kind] += 1
 
     def learn(self, request: Request, tenant: str | None, usage: Usage, events: int) -> None:
+        """Learn token counts from the usage that an engine reports. `events`: those the client was sent."""
         self._expecting.learn(request, tenant, usage)
-        # Where tokens are held back, events say nothing of tokens.
+        # Where tokens are held back, the number of events says nothing about tokens.
         if events and usage.completion_tokens and not request.holds_back:
             per_event, weight = usage.completion_tokens / events, min(1.0, events / 50)
             for key in dict.fromkeys(((tenant, request.model), (None, request.model))):
@@ -192,5 +212,171 @@ class Quotas:
 
 
 def tenant_of(path: str) -> str:
-    """Whose account it is: `search` of `search/user/ann`."""
+    """The tenant of an account path: `search` of `search/user/ann`."""
     return path.partition("/")[0]
+
+
+class Tab:
+    """Meters one request against its reservation, from the first token to the last.
+
+    In whatever order its methods are called, nothing is charged twice and nothing stays reserved.
+    """
+
+    __slots__ = (
+        *("_check_at", "_counts", "_events", "_max_output", "_per_event", "_quotas", "_reservation", "_settled"),
+        *("_tenant", "_top_up_at", "_version", "is_watched", "max_tokens", "request"),
+    )
+
+    def __init__(
+        self,
+        quotas: Quotas,
+        request: Request,
+        tenant: str | None,
+        reservation: Reservation,
+        max_tokens: int | None = None,
+    ) -> None:
+        self._quotas = quotas
+        self._reservation = reservation
+        self._events = 0
+        self._settled = False
+        self._tenant = tenant
+        self.request = request
+        self.max_tokens = max_tokens
+        """`max_tokens` to send to the engine, where the limits allow less than the client; else None."""
+        self.is_watched = request.stream
+        """Whether its events are to be counted: a policy reload may add a limit on output while it runs."""
+        self._per_event = quotas.tokens_per_event(tenant, request.model) if self.is_watched else 1.0
+        self._max_output = maxsize if request.max_tokens is None else request.max_tokens * request.sequences
+        self._version, self._counts = 0, False
+        self._top_up_at = self._check_at = maxsize
+        if self.is_watched:
+            self._read_limits()
+
+    def __repr__(self) -> str:
+        return f"<Tab of {self.request.id}, {self._events} events, {self._reservation}>"
+
+    def fields(self) -> Fields:
+        """The rate-limit headers of the response."""
+        anthropic = self.request.api.is_anthropic
+        return fields_of(self._reservation.books, self._quotas.now_s(), anthropic=anthropic)
+
+    def passed(self, events: int) -> Reason | None:
+        """Count events sent to the client. Returns the reason why the stream must end, None while it may go on."""
+        self._events += events
+        return self._check() if self._events >= self._check_at else None
+
+    @property
+    def unheeded(self) -> int:
+        """How many events may be sent before the next check, at least 1."""
+        return max(1, self._check_at - self._events)
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens, estimated from events."""
+        return round(self._events * self._per_event)
+
+    @property
+    def held_tokens(self) -> int:
+        """Output tokens reserved: those sent and those that may still be sent."""
+        return self._reservation.held.output_tokens
+
+    def usage(self) -> Usage:
+        """The usage estimated so far, where the engine reports none."""
+        return Usage(self._reservation.held.input_tokens, self.tokens)
+
+    def settle(self, usage: Usage | None, model: str) -> None:
+        """Settle by the usage that the engine reports at the end of its answer. None: nothing is settled yet."""
+        if usage is None:
+            return
+        self._settled = True
+        used = Use(
+            input_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens or 0,
+            output_tokens=usage.completion_tokens,
+            rates=self._quotas.rates(model),
+        )
+        self._reservation.settle(used, self._quotas.now_s(), under_load=self._quotas.is_under_load())
+        self._quotas.learn(self.request, self._tenant, usage, self._events)
+
+    def close(self, *, was_carried: bool, was_served: bool) -> None:
+        """Release the reservation; actual usage stays charged.
+
+        The request counts if an attempt was sent (`was_carried`), its tokens if a pod answered (`was_served`).
+        """
+        reservation, now_s = self._reservation, self._quotas.now_s()
+        if not was_carried:
+            reservation.settle(NOTHING, now_s)
+        elif not self._settled:
+            held = reservation.held
+            output = self.tokens if self.request.stream else held.output_tokens
+            used = Use(1, held.input_tokens, held.cached_tokens, output, held.rates) if was_served else Use(1)
+            reservation.settle(used, now_s, under_load=self._quotas.is_under_load())
+        reservation.close(now_s)
+
+    def _check(self) -> Reason | None:
+        reservation = self._reservation
+        if reservation.version != self._version:
+            # What was reserved under other limits and is not used yet has to be reserved again.
+            reservation.shrink(self.tokens, self._quotas.now_s())
+            self._read_limits()
+        while self._events >= self._top_up_at:
+            lacks = self._top_up()
+            if lacks:
+                return self._end_or_go_on(lacks)
+            self._top_up_at = self._next_top_up()
+        self._check_at = min(self._top_up_at, self._events + LOOK)
+        return None
+
+    def _end_or_go_on(self, lacks: tuple[Lack, ...]) -> Reason | None:
+        """No limit grants more: the stream ends at the end of its reservation."""
+        held = self._reservation.held.output_tokens
+        if self.tokens >= held:
+            self._quotas.note_cut(lacks[0])
+            return REASONS[lacks[0].kind]
+        self._top_up_at = max(self._events + 1, int(held / self._per_event))
+        self._check_at = min(self._top_up_at, self._events + LOOK)
+        self._quotas.want_more(self._reservation, lacks)
+        return None
+
+    def _read_limits(self) -> None:
+        """Take over the limits that are in force now."""
+        self._version = self._reservation.version
+        self._counts = any(kind.counts_output for account in self._reservation.books for kind in account.meters)
+        self._top_up_at = self._next_top_up()
+        self._check_at = min(self._top_up_at, self._events + LOOK)
+
+    def _top_up(self) -> tuple[Lack, ...]:
+        """Extend the reservation by the largest step that fits. Returns the limits without room where none does."""
+        reservation, quotas = self._reservation, self._quotas
+        lacks: tuple[Lack, ...] = ()
+        for step in TOP_UP_STEPS:
+            more = min(step, self._max_output - reservation.held.output_tokens)
+            lacks = reservation.top_up(more, quotas.now_s(), under_load=quotas.is_under_load())
+            if not lacks:
+                break
+        return lacks
+
+    def _next_top_up(self) -> int:
+        """The event at which to extend the reservation; never, where it covers all that the client allows."""
+        held = self._reservation.held.output_tokens
+        if not self._counts or held >= self._max_output:
+            return maxsize
+        return max(1, int((held - AHEAD) / self._per_event))
+
+
+def make_quotas(
+    router: Router,
+    prices: Mapping[str, ModelEntry],
+    is_under_load: Callable[[], bool],
+    *,
+    clock: Callable[[], float],
+    draw: Callable[[], float],
+) -> Quotas:
+    """The quotas of one gateway. `clock` is the loop's; windows are aligned to the wall clock as it is now."""
+    seconds_to_epoch = time.time() - clock()
+    return Quotas(
+        Expecting(router, Forecast(shares=False), prices),
+        clock=lambda: clock() + seconds_to_epoch,
+        draw=draw,
+        is_under_load=is_under_load,
+    )

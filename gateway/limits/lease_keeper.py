@@ -1,19 +1,25 @@
-"""Keeps the slices that a gateway holds of limits it shares: asks for them, gives them back, and goes on without them.
+"""Holds this gateway's leases of shared limits: requests them, renews them, releases them, and works without them.
 
-Nobody's request waits for it, but where an account runs short: then one ask is under way for all requests that wait.
-Accounts in use are told of once a second. While the lender is away each gateway goes by `cap_apart`; when it is back,
-or has forgotten everything, nobody takes more than an even share until as many have said what they hold as there were.
+A request waits only where its account runs short; all requests that wait for one account share one lease request.
+Accounts in use are reported once a second. While the coordinator is unreachable, each gateway is capped by `cap_apart`.
+After the coordinator has come back or has lost its state, no gateway leases more than an even share until as many
+gateways as before have reported what they hold.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from gateway.limits.coordinator import Lender, LenderAway
+from gateway.config.settings import Settings
+from gateway.limits.coordinator import HostLender, Lender, LenderAway
+from gateway.replica_sync.host_client import WarmthClient
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
+from gateway.runtime.redis_location import parse_redis_url
 from tenancy.limits.apart import GRACE_S, cap_apart, float_of, stretch
 from tenancy.limits.book import Book, Lack, Meter, Needs
 from tenancy.limits.shares import DEAD_S, asks_of, farewell_of, take_grants
@@ -23,234 +29,265 @@ from tenancy.limits.use import Kind
 BEAT_S = 1.0
 
 FIRST_BEAT_S = 0.05
-"""Until the lender was heard for the first time."""
+"""Until the first answer of the coordinator."""
 
 DUE_S = 4.0
-"""An account that nobody used since the last ask is told of this often, well within `DEAD_S`."""
+"""Interval of reports for an account that was not used since the last one, well within `DEAD_S`."""
 
 DENIED_S = 0.1
-"""A caller that is over its limit and goes on asking must not keep the lender busy."""
+"""Pause after a lease request that gained nothing: callers over their limit must not load the coordinator."""
 
-AT_ONCE = 8
-"""Asks of one beat under way."""
+CONCURRENCY = 8
+"""Lease requests of one renewal in flight."""
 
-FAREWELL_S = 0.5
+RELEASE_S = 0.5
+"""Time for releasing all leases at the end."""
 
-ROLL = ""
-"""The account by which gateways count each other: everybody holds one of it."""
+MEMBERS = ""
+"""The account by which gateways count each other: each holds one unit of it."""
 
 HERE = (Ask("here", 1e9, held=1.0, wanted=1.0, least=0.0, keeps_s=DEAD_S),)
 
 
 class Keeper:
-    """One per gateway process that shares its limits."""
+    """The leases of one gateway process."""
 
     def __init__(
         self,
-        lender: Lender,
+        coordinator: Lender,
         *,
-        who: str,
+        holder: str,
         processes: int,
-        books: Callable[[], Iterable[Book]],
+        accounts: Iterable[Book],
         clock: Callable[[], float],
         say: EventLog,
     ) -> None:
         self.replicas = processes
-        """How many share the limits, as last known."""
-        self.is_apart = True
-        """Whether the lender is away."""
-        self.asked = 0
-        self._lender = lender
-        self._who = who
-        self._books = books
+        """Gateways that share the limits, as last known."""
+        self.is_partitioned = True
+        """Whether the coordinator is unreachable."""
+        self.lease_requests = 0
+        """Lease requests sent."""
+        self._coordinator = coordinator
+        self._holder = holder
+        self._accounts = accounts
         self._clock = clock
         self._say = say
-        self._heard_s = clock()
-        self._has_heard = False
-        self._gathers_until_s = 0.0
-        self._told_s: dict[str, float] = {}
+        self._answered_s = clock()
+        self._has_answered = False
+        self._recovers_until_s = 0.0
+        self._reported_s: dict[str, float] = {}
         self._denied_s: dict[str, float] = {}
-        self._asking: dict[str, asyncio.Task[bool]] = {}
+        self._pending: dict[str, asyncio.Task[bool]] = {}
 
     async def run(self) -> None:
-        """Keep time until cancelled."""
+        """Renew leases until cancelled, then release them."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._lender.run(), name="lender")
+            group.create_task(self._coordinator.run(), name="quota coordinator")
             try:
                 await self._keep_time()
             finally:
-                await self._say_farewell()
+                await self._release_all()
 
     @restarted("limits")
     async def _keep_time(self) -> None:
         while True:
-            await self._beat()
-            await asyncio.sleep(BEAT_S if self._has_heard else FIRST_BEAT_S)
+            await self._renew_leases()
+            await asyncio.sleep(BEAT_S if self._has_answered else FIRST_BEAT_S)
 
-    # -- what accounts do ----------------------------------------------------------------------------------------------
+    # -- requests of accounts ------------------------------------------------------------------------------------------
 
-    def open(self, book: Book) -> None:
-        """An account is used for the first time, or has limits that it had not."""
-        for meter in book.meters.values():
+    def open(self, account: Book) -> None:
+        """Cap an account that is new, or has new limits, until its first lease."""
+        for meter in account.meters.values():
             if meter.lent is None:
-                meter.cap = cap_apart(meter, self.replicas, self._silent_s) if self.is_apart else 0.0
+                meter.cap = cap_apart(meter, self.replicas, self._unanswered_s) if self.is_partitioned else 0.0
 
-    async def relieve(self, books: Iterable[Book], lacks: Iterable[Lack]) -> bool:
-        """Have more lent where requests find no room. Returns whether it is worth while to look again."""
+    async def relieve(self, accounts: Iterable[Book], lacks: Iterable[Lack]) -> bool:
+        """Request larger leases for accounts without room. Returns whether a reservation may succeed now."""
         needs: dict[str, dict[Kind, float]] = {}
         for lack in lacks:
             needs.setdefault(lack.path, {})[lack.kind] = lack.amount
-        short = [book for book in books if book.path in needs]
-        if self.is_apart:
-            return all(stretch(book, needs[book.path]) for book in short)
-        if any(self._clock() - self._denied_s.get(book.path, 0.0) < DENIED_S for book in short):
+        short = [account for account in accounts if account.path in needs]
+        if self.is_partitioned:
+            return all(stretch(account, needs[account.path]) for account in short)
+        if any(self._clock() - self._denied_s.get(account.path, 0.0) < DENIED_S for account in short):
             return False
-        return all(await asyncio.gather(*(self._ask_once(book, needs[book.path]) for book in short)))
+        return all(await asyncio.gather(*(self._lease_once(account, needs[account.path]) for account in short)))
 
-    async def _ask_once(self, book: Book, needs: Needs) -> bool:
-        """Ask, or wait for the ask that is under way. Returns whether anything has changed."""
-        task = self._asking.get(book.path)
+    async def _lease_once(self, account: Book, needs: Needs) -> bool:
+        """Request a lease, or wait for the request in flight. Returns whether anything has changed."""
+        task = self._pending.get(account.path)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask(book, needs), name=f"ask for {book.path}")
-            self._asking[book.path] = task
-            task.add_done_callback(lambda _: self._asking.pop(book.path, None))
+            task = asyncio.get_running_loop().create_task(self._lease(account, needs), name=f"lease {account.path}")
+            self._pending[account.path] = task
+            task.add_done_callback(lambda _: self._pending.pop(account.path, None))
             return await asyncio.shield(task)
         await asyncio.shield(task)
         return True
 
-    async def _ask(self, book: Book, needs: Needs) -> bool:
-        """Returns whether something may be used now that might not be before."""
-        return self.is_apart or await self._be_granted(book, needs)
+    async def _lease(self, account: Book, needs: Needs) -> bool:
+        """Returns whether the caps have grown, or the coordinator is unreachable."""
+        return self.is_partitioned or await self._renew_lease(account, needs)
 
-    async def _be_granted(self, book: Book, needs: Needs) -> bool:
+    async def _renew_lease(self, account: Book, needs: Needs) -> bool:
         now_s = self._clock()
-        is_gathering = now_s < self._gathers_until_s
-        asks = asks_of(book, now_s, replicas=self.replicas, is_gathering=is_gathering, needs=needs)
-        self.asked += 1
-        self._told_s[book.path] = now_s
+        is_recovering = now_s < self._recovers_until_s
+        asks = asks_of(account, now_s, replicas=self.replicas, is_gathering=is_recovering, needs=needs)
+        self.lease_requests += 1
+        self._reported_s[account.path] = now_s
         try:
-            grants = await self._lender.ask(book.path, self._who, asks)
+            grants = await self._coordinator.lease(account.path, self._holder, asks)
         except LenderAway:
             self.part()
             return True
-        self._heard_s, self._has_heard = now_s, True
-        caps = [meter.cap for meter in book.meters.values()]
-        has_forgotten = take_grants(book, asks, grants)
-        if self.is_apart:  # Another ask has found the lender away meanwhile: nobody makes up for what this one gave up.
-            self._stand_alone(book)
+        self._answered_s, self._has_answered = now_s, True
+        caps = [meter.cap for meter in account.meters.values()]
+        was_lost = take_grants(account, asks, grants)
+        if self.is_partitioned:  # Another request has found the coordinator unreachable meanwhile.
+            self._cap_partitioned(account)
             return True
-        if has_forgotten and not is_gathering:
-            self._gather("the limits' counts were lost and are being told again")
-        has_grown = any(meter.cap > cap for meter, cap in zip(book.meters.values(), caps, strict=False))
+        if was_lost and not is_recovering:
+            self._recover("the limits' counts were lost and are being told again")
+        has_grown = any(meter.cap > cap for meter, cap in zip(account.meters.values(), caps, strict=False))
         if needs and not has_grown:
-            self._denied_s[book.path] = now_s
+            self._denied_s[account.path] = now_s
         return has_grown
 
     # -- keeping time --------------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
+    async def _renew_leases(self) -> None:
         now_s = self._clock()
-        books = list(self._books())
-        if self.is_apart and not await self._come_together(books):
+        accounts = list(self._accounts)
+        if self.is_partitioned and not await self._rejoin(accounts):
             self.part()
             return
         try:
-            await self._call_roll()
+            await self._count_replicas()
         except LenderAway:
             self.part()
             return
-        await self._tell([book for book in books if self._is_due(book, now_s)])
-        if len(self._told_s) > 2 * len(books):
-            self._told_s = {book.path: self._told_s[book.path] for book in books if book.path in self._told_s}
+        await self._report([account for account in accounts if self._is_due(account, now_s)])
+        if len(self._reported_s) > 2 * len(accounts):
+            self._reported_s = {
+                account.path: self._reported_s[account.path] for account in accounts if account.path in self._reported_s
+            }
         self._denied_s.clear()
 
-    def _is_due(self, book: Book, now_s: float) -> bool:
-        if now_s - self._told_s.get(book.path, 0.0) >= DUE_S:
-            return any(meter.lent is not None and (meter.lent.slice or meter.memory.used) for meter in _meters(book))
-        return any(meter.demand or meter.unmet or _has_spare(meter, self.replicas) for meter in _meters(book))
+    def _is_due(self, account: Book, now_s: float) -> bool:
+        if now_s - self._reported_s.get(account.path, 0.0) >= DUE_S:
+            return any(meter.lent is not None and (meter.lent.slice or meter.memory.used) for meter in _meters(account))
+        return any(meter.demand or meter.unmet or _has_surplus(meter, self.replicas) for meter in _meters(account))
 
-    async def _come_together(self, books: list[Book]) -> bool:
-        """The lender may be back. First all say what they hold, then who is here: who is counted has said it."""
+    async def _rejoin(self, accounts: list[Book]) -> bool:
+        """Reconnect: report all accounts first, then count the replicas. Returns whether the coordinator answers.
+
+        In this order every replica that is counted has reported what it holds.
+        """
         even = 1.0 / self.replicas
-        keeps_slices = self._silent_s < GRACE_S
-        caps = {meter: meter.cap for book in books for meter in _meters(book)}
-        self._gathers_until_s = self._clock() + DEAD_S if self._has_heard else 0.0
-        self.is_apart = False
+        keeps_leases = self._unanswered_s < GRACE_S
+        caps = {meter: meter.cap for account in accounts for meter in _meters(account)}
+        self._recovers_until_s = self._clock() + DEAD_S if self._has_answered else 0.0
+        self.is_partitioned = False
         for meter in caps:
             held = meter.lent.slice if meter.lent is not None else 0.0
-            meter.cap = min(meter.cap, held if keeps_slices or meter.kind is Kind.BUDGET else meter.limit * even)
-        await self._tell(books)
-        if not self.is_apart:
+            meter.cap = min(meter.cap, held if keeps_leases or meter.kind is Kind.BUDGET else meter.limit * even)
+        await self._report(accounts)
+        if not self.is_partitioned:
             with suppress(LenderAway):
-                await self._call_roll()
+                await self._count_replicas()
                 return True
         return False
 
-    async def _tell(self, books: list[Book]) -> None:
-        waiting = iter(books)
+    async def _report(self, accounts: list[Book]) -> None:
+        waiting = iter(accounts)
 
-        async def tell() -> None:
-            for book in waiting:
-                if not self.is_apart:
-                    await self._ask_once(book, {})
+        async def report() -> None:
+            for account in waiting:
+                if not self.is_partitioned:
+                    await self._lease_once(account, {})
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(books))):
-                group.create_task(tell(), name="tell of accounts")
+            for _ in range(min(CONCURRENCY, len(accounts))):
+                group.create_task(report(), name="report accounts")
 
-    async def _call_roll(self) -> None:
-        (told,) = await self._lender.ask(ROLL, self._who, HERE)
-        present = 1 + int(told.elsewhere)
-        is_first = not self._has_heard
-        self._heard_s, self._has_heard = (now_s := self._clock()), True
-        if not told.was_known and not is_first and now_s >= self._gathers_until_s:
-            self._gather("the limits' lender has been emptied: all say again what they hold")
-        elif present >= self.replicas or now_s >= self._gathers_until_s:
-            self.replicas, self._gathers_until_s = present, 0.0
+    async def _count_replicas(self) -> None:
+        (members,) = await self._coordinator.lease(MEMBERS, self._holder, HERE)
+        present = 1 + int(members.elsewhere)
+        is_first = not self._has_answered
+        self._answered_s, self._has_answered = (now_s := self._clock()), True
+        if not members.was_known and not is_first and now_s >= self._recovers_until_s:
+            self._recover("the limits' lender has been emptied: all say again what they hold")
+        elif present >= self.replicas or now_s >= self._recovers_until_s:
+            self.replicas, self._recovers_until_s = present, 0.0
 
-    def _gather(self, words: str) -> None:
-        """Take no more than an even share until all are here again, or dead."""
-        self._gathers_until_s = self._clock() + DEAD_S
-        self._told_s.clear()
+    def _recover(self, words: str) -> None:
+        """Lease no more than an even share until all replicas have reported again, or have expired."""
+        self._recovers_until_s = self._clock() + DEAD_S
+        self._reported_s.clear()
         self._say("info", words, replicas=self.replicas)
 
-    # -- alone ---------------------------------------------------------------------------------------------------------
+    # -- partitioned ---------------------------------------------------------------------------------------------------
 
     @property
-    def _silent_s(self) -> float:
-        """How long nothing was heard, or since the start: others may have used everything just before."""
-        return self._clock() - self._heard_s
+    def _unanswered_s(self) -> float:
+        """Seconds since the last answer, or since the start: others may have used the whole limit just before."""
+        return self._clock() - self._answered_s
 
     def part(self) -> None:
-        """The lender is away, or as good as away: go on without it until it is heard again."""
-        self.is_apart = True
-        for book in self._books():
-            self._stand_alone(book)
+        """Treat the coordinator as unreachable until it answers again, and cap all accounts accordingly."""
+        self.is_partitioned = True
+        for account in self._accounts:
+            self._cap_partitioned(account)
 
-    def _stand_alone(self, book: Book) -> None:
-        """What may be used of an account while the lender is away."""
-        for meter in _meters(book):
-            meter.cap = cap_apart(meter, self.replicas, self._silent_s)
+    def _cap_partitioned(self, account: Book) -> None:
+        """Cap an account while the coordinator is unreachable."""
+        for meter in _meters(account):
+            meter.cap = cap_apart(meter, self.replicas, self._unanswered_s)
 
-    async def _say_farewell(self) -> None:
-        """What was used stays counted; what runs no more, and what was never used, comes free at once."""
-        if self.is_apart:
+    async def _release_all(self) -> None:
+        """Release all leases: usage stays counted until its window ends, all else is free for others at once."""
+        if self.is_partitioned:
             return
         with suppress(LenderAway, TimeoutError):
-            async with asyncio.timeout(FAREWELL_S):
-                for book in self._books():
-                    stays, ends = farewell_of(book, self._clock())
+            async with asyncio.timeout(RELEASE_S):
+                for account in self._accounts:
+                    stays, ends = farewell_of(account, self._clock())
                     if stays:
-                        await self._lender.ask(book.path, self._who, stays)
+                        await self._coordinator.lease(account.path, self._holder, stays)
                     if ends:
-                        await self._lender.leave(book.path, self._who, ends)
-                await self._lender.leave(ROLL, self._who, HERE)
+                        await self._coordinator.release(account.path, self._holder, ends)
+                await self._coordinator.release(MEMBERS, self._holder, HERE)
 
 
-def _has_spare(meter: Meter, replicas: int) -> bool:
-    """Whether it holds so much more than is used that others should have it."""
+def make_keeper(
+    settings: Settings,
+    client: WarmthClient,
+    accounts: Iterable[Book],
+    *,
+    clock: Callable[[], float],
+    say: EventLog,
+) -> Keeper | None:
+    """Leases shared with all gateways by Redis, else with the workers of this host; None where there are no others."""
+    coordinator: Lender
+    if settings.redis is not None:
+        from gateway.limits.redis_coordinator import RedisLender  # noqa: PLC0415 - redis-py takes ten megabytes
+
+        draw = random.Random().random  # noqa: S311 - spreads reconnects, keeps no secret
+        coordinator = RedisLender(parse_redis_url(settings.redis.value), say=say, draw=draw)
+    elif settings.processes > 1:
+        coordinator = HostLender(client)
+    else:
+        return None
+    return Keeper(
+        coordinator, holder=secrets.token_hex(8), processes=settings.processes, accounts=accounts, clock=clock, say=say
+    )
+
+
+def _has_surplus(meter: Meter, replicas: int) -> bool:
+    """Whether a lease exceeds its usage by so much that others should have the rest."""
     return meter.lent is not None and meter.cap - meter.memory.used >= float_of(meter, replicas) / 2
 
 
-def _meters(book: Book) -> tuple[Meter, ...]:
-    return tuple(book.meters.values())
+def _meters(account: Book) -> tuple[Meter, ...]:
+    return tuple(account.meters.values())

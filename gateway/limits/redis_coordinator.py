@@ -1,7 +1,7 @@
-"""Lends slices out of Redis: one hash and one script an account, in one slot of a cluster, on stock Redis 5 and later.
+"""The quota coordinator in Redis: one hash and one script per account, in one cluster slot, on stock Redis 5 or later.
 
-Redis may be slow, hung, gone, emptied or failed over at any time. Whoever asks is told so at once or after `ANSWER_S`,
-and while no connection stands nobody waits at all.
+Redis may be slow, hung, gone, emptied or failed over at any time. Callers then get `LenderAway` after `ANSWER_S` at the
+latest, and at once while there is no connection.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tenancy.limits.slices import Ask, Granted
 KEY = "hearth:quota:"
 
 ANSWER_S = 0.2
-"""A Redis that has not answered by then is as good as away: requests wait for it."""
+"""Without an answer by then Redis counts as unreachable: requests wait for it."""
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 2.0
 
-AT_ONCE = 16
-"""Asks under way, each on a connection of its own."""
+CONCURRENCY = 16
+"""Requests in flight, each on its own connection."""
 
 SCRIPT = """
 local SEP = '\\31'
@@ -97,17 +97,17 @@ end
 redis.call('EXPIRE', KEYS[1], math.ceil(longest) + 60)
 return told
 """
-"""`Slices` of `tenancy/limits/slices.py`, by the clock of Redis. A field is NAME and WHO with a 31 between them, no WHO
-for what those have used who are gone; its value is slice, wanted, and until when both count."""
+"""`Slices` of `tenancy/limits/slices.py`, by the clock of Redis. A field is NAME and WHO, separated by character 31; an
+empty WHO holds the usage of gateways that have left. Its value is lease, demand, and when both expire."""
 
 LOSSES = (OSError, TimeoutError, RedisLost, RedisLate)
-"""A Redis that is away. All else is wrong with the lender alone: it may not run the script, for one."""
+"""Errors of a Redis that is unreachable. Others concern the coordinator alone: a missing permission, for one."""
 
 SHA = sha1(SCRIPT.encode()).hexdigest()  # noqa: S324 - how Redis names scripts
 
 
 class RedisLender:
-    """One per worker that has a Redis."""
+    """The coordinator of all gateways of one Redis."""
 
     def __init__(
         self, place: RedisPlace, *, say: EventLog, draw: Callable[[], float], answer_s: float = ANSWER_S
@@ -118,33 +118,33 @@ class RedisLender:
         self._draw = draw
         self._client: Client | None = None
         self._lost: asyncio.Future[None] | None = None
-        """Why it does not answer any more, once it does not."""
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        """Set to the error that ended the current connection."""
+        self._turns = asyncio.Semaphore(CONCURRENCY)
 
     @property
     def is_connected(self) -> bool:
         return self._client is not None
 
-    async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
-        told = cast("list[bytes]", await self._run_script(path, who, "ask", asks))
-        if len(told) != 5 * len(asks):
+    async def lease(self, path: str, holder: str, asks: Sequence[Ask]) -> list[Granted]:
+        reply = cast("list[bytes]", await self._run_script(path, holder, "ask", asks))
+        if len(reply) != 5 * len(asks):
             raise LenderAway
-        found = zip(*[iter(told)] * 5, strict=True)
+        found = zip(*[iter(reply)] * 5, strict=True)
         return [Granted(float(s), float(f), float(e), float(g), known == b"1") for s, f, e, g, known in found]
 
-    async def leave(self, path: str, who: str, asks: Sequence[Ask]) -> None:
-        await self._run_script(path, who, "leave", asks)
+    async def release(self, path: str, holder: str, asks: Sequence[Ask]) -> None:
+        await self._run_script(path, holder, "leave", asks)
 
     @restarted("limits")
     async def run(self) -> None:
         """Keep connected until cancelled."""
-        wait_s, is_away, clock = FIRST_WAIT_S, False, asyncio.get_running_loop().time
+        wait_s, is_away, clock = MIN_BACKOFF_S, False, asyncio.get_running_loop().time
         while True:
             began_s = clock()
             try:
                 async with connected(self._place, answer_s=self._answer_s) as client:
                     await self._stay(client)
-            except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
+            except Exception as error:  # noqa: BLE001 - redis-py also raises errors of other libraries
                 heed_cancel()
                 if not is_away:
                     words = "Redis is away: limits go by what this gateway knows"
@@ -152,13 +152,13 @@ class RedisLender:
                     level = "debug" if isinstance(error, LOSSES) else "warning"
                     self._say(level, words, redis=str(self._place), error=type(error).__name__)
                 is_away = True
-            if clock() - began_s > LONGEST_WAIT_S:
-                wait_s, is_away = FIRST_WAIT_S, False
+            if clock() - began_s > MAX_BACKOFF_S:
+                wait_s, is_away = MIN_BACKOFF_S, False
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
-            wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+            wait_s = min(MAX_BACKOFF_S, 2 * wait_s)
 
     async def _stay(self, client: Client) -> None:
-        """Lend as long as it answers. Raises what ended that."""
+        """Serve requests on a connection. Raises the error that ends it."""
         async with asyncio.timeout(self._answer_s):
             await client.ping()
         heed_cancel()
@@ -169,20 +169,20 @@ class RedisLender:
         finally:
             self._client = None
 
-    async def _run_script(self, path: str, who: str, verb: str, asks: Sequence[Ask]) -> object:
+    async def _run_script(self, path: str, holder: str, verb: str, asks: Sequence[Ask]) -> object:
         client = self._client
         if client is None:
             raise LenderAway
-        words: list[Any] = [f"{self._place.prefix}{KEY}{{{path}}}", who, verb]
+        arguments: list[Any] = [f"{self._place.prefix}{KEY}{{{path}}}", holder, verb]
         for ask in asks:
             numbers = (ask.limit, ask.held, ask.wanted, ask.least, ask.keeps_s, ask.gone)
-            words += [ask.name, *(f"{number:.17g}" for number in numbers), int(ask.lasts)]
+            arguments += [ask.name, *(f"{number:.17g}" for number in numbers), int(ask.lasts)]
         try:
             async with asyncio.timeout(self._answer_s), self._turns:
                 try:
-                    return await client.evalsha(SHA, 1, *words)
+                    return await client.evalsha(SHA, 1, *arguments)
                 except NoScriptError:
-                    return await client.eval(SCRIPT, 1, *words)
+                    return await client.eval(SCRIPT, 1, *arguments)
         except Exception as error:
             heed_cancel()
             self._client = None

@@ -11,13 +11,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from gateway.cascades.cascades import Ladders, show_ladders
-from gateway.cluster.peer_load import ByEngine, own_load
 from gateway.config.fields import Secret, pod_url
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import Watcher
 from gateway.limits.accounts import Quotas
-from gateway.limits.view import show_accounts
+from gateway.limits.monitoring import show_accounts
 from gateway.observe.receipts import Receipts, Wanted
+from gateway.replica_sync.peer_load import ByEngine, own_load
 from gateway.runtime.addresses import Address
 from gateway.runtime.ports import answer_json, reads_bodies
 from routing.router import Router

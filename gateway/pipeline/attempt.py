@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from cascade.judging import Judge
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pipeline.resume_blocker import Bar
 from routing.fallback import Fallback
 from routing.learning import Usage

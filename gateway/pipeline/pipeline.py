@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.cascades.cascade_run import Climb
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.attempt import Carrier, Leg, LegEnd

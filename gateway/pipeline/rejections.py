@@ -10,7 +10,7 @@ from math import ceil, isfinite
 
 import msgspec
 
-from gateway.limits.rejection import OverLimit
+from gateway.limits.rate_limit_response import OverLimit
 from routing.refusal import Fault, Reason, Refused
 
 

@@ -15,7 +15,7 @@ from gateway.config.limits import Limits
 from gateway.http.client_request import Asked, Budget
 from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import Reply
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from gateway.pipeline.downstream_transport import Errand
 from gateway.pipeline.resume_blocker import Bar

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import NotRequired, Protocol, TypedDict, Unpack
 
 from gateway.http.response_writer import Reply
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.pipeline.downstream_transport import Errand
 from gateway.relay.ending import ending_of

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gateway.http.client_request import Asked
 from gateway.http.request_headers import LONGEST_TRACE
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.relay.upstream_pool import Address, Pool
 from routing.pods import Engine
 from routing.reading import with_fields

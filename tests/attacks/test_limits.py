@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.limits.accounts import Quotas
-from gateway.limits.meter import LOOK
-from gateway.limits.setup import make_quotas
+from gateway.limits.accounts import LOOK, Quotas, make_quotas
 from gateway.pipeline.admission_queue import Room
 from routing.router import Router
 from tenancy.quota import Quota
@@ -37,7 +35,7 @@ class Stage:
 
     def make(self, router: Router) -> Quotas:
         room = Room(router, clock=lambda: self.now_s, draw=lambda: 0.0)
-        self.quotas = make_quotas(router, {}, room, clock=lambda: self.now_s, draw=lambda: 0.0)
+        self.quotas = make_quotas(router, {}, lambda: room.is_crowded, clock=lambda: self.now_s, draw=lambda: 0.0)
         return self.quotas
 
     def identify(self, key: str | None, *_: object) -> Caller:

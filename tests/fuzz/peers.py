@@ -6,15 +6,15 @@ import contextlib
 
 import msgspec
 
-from gateway.cluster.ipc_messages import BrokenFramesError, Frames, read_message
-from gateway.cluster.updates import UnreadableError as UnreadableBatchError
-from gateway.cluster.updates import head_of, read_batch, write_batch
 from gateway.discovery.file import read_pods
 from gateway.fleet.scrape import read_page
-from gateway.kv_index.kv_batches import Reader, UnreadableError, sequence_of
+from gateway.kv_index.event_feed import Reader, UnreadableError, sequence_of
 from gateway.relay.pod_errors import error_body, read_error, read_stream_error
 from gateway.relay.recorder import Kept, facts_of_stream
 from gateway.relay.sse import Scanner
+from gateway.replica_sync.ipc_messages import BrokenFramesError, Frames, read_message
+from gateway.replica_sync.updates import UnreadableError as UnreadableBatchError
+from gateway.replica_sync.updates import head_of, read_batch, write_batch
 from routing.reading import read_facts, read_whole
 from routing.reading.answers import answer_bytes
 from routing.request import GENERATING, Api
@@ -79,7 +79,7 @@ def feed_kv_events(raw: bytes) -> None:
 def feed_frames(raw: bytes) -> None:
     """What a worker and its warmth process say to each other."""
     steer, raw = split(raw)
-    frames = Frames(most_bytes=1 << 16)
+    frames = Frames(max_bytes=1 << 16)
     with contextlib.suppress(BrokenFramesError):
         for piece in cut(raw, steer):
             for frame in frames.feed(piece):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.cluster.peer_load import ByEngine, own_load
 from gateway.discovery.aggregator import Census
 from gateway.fleet.pod_state import WatchedPod
+from gateway.replica_sync.peer_load import ByEngine, own_load
 from gateway.runtime.metric_families import Family
 from routing.pods import Engine, Standing
 from routing.router import Router

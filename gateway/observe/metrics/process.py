@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.cluster.replica_sync import Sharing
+from gateway.replica_sync.sync import Sharing
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import NAME
 from gateway.runtime.metric_families import OTHER, Family
 
 if TYPE_CHECKING:
-    from gateway.cluster.hub import Hub
-    from gateway.cluster.redis_bridge import RedisBridge  # redis-py takes ten megabytes.
+    from gateway.replica_sync.hub import Hub
+    from gateway.replica_sync.redis_bridge import RedisBridge  # redis-py takes ten megabytes.
 
 MOST_KINDS = 256
 """Kinds of exceptions that are logged; more are only counted."""
@@ -98,14 +98,14 @@ class SharingExposition(Collector):
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
         sharing = self._sharing
-        hearing = sharing.hearing
+        hearing = sharing.applier
         yield CounterMetricFamily("hearth_news_sent", "Words told to other gateways.", sharing.sent)
         yield CounterMetricFamily("hearth_news_heard", "Words heard from other gateways.", hearing.heard)
-        yield CounterMetricFamily("hearth_news_recalled", "Words of the past that warmed us.", sharing.recalled)
+        yield CounterMetricFamily("hearth_news_recalled", "Words of the past that warmed us.", sharing.history_updates)
         lost = CounterMetricFamily("hearth_news_lost", "News that did not come through, by why.", labels=("why",))
         for why, count in (
             ("unsent", sharing.unsent),
-            ("unheard", sharing.unheard),
+            ("unheard", sharing.overflowed),
             ("unreadable", sharing.unreadable),
             ("strange", hearing.strange),
             ("gap", hearing.gaps),
@@ -129,7 +129,7 @@ class ExchangeExposition(Collector):
         """Return all metric families of this moment."""
         hub, bridge = self._hub, self._bridge
         yield GaugeMetricFamily("hearth_exchange_workers", "Workers that are connected.", hub.workers)
-        yield GaugeMetricFamily("hearth_exchange_past_bytes", "News kept for who comes next.", hub.past_bytes)
+        yield GaugeMetricFamily("hearth_exchange_past_bytes", "News kept for who comes next.", hub.history_bytes)
         dropped = CounterMetricFamily("hearth_exchange_dropped", "What nobody took in time.", labels=("to",))
         dropped.add_metric(("worker",), hub.dropped_frames)
         if bridge is not None:

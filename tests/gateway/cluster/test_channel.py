@@ -6,8 +6,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from gateway.app.reload import Fresh
-from gateway.cluster.channel import Channel
-from gateway.cluster.messages import Orders, Renew, Renewed
+from gateway.cluster.channel import Channel, Orders, Renew, Renewed
 from gateway.config.fields import Secret
 from gateway.config.kv_events import EventSource, KvEvents
 from gateway.config.models import ModelEntry

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.cluster.redis_bridge import AWAY, BACK
+from gateway.replica_sync.redis_bridge import AWAY, BACK
 from simulator.faults import NO_FAULT
 from simulator.options import Options
 from simulator.pod import SimulatedPod

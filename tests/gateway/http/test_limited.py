@@ -54,13 +54,13 @@ class Kit:
         return a_rig(identify=self.identify, make_quotas=self.make)
 
     def used(self, kind: Kind) -> float:
-        book = self.quotas.books.find("search")
+        book = self.quotas.accounts.find("search")
         assert book is not None
         return book.meters[kind].memory.used
 
     def is_square(self) -> bool:
         """Nobody holds anything any more."""
-        return all(book.open == 0 for book in self.quotas.books)
+        return all(book.open == 0 for book in self.quotas.accounts)
 
 
 async def test_an_answer_says_how_limits_stand() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.kv_index import subscriber, tokenizing
+from gateway.kv_index import subscriber, tokenizer
 from tests.gateway.kv_index import redis_servers
 
 
@@ -15,4 +15,4 @@ def free_port() -> int:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who answers at all is waited for: in production a quiet engine's next event would ask again."""
     monkeypatch.setattr(subscriber, "REPLAY_WAIT_S", 60.0)
-    monkeypatch.setattr(tokenizing, "POD_WAIT_S", 60.0)
+    monkeypatch.setattr(tokenizer, "POD_TIMEOUT_S", 60.0)

@@ -12,12 +12,12 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gateway.cluster.host_client import WarmthClient
-from gateway.cluster.host_service import Warmth
-from gateway.cluster.ipc_messages import Hello
-from gateway.cluster.replica_sync import Sharing
+from gateway.cluster.index_process import Warmth
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.ipc_messages import Hello
+from gateway.replica_sync.sync import Sharing
 from gateway.runtime.event_log import EventLog
 from routing.router import Router
 from tests.routing.engines import router_of
@@ -106,7 +106,7 @@ class Host:
 
     def knows(self, *workers: Worker) -> bool:
         """Whether all are connected, and the warmth process has heard who they are: that comes a moment later."""
-        heard = self.warmth.hub._lines.values()
+        heard = self.warmth.hub._connections.values()
         return all(worker.sharing.is_connected and worker.sharing.origin in heard for worker in workers)
 
     async def stop(self) -> None:

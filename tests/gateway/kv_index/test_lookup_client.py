@@ -15,16 +15,16 @@ import pytest
 from aiohttp import web
 from prometheus_client import generate_latest
 
-from gateway.cluster.host_client import WarmthClient
-from gateway.cluster.ipc_messages import EnginesFollowed, Hello
 from gateway.config.kv_events import KvEvents
 from gateway.config.models import ModelEntry, TokenizerEntry
 from gateway.kv_index import lookup_service as sights_module
-from gateway.kv_index.feed import Feed
+from gateway.kv_index.event_feed import Feed
 from gateway.kv_index.lookup_client import LATE_IN_A_ROW, Asking, AskingExposition
 from gateway.kv_index.lookup_service import Sights
 from gateway.kv_index.prompts import read_spoken
 from gateway.kv_index.tokenizer import LocalTokenizer
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.ipc_messages import EnginesFollowed, Hello
 from routing.learning import Usage
 from routing.pods import EngineShape, ModelCard, Pod, Standing
 from routing.reading import read_request
@@ -97,13 +97,13 @@ class Scene:
 
     @property
     def answering(self) -> Sights:
-        sights = self.host.warmth.sights
+        sights = self.host.warmth.lookups
         assert sights is not None
         return sights
 
     @property
     def feed(self) -> Feed:
-        return self.answering.followers.feeds[self.url]
+        return self.answering.subscriptions.feeds[self.url]
 
     def tokens(self, text: str) -> list[int]:
         """As the pod's tokenizer has them."""
@@ -203,7 +203,7 @@ async def test_what_is_seen_is_what_the_engine_reuses(tmp_path: Path) -> None:
             assert request.sight is not None
             assert request.sight.prompt_tokens == len(one.tokens(text))
             assert one.seen(request) == hit
-        assert one.asking.ends["exact"] >= len(texts) * 3
+        assert one.asking.outcomes["exact"] >= len(texts) * 3
 
 
 async def test_siblings_find_what_the_first_will_leave_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ async def test_whom_to_believe_is_known_with_every_answer(tmp_path: Path) -> Non
         await one.is_heard()
         one.feed._lose()
         assert one.seen(await one.look(TALK)) is None
-        one.feed._believe()
+        one.feed._mark_reliable()
         request, hit = await one.ask(TALK)
         assert one.seen(request) == hit > 0
         one.publisher._buffer.clear()
@@ -268,7 +268,7 @@ async def test_nobody_followed_costs_nothing(tmp_path: Path) -> None:
     """Pods without events are not asked about."""
     async with scene(tmp_path, events=False) as one:
         assert (await one.look(TALK)).sight is None
-        assert one.asking.ends == {"nobody_followed": 1}
+        assert one.asking.outcomes == {"nobody_followed": 1}
 
 
 async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
     async with scene(tmp_path, wait_ms=0.0) as one:
         await one.until_exact()
         assert (await one.look(TALK)).sight is None
-        assert one.asking.ends == {"late": 1}
+        assert one.asking.outcomes == {"late": 1}
         assert not one.asking._waiting
         one.asking._wait_s = 20.0
         # An answer comes behind all that was said before its question: the first one has reached the process by then.
@@ -284,7 +284,7 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
         assert later.sight is not None
         later.sight.watch.over()
         asked = one.answering
-        await until(lambda: not (asked._tasks or asked._tickets or asked._newest or asked._asking))
+        await until(lambda: not (asked._tasks or asked._tickets or asked._newest or asked._pending))
 
 
 async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> None:
@@ -294,8 +294,8 @@ async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> Non
         for _ in range(LATE_IN_A_ROW + 1):
             await one.look(TALK)
         assert (await one.look(TALK)).sight is None
-        assert one.asking.ends == {"late": LATE_IN_A_ROW + 1, "slow": 1}
-        one.asking._wait_s, one.asking._ask_again_s = 20.0, 0.0
+        assert one.asking.outcomes == {"late": LATE_IN_A_ROW + 1, "slow": 1}
+        one.asking._wait_s, one.asking._probe_at_s = 20.0, 0.0
         assert (await one.look(TALK)).sight is not None
         assert (await one.look(TALK)).sight is not None
 
@@ -312,7 +312,7 @@ async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) ->
             while client.is_connected:
                 await one.look(TALK)
         assert (await one.look(TALK)).sight is None
-        assert one.asking.ends["away"] >= 1
+        assert one.asking.outcomes["away"] >= 1
         one.host.start(settings)
         await one.pulse.until(lambda: client.is_connected)
         await one.publisher.subscribed()
@@ -334,7 +334,7 @@ async def test_a_wrong_tokenizer_is_found_out(tmp_path: Path) -> None:
         async with asyncio.timeout(120):
             while (await one.look(TALK)).sight is not None:
                 pass
-        assert one.asking.ends["wrong_tokenizer"] >= 1
+        assert one.asking.outcomes["wrong_tokenizer"] >= 1
 
 
 async def test_an_engine_in_doubt_is_left_out_and_heals(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ async def test_a_pod_may_be_the_tokenizer(tmp_path: Path) -> None:
         assert one.pod["asked"]["add_generation_prompt"] is True
         one.pod["status"] = 500
         assert (await one.look(TALK)).sight is None
-        assert one.asking.ends["pod_refused"] == 1
+        assert one.asking.outcomes["pod_refused"] == 1
 
 
 @pytest.mark.parametrize("api", [Api.EMBEDDINGS, Api.TOKENIZE])
@@ -376,7 +376,7 @@ async def test_what_generates_nothing_is_not_asked_about(tmp_path: Path, api: Ap
     async with scene(tmp_path, events=False) as one:
         request = Request("r", api, MODEL)
         assert await one.asking.look(request, b"{}") is request
-        assert not one.asking.ends
+        assert not one.asking.outcomes
 
 
 async def test_metrics_say_who_decides(tmp_path: Path) -> None:
@@ -387,5 +387,5 @@ async def test_metrics_say_who_decides(tmp_path: Path) -> None:
         page = generate_latest(one.host.registry).decode()
         assert f'hearth_engine_exact{{engine="{one.url}"}} 1.0' in page
         assert f'hearth_kv_event_gaps_total{{engine="{one.url}"}} 0.0' in page
-        (family,) = AskingExposition(one.asking.ends).collect()
+        (family,) = AskingExposition(one.asking.outcomes).collect()
         assert {sample.labels["outcome"] for sample in family.samples} >= {"exact"}

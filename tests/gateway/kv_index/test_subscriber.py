@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import zmq
 
-from gateway.kv_index.feed import Feed
+from gateway.kv_index.event_feed import Feed
 from gateway.kv_index.subscriber import Source, Subscriber
 from routing.chains import Ends, TokenPrompt, pack_tokens
 from routing.exact import NOTHING_HELD, ExactIndex
@@ -35,7 +35,7 @@ class Heard(Feed):
 async def is_caught_up(publisher: Publisher, feed: Heard) -> None:
     """What was said before is told, to its end, and what is said from now on comes by itself."""
     await publisher.subscribed()
-    await feed.pulse.until(lambda: feed.trust.is_exact)
+    await feed.pulse.until(lambda: feed.reliability.is_exact)
 
 
 @asynccontextmanager
@@ -79,7 +79,7 @@ async def test_a_late_joiner_has_the_past_told() -> None:
             await feed.pulse.until(lambda: feed.count.batches >= 3000)
             await publisher.say(block(3000))
             await feed.pulse.until(lambda: held(feed, 3001) == 3001)
-            assert feed.trust.is_exact
+            assert feed.reliability.is_exact
             assert publisher.asked[0] == 0
 
 
@@ -91,7 +91,7 @@ async def test_a_gap_is_noticed_and_filled() -> None:
         await publisher.say(block(1), lost=True)
         await publisher.say(block(2))
         await feed.pulse.until(lambda: held(feed, 3) == 3)
-        assert feed.trust.is_exact
+        assert feed.reliability.is_exact
 
 
 async def test_without_replay_a_gap_is_doubt_until_the_cache_is_cleared() -> None:
@@ -99,12 +99,12 @@ async def test_without_replay_a_gap_is_doubt_until_the_cache_is_cleared() -> Non
     async with Publisher(replays=False) as publisher, subscribed(publisher) as feed:
         await publisher.subscribed()
         await publisher.say(block(0))
-        await feed.pulse.until(lambda: feed.trust.is_exact)
+        await feed.pulse.until(lambda: feed.reliability.is_exact)
         await publisher.say(block(1), lost=True)
         await publisher.say(block(2))
-        await feed.pulse.until(lambda: feed.trust.doubt is Doubt.GAP)
+        await feed.pulse.until(lambda: feed.reliability.doubt is Doubt.GAP)
         await publisher.say(AllBlocksCleared(), block(0))
-        await feed.pulse.until(lambda: feed.trust.is_exact)
+        await feed.pulse.until(lambda: feed.reliability.is_exact)
         assert held(feed, 3) == 1
 
 

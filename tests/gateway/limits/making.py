@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gateway.config.models import ModelEntry
 from gateway.limits.accounts import Quotas
 from gateway.limits.estimate import Expecting
 from routing.router import Router
+from tenancy.forecast import Forecast
 from tenancy.quota import Account, Quota
 from tenancy.tenants import Caller, Tenant
 
@@ -25,12 +26,13 @@ class Hand:
         return self.now_s
 
 
-@dataclass
-class Told:
-    """Lengths of answers: as said, whatever was seen."""
+class Told(Forecast):
+    """Lengths of answers: as given, whatever was observed."""
 
-    expected: float = 10.0
-    seen: list[tuple[str | None, str, int]] = field(default_factory=list)
+    def __init__(self, expected: float = 10.0) -> None:
+        super().__init__(shares=False)
+        self.expected = expected
+        self.seen: list[tuple[str | None, str, int]] = []
 
     def observe(self, tenant: str | None, model: str, tokens: int) -> None:
         self.seen.append((tenant, model, tokens))

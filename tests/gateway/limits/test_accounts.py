@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.limits.accounts import Quotas
+from gateway.limits.accounts import LOOK, TOP_UP_STEPS, Quotas, Tab
 from gateway.limits.estimate import Expecting
-from gateway.limits.meter import LOOK, STEPS, Tab
-from gateway.limits.rejection import OverLimit
+from gateway.limits.rate_limit_response import OverLimit
 from routing.blocks import cut_prompt
 from routing.learning import Usage
 from routing.pods import EngineShape, ModelCard, Pod, Standing
@@ -61,7 +60,7 @@ class Stage:
         return await self.quotas.reserve(a_request(**fields), self.caller(name))
 
     def used(self, path: str, kind: Kind = Kind.OUTPUT) -> float:
-        book = self.quotas.books.find(path)
+        book = self.quotas.accounts.find(path)
         assert book is not None
         return book.meters[kind].memory.used
 
@@ -106,7 +105,7 @@ async def test_a_running_stream_is_charged_to_a_new_kind_of_limit() -> None:
     with pytest.raises(OverLimit) as over:
         await stage.open("search", stream=True)
     assert over.value.reason is Reason.TOO_MANY_PARALLEL
-    assert 100 - STEPS[0] <= events_until_cut(tab, 1_000) <= 100 + LOOK
+    assert 100 - TOP_UP_STEPS[0] <= events_until_cut(tab, 1_000) <= 100 + LOOK
     tab.close(was_carried=True, was_served=True)
     assert stage.used("search", Kind.PARALLEL) == 0
 

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from gateway.limits import accounts as quotas_module
-from gateway.limits.accounts import Quotas
+from gateway.limits.accounts import Quotas, Tab
 from gateway.limits.lease_keeper import Keeper
-from gateway.limits.meter import Tab
+from gateway.limits.rate_limit_response import OverLimit
 from gateway.limits.redis_coordinator import RedisLender
-from gateway.limits.rejection import OverLimit
 from gateway.runtime.redis_location import parse_redis_url
 from routing.learning import Usage
 from routing.request import Api, Request
@@ -37,7 +36,7 @@ class Replica:
     """One gateway, as far as limits are concerned. Its beats come when they are told to."""
 
     quotas: Quotas
-    keeper: Keeper
+    leases: Keeper
     lender: RedisLender
     tabs: list[Tab] = field(default_factory=list)
 
@@ -59,7 +58,7 @@ class Replica:
         await asyncio.gather(*(one() for _ in range(times)))
 
     def used(self, kind: Kind) -> float:
-        book = self.quotas.books.find("search")
+        book = self.quotas.accounts.find("search")
         return book.meters[kind].memory.used if book is not None else 0.0
 
 
@@ -74,17 +73,17 @@ async def replica(redis: Server, clock: Hand, name: str) -> AsyncIterator[Replic
     say: Any = lambda *_, **__: None  # noqa: E731
     lender = RedisLender(parse_redis_url(redis.url), say=say, draw=lambda: 0.0, answer_s=20.0)
     quotas = quotas_of(Router(routings()["round-robin"]), clock, expected=float(SIZE), prices=PRICES)
-    keeper = quotas.keeper = Keeper(
+    leases = quotas.leases = Keeper(
         lender,
-        who=name,
+        holder=name,
         processes=1,
-        books=lambda: quotas.books,
+        accounts=quotas.accounts,
         clock=clock,
         say=say,
     )
     task = asyncio.create_task(lender.run())
     try:
-        yield Replica(quotas, keeper, lender)
+        yield Replica(quotas, leases, lender)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -99,14 +98,14 @@ async def replicas(redis: Server, clock: Hand, count: int = 4) -> AsyncIterator[
         await until(lambda: all(each.lender.is_connected for each in every))
         for _ in range(2):
             await beat(every, clock)
-        assert [each.keeper.replicas for each in every] == [count] * count
+        assert [each.leases.replicas for each in every] == [count] * count
         yield every
 
 
 async def beat(every: Sequence[Replica], clock: Hand, *, seconds: float = 1.0) -> None:
     clock.now_s += seconds
     for each in every:
-        await each.keeper._beat()
+        await each.leases._renew_leases()
 
 
 async def all_ask(every: Sequence[Replica], quota: Quota, times: int) -> int:
@@ -142,7 +141,7 @@ async def test_one_gateway_gets_all_of_a_limit_that_others_do_not_use(tmp_path: 
             await every[0].asks(quota, 150)
             await beat(every, clock)
         assert every[0].granted == 1000
-        assert every[0].keeper.asked < 100
+        assert every[0].leases.lease_requests < 100
 
 
 async def test_who_comes_later_gets_a_fair_part(tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ async def test_losing_redis_keeps_the_bound(tmp_path: Path, limit: int) -> None:
         for _ in range(50):
             assert await all_ask(every, quota, 20) <= bound
             await beat(every, clock)
-        assert all(each.keeper.is_apart for each in every)
+        assert all(each.leases.is_partitioned for each in every)
         assert every[3].granted >= 1
         assert sum(each.granted for each in every) > before
         clock.now_s += 120
@@ -218,7 +217,7 @@ async def test_a_redis_that_comes_back_empty_is_told_what_was(tmp_path: Path) ->
             await beat(every, clock)
             assert await all_ask(every, quota, 30) <= 112
         assert sum(each.granted for each in every) >= 95
-        assert not any(each.keeper.is_apart for each in every)
+        assert not any(each.leases.is_partitioned for each in every)
 
 
 async def test_a_redis_that_is_emptied_under_way_is_told_again(tmp_path: Path) -> None:
@@ -251,7 +250,7 @@ async def spends(redis: Server, clock: Hand, name: str, quota: Quota, times: int
             await beat([living], clock)
             await living.asks(quota, times - living.granted)
         if says_farewell:
-            await living.keeper._say_farewell()
+            await living.leases._release_all()
         return living.granted
 
 
@@ -282,10 +281,10 @@ async def test_a_hanging_redis_holds_nobody_up(tmp_path: Path) -> None:
         await redis.hang()
         async with asyncio.timeout(120):
             assert await all_ask(every, quota, 10) >= 4
-        assert all(each.keeper.is_apart for each in every)
+        assert all(each.leases.is_partitioned for each in every)
         await redis.wake()
         async with asyncio.timeout(120):
             # A beat that takes more than half a second, for whatever reason, parts them again.
-            while any(each.keeper.is_apart for each in every):
+            while any(each.leases.is_partitioned for each in every):
                 await until(lambda: all(each.lender.is_connected for each in every))
                 await beat(every, clock)

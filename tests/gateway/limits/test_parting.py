@@ -36,14 +36,14 @@ class FailingLender:
     def is_connected(self) -> bool:
         return True
 
-    async def ask(self, path: str, who: str, asks: Sequence[Ask]) -> list[Granted]:
+    async def lease(self, path: str, holder: str, asks: Sequence[Ask]) -> list[Granted]:
         if self.is_breaking:
             await asyncio.sleep(self.late_s if path == self.late else LOST_S)
             if path != self.late:
                 raise LenderAway
-        return self.slices[path].ask(who, asks, asyncio.get_running_loop().time())
+        return self.slices[path].ask(holder, asks, asyncio.get_running_loop().time())
 
-    async def leave(self, path: str, who: str, asks: Sequence[Ask]) -> None:
+    async def release(self, path: str, holder: str, asks: Sequence[Ask]) -> None:
         raise LenderAway
 
     async def run(self) -> None:
@@ -54,8 +54,8 @@ def a_gateway(lender: FailingLender) -> tuple[Quotas, Keeper]:
     clock: Any = asyncio.get_running_loop().time
     say: Any = lambda *_, **__: None  # noqa: E731
     quotas = quotas_of(Router(routings()["round-robin"]), clock)
-    keeper = quotas.keeper = Keeper(lender, who="r0", processes=1, books=lambda: quotas.books, clock=clock, say=say)
-    return quotas, keeper
+    leases = quotas.leases = Keeper(lender, holder="r0", processes=1, accounts=quotas.accounts, clock=clock, say=say)
+    return quotas, leases
 
 
 async def uses(quotas: Quotas, name: str, quota: Quota) -> None:
@@ -65,18 +65,18 @@ async def uses(quotas: Quotas, name: str, quota: Quota) -> None:
 async def a_grant_comes_after_the_parting() -> None:
     await asyncio.sleep(100)  # clocks do not begin at nought
     lender, quota = FailingLender(), Quota(requests_per_min=800)
-    quotas, keeper = a_gateway(lender)
-    await keeper._beat()
+    quotas, leases = a_gateway(lender)
+    await leases._renew_leases()
     await uses(quotas, "late", quota)
     await uses(quotas, "lost", quota)
     lender.late, lender.is_breaking = "late", True
-    books = {name: quotas.books.find(name) for name in ("late", "lost")}
-    await asyncio.gather(*(keeper._ask_once(book, {}) for book in books.values() if book is not None))
-    assert keeper.is_apart
+    books = {name: quotas.accounts.find(name) for name in ("late", "lost")}
+    await asyncio.gather(*(leases._lease_once(book, {}) for book in books.values() if book is not None))
+    assert leases.is_partitioned
     for book in books.values():
         assert book is not None
         meter = book.meters[Kind.REQUESTS]
-        assert meter.cap == cap_apart(meter, keeper.replicas, keeper._silent_s)
+        assert meter.cap == cap_apart(meter, leases.replicas, leases._unanswered_s)
     for _ in range(100):
         await uses(quotas, "late", quota)
 
@@ -89,16 +89,16 @@ def test_a_grant_that_comes_late_takes_nothing_from_who_stands_alone() -> None:
 async def an_ask_begins_after_the_parting() -> None:
     await asyncio.sleep(100)  # clocks do not begin at nought
     lender, quota = FailingLender(), Quota(requests_per_min=800)
-    quotas, keeper = a_gateway(lender)
-    await keeper._beat()
+    quotas, leases = a_gateway(lender)
+    await leases._renew_leases()
     await uses(quotas, "late", quota)
-    book = quotas.books.find("late")
+    book = quotas.accounts.find("late")
     assert book is not None
-    asked, asking = keeper.asked, asyncio.create_task(keeper._ask_once(book, {}))
-    keeper.part()
+    asked, asking = leases.lease_requests, asyncio.create_task(leases._lease_once(book, {}))
+    leases.part()
     cap = book.meters[Kind.REQUESTS].cap
     await asking
-    assert (book.meters[Kind.REQUESTS].cap, keeper.asked) == (cap, asked)
+    assert (book.meters[Kind.REQUESTS].cap, leases.lease_requests) == (cap, asked)
 
 
 def test_who_stands_alone_asks_nobody() -> None:
@@ -109,11 +109,11 @@ def test_who_stands_alone_asks_nobody() -> None:
 async def a_request_has_waited_too_long() -> None:
     await asyncio.sleep(100)
     lender, quota = FailingLender(), Quota(requests_per_min=800)
-    quotas, keeper = a_gateway(lender)
-    await keeper._beat()
+    quotas, leases = a_gateway(lender)
+    await leases._renew_leases()
     lender.late, lender.is_breaking, lender.late_s = "search", True, 3600.0
     await uses(quotas, "search", quota)
-    assert keeper.is_apart
+    assert leases.is_partitioned
 
 
 def test_a_lender_that_says_nothing_is_no_limit_that_is_used_up() -> None:

@@ -55,9 +55,9 @@ async def test_redis_lends_as_slices_do(tmp_path: Path) -> None:
             who, asks = random.choice("abc"), [drawn(random, name) for name in ("tokens", "budget/60/1")]
             if random.random() < 0.1:
                 slices.leave(who, asks, 0.0)
-                await lender.leave("search/user/ann}", who, asks)
+                await lender.release("search/user/ann}", who, asks)
             else:
-                assert await lender.ask("search/user/ann}", who, asks) == slices.ask(who, asks, 0.0)
+                assert await lender.lease("search/user/ann}", who, asks) == slices.ask(who, asks, 0.0)
         assert int(str(await redis.say("DBSIZE"))) == 1
         assert 1000 <= int(str(await redis.say("TTL", "hearth:quota:{search/user/ann}}"))) <= 1060
 
@@ -66,9 +66,9 @@ async def test_what_is_not_said_again_ends(tmp_path: Path) -> None:
     """A slice whose holder is dead comes free, by the clock of Redis."""
     short = [Ask("tokens", 10.0, 0.0, 10.0, 0.0, keeps_s=0.05)]
     async with redis_server(tmp_path) as redis, lending(redis.url) as lender:
-        assert (await lender.ask("a", "dead", short))[0].slice == 10
+        assert (await lender.lease("a", "dead", short))[0].slice == 10
         async with asyncio.timeout(120):
-            while (await lender.ask("a", "living", short))[0].slice == 0:
+            while (await lender.lease("a", "living", short))[0].slice == 0:
                 pass
 
 
@@ -78,19 +78,19 @@ async def test_who_asks_a_redis_that_is_away_is_told_so(tmp_path: Path) -> None:
     async with redis_server(tmp_path) as redis, lending(redis.url, answer_s=0.5) as lender:
         await redis.hang()
         with pytest.raises(LenderAway):
-            await lender.ask("a", "me", ask)
+            await lender.lease("a", "me", ask)
         assert not lender.is_connected
         with pytest.raises(LenderAway):
-            await lender.ask("a", "me", ask)
+            await lender.lease("a", "me", ask)
         await redis.wake()
         lender._answer_s = 20.0
         await until(lambda: lender.is_connected)
         await redis.kill()
         with pytest.raises(LenderAway):
-            await lender.ask("a", "me", ask)
+            await lender.lease("a", "me", ask)
         await redis.start()
         await until(lambda: lender.is_connected)
-        assert (await lender.ask("a", "me", ask))[0].slice == 1
+        assert (await lender.lease("a", "me", ask))[0].slice == 1
 
 
 async def test_a_user_who_may_do_little_is_enough(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_a_user_who_may_do_little_is_enough(tmp_path: Path) -> None:
         await redis.say("ACL", "SETUSER", "hearth", "on", ">hunter2", "~hearth:quota:*", *allowed)
         async with lending(f"redis://hearth:hunter2@127.0.0.1:{redis.port}") as lender:
             ask = [Ask("tokens", 10.0, 0.0, 1.0, 0.0, keeps_s=10.0)]
-            assert (await lender.ask("a", "me", ask))[0].slice == 1
+            assert (await lender.lease("a", "me", ask))[0].slice == 1
 
 
 async def test_who_may_not_run_the_script_is_told(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_who_may_not_run_the_script_is_told(tmp_path: Path) -> None:
         for _ in range(3):
             await until(lambda: lender.is_connected)
             with pytest.raises(LenderAway):
-                await lender.ask("a", "me", [Ask("tokens", 10.0, 0.0, 1.0, 0.0, keeps_s=10.0)])
+                await lender.lease("a", "me", [Ask("tokens", 10.0, 0.0, 1.0, 0.0, keeps_s=10.0)])
         await until(lambda: said)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -134,6 +134,6 @@ async def test_a_cluster_lends_too(tmp_path: Path) -> None:
         async with lending(f"redis+cluster://127.0.0.1:{server.port}") as lender:
             for path in ("", "a", "search/user/{x}"):
                 ask = [Ask("tokens", 10.0, 0.0, 1.0, 0.0, keeps_s=10.0)]
-                assert (await lender.ask(path, "me", ask))[0].slice == 1
+                assert (await lender.lease(path, "me", ask))[0].slice == 1
     finally:
         await server.kill()

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.limits.meter import LOOK, Tab
-from gateway.limits.rejection import OverLimit
+from gateway.limits.accounts import LOOK, Tab
+from gateway.limits.rate_limit_response import OverLimit
 from routing.learning import Usage
 from routing.request import Api, Request
 from routing.router import Router
@@ -91,7 +91,7 @@ class Reloads(RuleBasedStateMachine):
     @property
     def meter(self) -> Meter | None:
         """The limit in force on output, where there is one."""
-        book = self.quotas.books.find("search")
+        book = self.quotas.accounts.find("search")
         return book.meters.get(Kind.OUTPUT) if book is not None else None
 
     def check_grant(self) -> None:
@@ -153,7 +153,7 @@ class Reloads(RuleBasedStateMachine):
 
     @invariant()
     def what_runs_is_held(self) -> None:
-        book = self.quotas.books.find("search")
+        book = self.quotas.accounts.find("search")
         if book is None:
             return
         running = len(self.streams) + len(self.wholes)
@@ -167,7 +167,7 @@ class Reloads(RuleBasedStateMachine):
             self.end(stream, told=True)
         for whole in self.wholes:
             whole.close(was_carried=False, was_served=False)
-        book = self.quotas.books.find("search")
+        book = self.quotas.accounts.find("search")
         if book is not None:
             book.advance(self.clock.now_s + 86_400)
             assert book.is_idle

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cascade.judging import Judge
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from gateway.pipeline.attempt_limits import Patience

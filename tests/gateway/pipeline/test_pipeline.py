@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.judging import Judge
-from gateway.limits.meter import Tab
+from gateway.limits.accounts import Tab
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome

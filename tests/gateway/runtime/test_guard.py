@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.channel import Channel
-from gateway.cluster.duty import _obey
-from gateway.cluster.messages import Drained, Renew, Renewed, Reopen
+from gateway.cluster.channel import Channel, Drained, Renew, Renewed, Reopen, _follow
 from gateway.http.timeout_sweeper import Patrol
 from gateway.observe.request_log import OutcomeLog
 from gateway.runtime.guard import NAME, Ticker, report, restarted, run
@@ -236,7 +234,7 @@ def test_a_log_whose_writer_raises_once_is_written_on() -> None:
     assert written >= 800
 
 
-def test_a_child_obeys_on_though_an_order_raises() -> None:
+def test_a_child_follows_on_though_an_order_raises() -> None:
     """A reload that fails in an unforeseen way is answered with a fault; the orders behind it are done."""
 
     class Line(Channel):
@@ -252,7 +250,7 @@ def test_a_child_obeys_on_though_an_order_raises() -> None:
 
     async def play() -> tuple[list[Any], Counter[str]]:
         counts, line = caught_in(asyncio.get_running_loop()), Line()
-        await _obey(line, Broken(), Broken(), Broken())
+        await _follow(line, Broken(), Broken(), Broken())
         return line.sent, counts
 
     sent, counts = run_virtually(play())
@@ -279,11 +277,11 @@ MAY_RAISE = {
     "gateway/pipeline/pipeline.py": {"_try_pods": "one request"},
     "gateway/pipeline/placement.py": {"_place_rest": "one request"},
     "gateway/pipeline/admission_queue.py": {"place": "one request"},
-    "gateway/cluster/redis_bridge.py": {
-        "_write_on": "raises to `_keep`, which connects again",
-        "_read_on": "raises to `_keep`, which connects again",
+    "gateway/replica_sync/redis_bridge.py": {
+        "_write_loop": "raises to `_keep`, which connects again",
+        "_read_loop": "raises to `_keep`, which connects again",
     },
-    "gateway/kv_index/subscriber.py": {"_open": "raises to `run`", "_read_again": "one replay"},
+    "gateway/kv_index/subscriber.py": {"_open": "raises to `run`", "_read_replay": "one replay"},
 }
 """Loops in coroutines that are not decorated, each with its reason."""
 
@@ -294,7 +292,7 @@ ONE_SHOT = {
     "gateway/runtime/guard.py": "the guard itself",
     "gateway/relay/holdback.py": "one answer",
     "gateway/http/client_connection.py": "closes one connection",
-    "gateway/kv_index/tokenizing.py": "one line of the log, from a thread",
+    "gateway/kv_index/tokenizer.py": "one line of the log, from a thread",
 }
 """Modules whose callbacks belong to one request or connection, each with its reason: nothing repeats there."""
 

@@ -15,10 +15,10 @@ from redis.exceptions import RedisError
 
 from gateway.runtime.redis_client import connected
 from gateway.runtime.redis_location import parse_redis_url
-from tests.gateway.cluster.test_redis_bridge import agree, bridge
-from tests.gateway.cluster.test_redis_bridge import connected as are_connected
 from tests.gateway.kv_index.exchange import alike, host, until
 from tests.gateway.kv_index.redis_servers import Server, free_port, redis_server
+from tests.gateway.replica_sync.test_redis_bridge import agree, bridge
+from tests.gateway.replica_sync.test_redis_bridge import connected as are_connected
 from tests.routing.engines import ask, place
 
 

@@ -1,0 +1,170 @@
+"""The children of a supervisor: which ones the settings need, requests to all of them, and their orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from gateway.app.reload import Fresh
+from gateway.cluster.channel import Orders
+from gateway.cluster.child import Answer, Child, Seat
+from gateway.config.settings import Settings
+from gateway.runtime.event_log import EventLog
+from gateway.runtime.host import Host
+from gateway.runtime.ports import Binding
+from routing.pods import Standing
+
+
+def needs_warmth(settings: Settings) -> bool:
+    """Whether an index process is needed: there are peers to sync with, or KV events to follow."""
+    return settings.processes > 1 or settings.redis is not None or settings.kv_events is not None
+
+
+def needs_supervisor(settings: Settings) -> bool:
+    """Whether there is more than one process."""
+    return settings.processes > 1 or needs_warmth(settings)
+
+
+WARMTH = "warmth"
+
+LEEWAY_S = 10.0
+"""Time beyond the drain before a child that does not end is killed."""
+
+
+class _Pod(msgspec.Struct):
+    url: str
+    standing: str
+
+
+class _Fleet(msgspec.Struct):
+    pods: list[_Pod]
+
+
+class Team:
+    """The children of one supervisor."""
+
+    def __init__(
+        self,
+        fresh: Fresh,
+        folder: Path,
+        traffic: tuple[Binding, ...],
+        *,
+        say: EventLog,
+        began: Callable[[Child], None],
+        ended: Callable[[Child], None],
+    ) -> None:
+        """`began` and `ended` are called for each child that has started."""
+        self.fresh = fresh
+        """The configuration of all children."""
+        self._traffic = traffic
+        self._tasks: dict[Seat, asyncio.Task[None]] = {}
+        self._began = began
+        self._host = Host(processes=fresh.settings.processes, folder=folder)
+        self.index_process: Seat | None = None
+        if needs_warmth(fresh.settings):
+            self._host = replace(self._host, warmth=folder / f"{WARMTH}-news.sock")
+            self.index_process = Seat(WARMTH, self._index_process_orders, say=say, began=self._on_start, ended=ended)
+        self.workers = tuple(
+            Seat(f"worker-{number}", partial(self._orders, number), say=say, began=self._on_start, ended=ended)
+            for number in range(1, fresh.settings.processes + 1)
+        )
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        return (self.index_process, *self.workers) if self.index_process else self.workers
+
+    @property
+    def children(self) -> list[Child]:
+        """The running children."""
+        return [slot.child for slot in self.seats if slot.child]
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Keep all children running inside the block; those left at its end are killed."""
+        self._tasks = {slot: asyncio.create_task(slot.keep(), name=slot.name) for slot in self.seats}
+        try:
+            yield
+        finally:
+            for slot in self.seats:
+                slot.leave()
+                slot.kill()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def begun(self) -> None:
+        """Wait until all have started for the first time. Raises `CannotStart` as soon as one cannot."""
+        await asyncio.gather(*(slot.first for slot in self.seats))
+
+    async def leave(self, cut: asyncio.Event, grace_s: float) -> None:
+        """Stop the workers. At `cut`, or after the grace, they end at once.
+
+        The index process is stopped last: until then it takes their updates.
+        """
+        ended = asyncio.create_task(self._end(self.workers, grace_s + LEEWAY_S), name="workers end")
+        cutting = asyncio.create_task(cut.wait(), name="cut")
+        await asyncio.wait((ended, cutting), return_when=asyncio.FIRST_COMPLETED)
+        cutting.cancel()
+        if not ended.done():
+            await self._end(self.workers, LEEWAY_S)
+            ended.cancel()
+        await asyncio.gather(ended, cutting, return_exceptions=True)
+        if self.index_process is not None:
+            await self._end((self.index_process,), LEEWAY_S)
+
+    async def _end(self, seats: Sequence[Seat], limit_s: float) -> None:
+        for slot in seats:
+            slot.leave()
+        await asyncio.wait([self._tasks[slot] for slot in seats], timeout=limit_s)
+
+    async def renew(self, fresh: Fresh) -> dict[str, tuple[str, ...]]:
+        """Apply a configuration in all children, also those that start later. Returns errors by child."""
+        self.fresh = fresh
+        children = self.children
+        faults = await asyncio.gather(*(child.renew(fresh) for child in children))
+        return {child.name: found for child, found in zip(children, faults, strict=True)}
+
+    def reopen_logs(self) -> None:
+        """Have all children reopen their log files."""
+        for child in self.children:
+            child.reopen_logs()
+
+    async def ask(self, path: str, *, method: str = "GET", body: bytes | None = None) -> dict[str, Answer]:
+        """Send a request to all workers. Returns their answers by name, without those that did not answer."""
+        children = [slot.child for slot in self.workers if slot.child]
+        answers = await asyncio.gather(*(child.ask(path, method=method, body=body) for child in children))
+        return {child.name: answer for child, answer in zip(children, answers, strict=True) if answer is not None}
+
+    def take_drained(self, pod: str, *, is_drained: bool) -> None:
+        """Have all workers drain a pod, or undo that, also those that are starting."""
+        for slot in self.workers:
+            slot.take_drained(pod, is_drained=is_drained)
+
+    # -- configuration of children -------------------------------------------------------------------------------------
+
+    async def _orders(self, number: int) -> Orders:
+        host = replace(self._host, number=number)
+        return Orders(f"worker-{number}", host, self.fresh, self._traffic, await self._drained())
+
+    async def _index_process_orders(self) -> Orders:
+        return Orders(WARMTH, self._host, self.fresh)
+
+    async def _drained(self) -> frozenset[str]:
+        """The pods that are drained, for workers that start later."""
+        for answer in (await self.ask("/admin/fleet")).values():
+            try:
+                fleet = msgspec.json.decode(answer.body, type=_Fleet)
+            except msgspec.MsgspecError:
+                continue
+            return frozenset(pod.url for pod in fleet.pods if pod.standing == Standing.DRAINING)
+        return frozenset()
+
+    def _on_start(self, child: Child) -> None:
+        """Update a child that started with a configuration from before a reload."""
+        if child.fresh is not self.fresh:
+            child.tell(self.fresh)
+        self._began(child)

@@ -1,0 +1,127 @@
+"""Usage of quotas for operators: Prometheus metrics by tenant (never by user), and accounts for the admin API."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.limits.accounts import Quotas, tenant_of
+from tenancy.limits.book import Book
+from tenancy.limits.use import Kind
+
+Family = CounterMetricFamily | GaugeMetricFamily
+
+OTHER = "other"
+
+MOST_TENANTS = 100
+
+
+class LimitsExposition(Collector):
+    """The quota metrics of one gateway. Tenants beyond `MOST_TENANTS` are summed as `other`."""
+
+    def __init__(self, quotas: Quotas, *, most_tenants: int = MOST_TENANTS) -> None:
+        self._quotas = quotas
+        self._most_tenants = most_tenants
+        self._named: set[str] = set()
+
+    def collect(self) -> Iterator[Family]:
+        """All metric families."""
+        quotas = self._quotas
+        yield self._counter("hearth_limit_refused", "Requests refused for want of room, by limit.", quotas.rejected)
+        yield self._counter("hearth_limit_cut", "Streams that a limit has ended, by limit.", quotas.cut)
+        yield self._used()
+        yield GaugeMetricFamily("hearth_limit_accounts", "Accounts in memory.", len(quotas.accounts))
+        leases = quotas.leases
+        if leases is not None:
+            words = "1 where shared limits are shared, 0 where this gateway goes by what it knows."
+            yield GaugeMetricFamily("hearth_limit_sharing", words, float(not leases.is_partitioned))
+            yield GaugeMetricFamily("hearth_limit_replicas", "Gateways that share limits.", leases.replicas)
+            yield CounterMetricFamily("hearth_limit_asks", "Asks for slices of shared limits.", leases.lease_requests)
+
+    def _counter(self, name: str, words: str, counts: Mapping[tuple[str, Kind], int]) -> CounterMetricFamily:
+        family = CounterMetricFamily(name, words, labels=("tenant", "limit"))
+        shown: dict[tuple[str, str], int] = defaultdict(int)
+        for (tenant, kind), count in counts.items():
+            shown[self._name(tenant), kind.value] += count
+        for labels, count in shown.items():
+            family.add_metric(labels, count)
+        return family
+
+    def _used(self) -> GaugeMetricFamily:
+        """Usage of tenants' own accounts: this gateway's part of shared limits."""
+        words = "Part of a tenant's limit that this gateway has used."
+        family = GaugeMetricFamily("hearth_limit_used_ratio", words, labels=("tenant", "limit"))
+        shown: dict[tuple[str, str], float] = {}
+        now_s = self._quotas.now_s()
+        for account in list(self._quotas.accounts):
+            if account.path == tenant_of(account.path):
+                account.advance(now_s)
+                for kind, meter in account.meters.items():
+                    labels = self._name(account.path), kind.value
+                    shown[labels] = max(shown.get(labels, 0.0), meter.memory.used / meter.limit if meter.limit else 1.0)
+        for labels, ratio in shown.items():
+            family.add_metric(labels, ratio)
+        return family
+
+    def _name(self, tenant: str) -> str:
+        if tenant not in self._named:
+            if len(self._named) >= self._most_tenants:
+                return OTHER
+            self._named.add(tenant)
+        return tenant
+
+
+Shown = dict[str, Any]
+
+
+def show_accounts(quotas: Quotas, tenant: str | None, most: int) -> list[Shown]:
+    """The accounts of one tenant, or of all, most recently used first, at most `most`."""
+    now_s = quotas.now_s()
+    wanted = (
+        account for account in reversed(list(quotas.accounts)) if tenant is None or tenant_of(account.path) == tenant
+    )
+    return [_show(account, now_s) for account in islice(wanted, most)]
+
+
+def _show(account: Book, now_s: float) -> Shown:
+    account.advance(now_s)
+    return {
+        "account": account.path,
+        "open": account.open,
+        "limits": {
+            kind.value: {
+                "limit": meter.limit,
+                "used": meter.memory.used,
+                "elsewhere": meter.lent.elsewhere + meter.lent.gone if meter.lent is not None else 0.0,
+                "slice": meter.cap,
+                "all_free_in_s": round(meter.frees_in_s(meter.memory.used, now_s), 1),
+            }
+            for kind, meter in account.meters.items()
+        },
+    }
+
+
+SUMMED = ("used", "slice")
+
+
+def merge_accounts(lists: Iterable[list[Shown]], most: int) -> list[Shown]:
+    """Sum the accounts of all workers. `elsewhere` then is the usage beyond this gateway."""
+    merged: dict[str, Shown] = {}
+    for shown in (account for accounts in lists for account in accounts):
+        known = merged.setdefault(shown["account"], shown)
+        if known is shown:
+            continue
+        known["open"] += shown["open"]
+        for kind, more in shown["limits"].items():
+            same = known["limits"].setdefault(kind, more)
+            if same is not more:
+                for word in SUMMED:
+                    same[word] += more[word]
+                same["elsewhere"] = max(0.0, same["elsewhere"] - more["slice"])
+                same["all_free_in_s"] = max(same["all_free_in_s"], more["all_free_in_s"])
+    return list(merged.values())[:most]

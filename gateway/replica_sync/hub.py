@@ -1,0 +1,163 @@
+"""Forwards the update batches of each worker of a host to the others, and to other hosts by a bridge.
+
+Keeps a bounded history of batches for workers that start later. Reads only the head of a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+from gateway.replica_sync.ipc import Line
+from gateway.replica_sync.ipc_messages import Batch, Hello, Message, Missed, Past, Recall, Restate, framed
+from gateway.replica_sync.updates import UnreadableError, head_of, write_batch
+from routing.news import Stated
+
+MAX_HISTORY_BYTES = 64 << 20
+"""Enough for what some dozen engines cache, at half a kilobyte per request."""
+
+PIECE_BYTES = 128 << 10
+"""Bytes of history per answer: a few milliseconds of work for the worker."""
+
+
+class Hub:
+    """The connections of all workers of a host, each with the replica id of its worker."""
+
+    def __init__(self, *, max_history_bytes: int = MAX_HISTORY_BYTES) -> None:
+        self.is_history_complete = True
+        """False while a bridge still reads the history of other hosts."""
+        self._publish: Callable[[bytes], None] = lambda _: None
+        self._request_snapshot: Callable[[int], None] = lambda _: None
+        self._dropped = 0
+        """Frames dropped for workers that have disconnected."""
+        self._connections: dict[Line, int] = {}
+        self._numbers: dict[int, int] = {}
+        """The number of the last batch of each replica of this host."""
+        self._history: deque[bytes] = deque()
+        self._history_begins = 0
+        self._history_bytes = 0
+        self._max_history_bytes = max_history_bytes
+
+    def __repr__(self) -> str:
+        return f"<Hub of {len(self._connections)} workers, {len(self._history)} batches of history>"
+
+    def connect_bridge(self, publish: Callable[[bytes], None], request_snapshot: Callable[[int], None]) -> None:
+        """Connect other hosts. `publish` takes batches of this host, `request_snapshot` the id of a replica elsewhere.
+
+        The bridge reads the history of other hosts first, and then calls `complete_history`.
+        """
+        self._publish, self._request_snapshot = publish, request_snapshot
+        self.is_history_complete = False
+
+    def complete_history(self) -> None:
+        """Note that the history of other hosts has been read, or could not be read in time."""
+        self.is_history_complete = True
+
+    @property
+    def workers(self) -> int:
+        return len(self._connections)
+
+    @property
+    def history_bytes(self) -> int:
+        return self._history_bytes
+
+    @property
+    def dropped_frames(self) -> int:
+        """Frames dropped so far because a worker read too slowly."""
+        return self._dropped + sum(connection.dropped for connection in self._connections)
+
+    def join(self, connection: Line) -> None:
+        """Add the connection of a worker, which sends `Hello` next."""
+        self._connections[connection] = 0
+
+    def take(self, connection: Line, message: Message) -> None:
+        """Take a message of a worker."""
+        match message:
+            case Hello(replica_id):
+                self._connections[connection] = replica_id
+                self._request_snapshots(connection)
+            case Batch(payload):
+                self._take_batch(connection, payload)
+            case Missed(replica_id):
+                self._request_snapshot_of(replica_id)
+            case Recall(start):
+                connection.send(self._history_from(start))
+
+    def take_abroad(self, payload: bytes) -> None:
+        """Take a batch of another host. It is kept as history, and forwarded once the history is complete."""
+        self._remember(payload)
+        if self.is_history_complete:
+            self._spread(payload, None)
+
+    def have_all_state(self) -> None:
+        """Request a snapshot of every worker: another host has just joined."""
+        self._request_snapshots(None)
+
+    def states(self, replica_id: int) -> bool:
+        """Request a snapshot of a replica. Returns False where it is not a worker of this host."""
+        for connection, known_id in self._connections.items():
+            if known_id == replica_id:
+                connection.send(Restate())
+                return True
+        return False
+
+    def leave(self, connection: Line) -> None:
+        """Remove a worker that has disconnected, and publish for it that it has no open requests."""
+        replica_id = self._connections.pop(connection, 0)
+        self._dropped += connection.dropped
+        number = self._numbers.pop(replica_id, None)
+        if number is not None and replica_id not in self._connections.values():
+            last_batch = write_batch(replica_id, number + 1, [Stated(())])
+            self._spread(last_batch, None)
+            self._publish(last_batch)
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in list(self._connections):
+            connection.close()
+
+    def _take_batch(self, connection: Line, payload: bytes) -> None:
+        try:
+            replica_id, number = head_of(payload)
+        except UnreadableError:
+            return
+        self._numbers[replica_id] = number
+        self._remember(payload)
+        self._spread(payload, connection)
+        self._publish(payload)
+
+    def _spread(self, payload: bytes, sender: Line | None) -> None:
+        frame = framed(Batch(payload))
+        for connection in self._connections:
+            if connection is not sender:
+                connection.send_frame(frame)
+
+    def _request_snapshots(self, sender: Line | None) -> None:
+        for connection in self._connections:
+            if connection is not sender:
+                connection.send(Restate())
+
+    def _request_snapshot_of(self, replica_id: int) -> None:
+        if not self.states(replica_id):
+            self._request_snapshot(replica_id)
+
+    def _remember(self, payload: bytes) -> None:
+        self._history.append(payload)
+        self._history_bytes += len(payload)
+        while self._history_bytes > self._max_history_bytes and self._history:
+            self._history_bytes -= len(self._history.popleft())
+            self._history_begins += 1
+
+    def _history_from(self, start: int) -> Past:
+        first = max(0, start - self._history_begins)
+        payloads: list[bytes] = []
+        size = 0
+        for payload in islice(self._history, first, None):
+            payloads.append(payload)
+            size += len(payload)
+            if size >= PIECE_BYTES:
+                break
+        following = self._history_begins + first + len(payloads)
+        ends = self._history_begins + len(self._history)
+        return Past(following, payloads, has_more=following < ends or not self.is_history_complete)

@@ -1,0 +1,289 @@
+"""Carries update batches between hosts through one capped stream in Redis.
+
+Writes the batches of this host and reads those of other hosts in order, from the oldest entry at first: that is the
+history for new workers. Redis may be slow, hung, gone, emptied or failed over at any time. Nothing waits for it,
+unwritten batches are kept up to a bound, and snapshots replace what was lost. Does not decode batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.replica_sync.hub import Hub
+from gateway.runtime.event_log import EventLog
+from gateway.runtime.guard import heed_cancel, restarted
+from gateway.runtime.redis_client import Client, connected
+from gateway.runtime.redis_location import RedisPlace
+
+KEY = "hearth:news"
+
+FIELD = b"p"
+
+MAX_ENTRIES = 50_000
+"""Length of the stream: some minutes of a busy fleet, at one or two kilobytes per entry."""
+
+MAX_OUTBOX_BYTES = 16 << 20
+"""Kept while Redis is away: half a minute of a busy host. Beyond it the oldest batches are dropped."""
+
+ENTRY_BYTES = 256 << 10
+
+SPACING_S = 0.003
+"""Pause between two writes: batches of that time go into one entry."""
+
+ANSWER_S = 2.0
+"""Without an answer by then Redis counts as hung."""
+
+BLOCK_S = 1.0
+"""How long a read blocks for a new entry."""
+
+READ_AT_ONCE = 500
+
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 2.0
+
+HISTORY_S = 5.0
+"""How long new workers wait for the history of the stream; then they start without it."""
+
+ALL_REPLICAS = 0
+"""In place of a replica id: snapshots of all replicas are requested."""
+
+Id = tuple[int, int]
+
+BEGINNING: Id = (0, 0)
+
+
+class Parcel(Struct, frozen=True, array_like=True):
+    """One entry of the stream."""
+
+    host: int
+    """Id of the writing host, drawn at every start."""
+    sent_us: int
+    """By the writer's clock: only the writer can compute its age."""
+    batches: list[bytes]
+    asked: list[int]
+    """Replicas whose snapshots are requested."""
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Parcel)
+
+
+AWAY, BACK = "Redis is away: going on with what this host knows", "Redis is back"
+
+
+class RedisBridge:
+    """The bridge of one host."""
+
+    def __init__(
+        self,
+        place: RedisPlace,
+        hub: Hub,
+        *,
+        host: int,
+        say: EventLog,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+    ) -> None:
+        self.written = self.read = 0
+        """Entries written and read."""
+        self.dropped = 0
+        """Batches dropped while Redis was unreachable."""
+        self.strange = 0
+        """Entries that could not be decoded."""
+        self.writes = self.reads = False
+        """Whether the last write and the last read succeeded."""
+        self._is_away = False
+        """Whether the loss of Redis was logged."""
+        self._place = place
+        self._hub = hub
+        self._host = host
+        self._say = say
+        self._clock = clock
+        self._draw = draw
+        self._key = f"{place.prefix}{KEY}"
+        self._outbox: deque[bytes] = deque()
+        self._outbox_bytes = 0
+        self._requested: set[int] = {ALL_REPLICAS}
+        self._has_work = asyncio.Event()
+        self._has_work.set()
+        self._last = BEGINNING
+        self._round_trip_s: float | None = None
+        self._unread_us: deque[int] = deque(maxlen=4096)
+        """Send times of our entries that were not read back yet."""
+        hub.connect_bridge(self.put, self.ask)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.writes and self.reads
+
+    def staleness_s(self) -> float | None:
+        """Age of updates when other hosts read them: our own round trip, or how long it has been outstanding."""
+        if not self._unread_us:
+            return self._round_trip_s
+        waiting_s = self._clock() - self._unread_us[0] / 1e6
+        return max(waiting_s, self._round_trip_s or 0.0)
+
+    def put(self, batch: bytes) -> None:
+        """Queue a batch for writing. Never waits."""
+        self._outbox.append(batch)
+        self._outbox_bytes += len(batch)
+        while self._outbox_bytes > MAX_OUTBOX_BYTES:
+            self._outbox_bytes -= len(self._outbox.popleft())
+            self.dropped += 1
+        self._has_work.set()
+
+    def ask(self, replica_id: int) -> None:
+        """Request a snapshot of a replica on another host."""
+        self._requested.add(replica_id)
+        self._has_work.set()
+
+    async def run(self) -> None:
+        """Write and read until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep(self._write_loop), name="write updates")
+            group.create_task(self._keep(self._read_loop), name="read updates")
+            await asyncio.sleep(HISTORY_S)
+            self._hub.complete_history()
+
+    @restarted("replica sync")
+    async def _keep(self, work: Callable[[Client], Any]) -> None:
+        """Connect and work until that fails, then again."""
+        wait_s = MIN_BACKOFF_S
+        while True:
+            began_s = self._clock()
+            try:
+                async with connected(self._place, answer_s=ANSWER_S + BLOCK_S) as client:
+                    await work(client)
+            except Exception as error:  # noqa: BLE001 - redis-py also raises errors of other libraries
+                heed_cancel()
+                self._note_away(error)
+            if self._clock() - began_s > MAX_BACKOFF_S + ANSWER_S:
+                wait_s = MIN_BACKOFF_S
+            await asyncio.sleep(wait_s * (0.5 + self._draw()))
+            wait_s = min(MAX_BACKOFF_S, 2 * wait_s)
+
+    def _note_away(self, error: Exception) -> None:
+        """Warn once for both connections and for the whole host: its workers lose the same Redis."""
+        if not self._is_away:
+            self._is_away = True
+            # The other connection may not have failed yet: it must succeed again, with an entry that may be empty.
+            self.writes = self.reads = False
+            self._has_work.set()
+            self._say("warning", AWAY, redis=str(self._place), error=type(error).__name__)
+
+    def _note_success(self) -> None:
+        if self._is_away and self.is_connected:
+            self._is_away = False
+            self._say("info", BACK, redis=str(self._place))
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    async def _write_loop(self, client: Client) -> None:
+        while True:
+            await self._has_work.wait()
+            batches, requested = self._take()
+            try:
+                await self._write(client, batches, requested)
+            except BaseException:
+                # It may have been written all the same: readers skip a batch that they have read before.
+                self.writes = False
+                self._put_back(batches, requested)
+                raise
+            self.writes = True
+            self._note_success()
+            self.written += 1
+            heed_cancel()
+            await asyncio.sleep(SPACING_S)
+
+    async def _write(self, client: Client, batches: list[bytes], requested: list[int]) -> None:
+        sent_us = int(self._clock() * 1e6)
+        entry = Parcel(self._host, sent_us, batches, requested)
+        async with asyncio.timeout(ANSWER_S):
+            entry_id = await client.xadd(
+                self._key, {FIELD: _ENCODER.encode(entry)}, maxlen=MAX_ENTRIES, approximate=True
+            )
+        self._unread_us.append(sent_us)
+        if read_id(entry_id) < self._last:
+            # The stream was created again, by a clock behind that of the old one.
+            self._last = BEGINNING
+
+    def _take(self) -> tuple[list[bytes], list[int]]:
+        batches: list[bytes] = []
+        weight = 0
+        while self._outbox and weight < ENTRY_BYTES:
+            batches.append(self._outbox.popleft())
+            weight += len(batches[-1])
+        self._outbox_bytes -= weight
+        requested, self._requested = list(self._requested), set()
+        if not self._outbox:
+            self._has_work.clear()
+        return batches, requested
+
+    def _put_back(self, batches: list[bytes], requested: list[int]) -> None:
+        self._outbox.extendleft(reversed(batches))
+        self._outbox_bytes += sum(map(len, batches))
+        self._requested.update(requested)
+        self._has_work.set()
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    async def _read_loop(self, client: Client) -> None:
+        self._unread_us.clear()
+        while True:
+            try:
+                async with asyncio.timeout(BLOCK_S + ANSWER_S):
+                    streams: Any = await client.xread(
+                        {self._key: write_id(self._last)}, READ_AT_ONCE, int(BLOCK_S * 1000)
+                    )
+            except BaseException:
+                self.reads = False
+                raise
+            self.reads = True
+            self._note_success()
+            heed_cancel()
+            entries = streams[0][1] if streams else []
+            for entry_id, fields in entries:
+                self._last = read_id(entry_id)
+                self._take_entry(fields)
+            if len(entries) < READ_AT_ONCE:
+                self._hub.complete_history()
+            await asyncio.sleep(0)
+
+    def _take_entry(self, fields: dict[bytes, bytes]) -> None:
+        try:
+            entry = _DECODER.decode(fields[FIELD])
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+            self.strange += 1
+            return
+        self.read += 1
+        if entry.host == self._host:
+            self._read_back(entry)
+            return
+        for batch in entry.batches:
+            self._hub.take_abroad(batch)
+        for replica_id in entry.asked if self._hub.is_history_complete else ():
+            if replica_id == ALL_REPLICAS:
+                self._hub.have_all_state()
+            else:
+                self._hub.states(replica_id)
+
+    def _read_back(self, entry: Parcel) -> None:
+        while self._unread_us and self._unread_us[0] <= entry.sent_us:
+            self._unread_us.popleft()
+        self._round_trip_s = self._clock() - entry.sent_us / 1e6
+
+
+def read_id(entry_id: bytes | str) -> Id:
+    """Parse an entry id, so that two can be compared."""
+    milliseconds, _, count = (entry_id.decode() if isinstance(entry_id, bytes) else entry_id).partition("-")
+    return int(milliseconds), int(count or 0)
+
+
+def write_id(entry: Id) -> str:
+    """Format an entry id for Redis."""
+    return f"{entry[0]}-{entry[1]}"

@@ -1,0 +1,234 @@
+"""A worker's part in replica sync: sends its updates in batches and applies those of its peers.
+
+Off the path of requests: updates are appended to a list as requests progress, and sent within milliseconds. While the
+index process is away nothing is exchanged; a snapshot replaces what that loses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.ipc_messages import Batch, Missed, Past, Recall, Restate
+from gateway.replica_sync.updates import UnreadableError, read_batch, write_batch
+from gateway.runtime.event_log import EventLog
+from gateway.runtime.guard import report, restarted, run
+from routing.bygone import Bygone
+from routing.hearing import Hearing
+from routing.news import Voice
+from routing.router import Router
+from routing.seat import seat_among
+
+SPACING_S = 0.002
+"""Pause between batches. The first update after a pause is sent at once: a late peer would choose the same engine."""
+
+BEAT_S = 1.0
+"""Interval of empty batches while there are no updates."""
+
+SNAPSHOT_S = 10.0
+"""Interval of unrequested snapshots."""
+
+MIN_SNAPSHOT_S = 0.25
+"""Minimum interval of snapshots, however many are requested."""
+
+TIMEOUT_S = 5.0
+"""A peer without a batch for this time is gone, and so are its open requests."""
+
+SLICE_S = 0.002
+"""Time for which batches are applied at a stretch: requests must not wait behind a backlog."""
+
+MAX_BACKLOG = 20_000
+"""Batches kept to be applied; beyond it the oldest is dropped, and a snapshot is requested."""
+
+RETRY_S = 0.2
+
+JUMP = 1 << 20
+"""Batch numbers skipped after a reconnect: the hub has published a last batch for us under the next number."""
+
+
+class Sharing:
+    """The replica sync of one worker."""
+
+    def __init__(
+        self,
+        router: Router,
+        client: WarmthClient,
+        *,
+        say: EventLog,
+        clock: Callable[[], float],
+        fleet_known: asyncio.Event,
+    ) -> None:
+        """`fleet_known` is set once all pods were probed: before, the history would name unknown engines."""
+        self.sent = 0
+        """Updates sent."""
+        self.unsent = 0
+        """Updates dropped while not connected."""
+        self.unreadable = 0
+        """Batches that could not be decoded, or are for later versions."""
+        self.overflowed = 0
+        """Batches dropped because they arrived faster than they were applied."""
+        self.history_updates = 0
+        """Updates of the history that were applied."""
+        self._publisher = Voice(self._schedule)
+        self.applier = Hearing(router)
+        self._router = router
+        self._client = client
+        self._say = say
+        self._clock = clock
+        self._fleet_known = fleet_known
+        self._number = 0
+        self._sent_s = self._snapshot_s = -SNAPSHOT_S
+        self._requested_s: dict[int, float] = {}
+        self._backlog: deque[bytes] = deque()
+        self._is_applying = False
+        self._chunks: asyncio.Queue[Past] = asyncio.Queue()
+        router.voice = self._publisher
+        client.on(Batch, self._take)
+        client.on(Restate, self._take_snapshot_request)
+        client.on(Past, self._chunks.put_nowait)
+        client.on_connected(self._greet)
+
+    @property
+    def origin(self) -> int:
+        """The replica id of this worker."""
+        return self._client.hello.origin
+
+    @property
+    def is_connected(self) -> bool:
+        return self._client.is_connected
+
+    async def run(self) -> None:
+        """Apply the history in the background, and send regular batches, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._replay_history(), name="replay history")
+            await self._keep_time()
+
+    @restarted("replica sync")
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._beat()
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait_s = self._sent_s + SPACING_S - loop.time()
+        if wait_s > 0:
+            loop.call_later(wait_s, run, "replica sync", self._send)
+        else:
+            loop.call_soon(run, "replica sync", self._send)
+
+    def _send(self) -> None:
+        updates = self._publisher.take()
+        self._sent_s = asyncio.get_running_loop().time()
+        self._number += 1
+        if self._client.is_connected:
+            self._client.send(Batch(write_batch(self.origin, self._number, updates)))
+            self.sent += len(updates)
+        else:
+            self.unsent += len(updates)
+
+    def _greet(self) -> None:
+        self._number += JUMP
+        self._send_snapshot()
+
+    def _take_snapshot_request(self, _: Restate) -> None:
+        if self._clock() - self._snapshot_s >= MIN_SNAPSHOT_S:
+            self._send_snapshot()
+        else:
+            asyncio.get_running_loop().call_later(MIN_SNAPSHOT_S, run, "replica sync", self._send_snapshot_if_due)
+
+    def _send_snapshot_if_due(self) -> None:
+        if self._clock() - self._snapshot_s >= MIN_SNAPSHOT_S:
+            self._send_snapshot()
+
+    def _send_snapshot(self) -> None:
+        self._snapshot_s = self._clock()
+        self._publisher.state()
+
+    def _beat(self) -> None:
+        now_s = self._clock()
+        if now_s - self._snapshot_s >= SNAPSHOT_S:
+            self._send_snapshot()
+        elif now_s - self._sent_s >= BEAT_S:
+            self._send()
+        self._router.seat = seat_among(self.origin, self.applier.names)
+        for replica_id in self.applier.forget_silent(now_s - TIMEOUT_S, now_s):
+            self._requested_s.pop(replica_id, None)
+            self._say("info", "a gateway is heard no more: its requests count no longer", origin=f"{replica_id:016x}")
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def _take(self, batch: Batch) -> None:
+        self._backlog.append(batch.payload)
+        if len(self._backlog) > MAX_BACKLOG:
+            self._backlog.popleft()
+            self.overflowed += 1
+        if not self._is_applying:
+            self._apply_backlog()
+
+    def _apply_backlog(self) -> None:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + SLICE_S
+        while self._backlog and loop.time() < until_s:
+            payload = self._backlog.popleft()
+            try:
+                self._apply(payload)
+            except Exception as error:  # noqa: BLE001 - of this batch alone: later ones are applied
+                report("replica sync", error)
+        self._is_applying = bool(self._backlog)
+        if self._is_applying:
+            loop.call_soon(run, "replica sync", self._apply_backlog)
+
+    def _apply(self, payload: bytes) -> None:
+        try:
+            batch = read_batch(payload)
+        except UnreadableError:
+            self.unreadable += 1
+            return
+        now_s = self._clock()
+        self.applier.strange += batch.strange
+        if batch.origin == self.origin:
+            return
+        is_whole = self.applier.hear(batch.origin, batch.number, batch.news, now_s)
+        if not is_whole and now_s - self._requested_s.get(batch.origin, -MIN_SNAPSHOT_S) >= MIN_SNAPSHOT_S:
+            self._requested_s[batch.origin] = now_s
+            self._client.send(Missed(batch.origin))
+
+    # -- history -------------------------------------------------------------------------------------------------------
+
+    @restarted("replica sync")
+    async def _replay_history(self) -> None:
+        """Request the history once, when the fleet is known, and apply it chunk by chunk."""
+        await self._fleet_known.wait()
+        replay, start, has_more = Bygone(self._router), 0, True
+        while has_more:
+            if not self._client.send(Recall(start)):
+                await asyncio.sleep(RETRY_S)
+                continue
+            try:
+                async with asyncio.timeout(BEAT_S):
+                    chunk = await self._chunks.get()
+            except TimeoutError:
+                continue
+            start, has_more = chunk.following, chunk.has_more
+            for payload in chunk.payloads:
+                self._apply_old(replay, payload)
+                await asyncio.sleep(0)
+            if has_more and not chunk.payloads:
+                await asyncio.sleep(RETRY_S)
+        replay.close()
+        self.history_updates = replay.heard
+        self._say("info", "warmed by the past of other gateways", words=replay.heard)
+
+    def _apply_old(self, replay: Bygone, payload: bytes) -> None:
+        try:
+            batch = read_batch(payload)
+        except UnreadableError:
+            self.unreadable += 1
+            return
+        if batch.origin != self.origin:
+            replay.hear(batch.origin, batch.number, batch.news)

@@ -1,0 +1,90 @@
+"""The ladders of all workers on the one admin port of a supervisor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp.test_utils import TestClient, TestServer
+
+from gateway.cluster.admin import TeamAdmin, merge_drained, merge_fleets, merge_receipts
+from gateway.cluster.child import Answer
+
+
+class Workers:
+    """Two workers, of which the second has a frozen rung."""
+
+    async def ask(self, path: str, **_: Any) -> dict[str, Answer]:
+        assert path == "/admin/ladders"
+        frozen: dict[str, list[str]] = {"1": [], "2": ["small"]}
+        shown = {name: [{"ladder": "auto", "standing": {"frozen": rungs}}] for name, rungs in frozen.items()}
+        return {name: Answer(200, msgspec.json.encode({"ladders": ladders})) for name, ladders in shown.items()}
+
+
+async def test_the_ladders_of_all_workers_are_shown() -> None:
+    """One entry for each worker: each knows the answers that it has judged itself."""
+
+    async def reload() -> dict[str, object]:
+        return {}
+
+    workers: Any = Workers()
+    app = TeamAdmin(workers, reload).app(None)
+    async with TestClient(TestServer(app, host="127.0.0.1")) as client, client.get("/ladders") as answer:
+        ladders = (await answer.json())["ladders"]
+    assert [(each["worker"], each["standing"]["frozen"]) for each in ladders] == [("1", []), ("2", ["small"])]
+
+
+def a_fleet(standing: str, running: int, *, opened: int = 0, engine: str = "http://a:1", **more: Any) -> dict[str, Any]:
+    pod = {
+        "url": "http://a:1",
+        "standing": standing,
+        "breaker": {"state": "closed", "failures": 0, "opened": opened},
+        "engines": [
+            {
+                "name": engine,
+                "kv_capacity_tokens": 1600,
+                "others": {"running": 5, "prefill_tokens": 5, "kv_tokens": 250},
+                "ledger": {"running": running, "prefill_tokens": 10 * running, "kv_tokens": 100 * running},
+            }
+        ],
+    }
+    return {"pods": [pod], "models": {"tiny": {"pods": ["http://a:1"]}}, **more}
+
+
+def test_receipts_are_listed_by_time() -> None:
+    """The latest of all first, no more than were asked for, each with its worker."""
+    lists = {"worker-1": [{"id": "c", "at_s": 3.0}, {"id": "a", "at_s": 1.0}], "worker-2": [{"id": "b", "at_s": 2.0}]}
+    assert [(held["id"], held["worker"]) for held in merge_receipts(lists, 2)] == [("c", "worker-1"), ("b", "worker-2")]
+    assert merge_receipts(lists, 0) == []
+
+
+def test_load_is_summed_and_facts_are_told_once() -> None:
+    """What each worker has on an engine adds up; how much an engine holds does not."""
+    whole = merge_fleets({"worker-1": a_fleet("ready", 1, opened=1), "worker-2": a_fleet("ready", 2, opened=2)})
+    (pod,) = whole["pods"]
+    (engine,) = pod["engines"]
+    assert engine["ledger"] == {"running": 3, "prefill_tokens": 30, "kv_tokens": 300}
+    assert engine["others"] == {"running": 3, "prefill_tokens": 0, "kv_tokens": 50}, "siblings are no others"
+    assert (engine["kv_capacity_tokens"], pod["breaker"]["opened"]) == (1600, 3)
+    assert "standings" not in pod
+    assert list(whole["models"]) == ["tiny"]
+
+
+def test_workers_may_see_a_pod_differently() -> None:
+    """Each has its own breakers: then each one's view is shown; engines that only one knows are shown too."""
+    whole = merge_fleets({"worker-1": a_fleet("ready", 1), "worker-2": a_fleet("broken", 2, engine="http://a:1#1")})
+    (pod,) = whole["pods"]
+    assert (pod["standing"], pod["standings"]) == ("ready", {"worker-1": "ready", "worker-2": "broken"})
+    assert [engine["name"] for engine in pod["engines"]] == ["http://a:1", "http://a:1#1"]
+
+
+def test_a_pod_that_only_one_worker_knows_is_shown() -> None:
+    """Discovery may be a moment ahead in one of them; and without workers there is no fleet."""
+    assert merge_fleets({"worker-1": {"pods": [], "models": {}}, "worker-2": a_fleet("ready", 1)})["pods"]
+    assert merge_fleets({}) == {"pods": [], "models": {}}
+
+
+def test_a_drained_pod_runs_what_all_have_there() -> None:
+    """The sum is what an operator waits for."""
+    answers = [{"pod": "http://a:1", "standing": "draining", "running": running} for running in (1, 2)]
+    assert merge_drained(answers) == {"pod": "http://a:1", "standing": "draining", "running": 3}

@@ -1,0 +1,16 @@
+"""One process as long as one is enough."""
+
+import pytest
+
+from gateway.cluster.worker_pool import needs_supervisor, needs_warmth
+from gateway.config.loading import gather
+
+
+@pytest.mark.parametrize(
+    ("variables", "needed"),
+    [({}, False), ({"HEARTH_PROCESSES": "2"}, True), ({"HEARTH_REDIS": "redis://localhost"}, True)],
+)
+def test_a_supervisor_stands_over_more_than_one(variables: dict[str, str], needed: bool) -> None:
+    """Several workers, or a worker and a warmth process; else nothing beside the gateway."""
+    settings = gather({}, variables, None)
+    assert needs_supervisor(settings) is needs_warmth(settings) is needed

@@ -1,0 +1,165 @@
+"""Workers of a host route as one, and do without the warmth process where it is away."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from gateway.config.settings import Settings
+from gateway.observe.metrics.process import SharingExposition
+from gateway.replica_sync import sync as sharing_module
+from gateway.replica_sync.ipc_messages import Batch
+from gateway.replica_sync.updates import write_batch
+from routing.news import Ended
+from tests.gateway.kv_index.exchange import Worker, alike, host, until
+from tests.routing.engines import TALK, ask, place, serve
+from tests.routing.exchanges import loads
+
+
+def has_sent(worker: Worker, words: int) -> bool:
+    return worker.sharing.sent >= words
+
+
+def owes_nothing(worker: Worker) -> bool:
+    return worker.router.ledger.is_empty()
+
+
+async def test_workers_know_what_their_siblings_do(tmp_path: Path) -> None:
+    """A request that one worker places is charged by the others, is warm for them, and is given back."""
+    async with host(tmp_path) as here:
+        one, two, three = here.worker(), here.worker(), here.worker()
+        await until(lambda: here.knows(one, two, three))
+        placement = place(one.router, ask(session="talk"), now_s=one.now_s(), draw=0.9)
+        await until(lambda: alike(one, two, three))
+        placement.first_token(one.now_s())
+        placement.release(one.now_s())
+        await until(lambda: all(map(owes_nothing, here.workers)))
+        again = place(three.router, ask(TALK + b"And then?", session="talk"), now_s=three.now_s())
+        assert again.engine.name == placement.engine.name
+        assert again.predicted.warm_tokens > 0.9 * again.predicted.prompt_tokens
+        again.release(three.now_s())
+
+
+async def test_who_comes_late_is_told_the_past_when_it_knows_the_pods(tmp_path: Path) -> None:
+    """A worker that starts anew is warm from the start, and not before it has seen the fleet."""
+    async with host(tmp_path) as here:
+        one = here.worker()
+        await until(lambda: here.knows(one))
+        for number in range(300):
+            serve(one.router, ask(b"Talk %d. " % number * 300), now_s=one.now_s())
+        held = place(one.router, ask(b"still open " * 100), now_s=one.now_s())
+        await until(lambda: here.warmth.hub.history_bytes > 300 * 100)
+        late = here.worker(fleet_known=False)
+        await until(lambda: here.knows(late) and loads(late.router))
+        assert late.sharing.history_updates == 0
+        late.sharing._fleet_known.set()
+        await until(lambda: late.sharing.history_updates)
+        placement = place(late.router, ask(b"Talk 7. " * 300 + b"And?"), now_s=late.now_s())
+        assert placement.predicted.warm_tokens > 0.8 * placement.predicted.prompt_tokens
+        placement.release(late.now_s())
+        await until(lambda: alike(late, one))
+        held.release(one.now_s())
+        await until(lambda: owes_nothing(late))
+
+
+async def test_who_dies_owes_nothing(tmp_path: Path) -> None:
+    """The requests of a worker that is gone were cut off: siblings let go of them at once."""
+    async with host(tmp_path) as here:
+        one, two = here.worker(), here.worker()
+        await until(lambda: here.knows(one, two))
+        place(one.router, ask(), now_s=one.now_s())
+        await until(lambda: loads(two.router))
+        await one.die()
+        await until(lambda: owes_nothing(two))
+
+
+async def test_the_warmth_process_is_missed_and_not_waited_for(tmp_path: Path) -> None:
+    """Away it is done without; back, everybody states what is open, and all agree again."""
+    async with host(tmp_path) as here:
+        one, two = here.worker(), here.worker()
+        await until(lambda: here.knows(one, two))
+        before = place(one.router, ask(), now_s=one.now_s())
+        await until(lambda: loads(two.router))
+        await here.stop()
+        await until(lambda: not one.sharing.is_connected and not two.sharing.is_connected)
+        before.release(one.now_s())
+        after = place(one.router, ask(b"while it was away " * 200), now_s=one.now_s())
+        await until(lambda: one.sharing.unsent >= 2)
+        here.start(Settings())
+        await until(lambda: alike(two, one))
+        after.release(one.now_s())
+        await until(lambda: owes_nothing(two))
+        assert [line[1] for line in one.said.lines].count("the warmth process is away: going on without it") == 1
+
+
+async def test_a_worker_that_does_not_read_is_told_what_is_open_when_it_does(tmp_path: Path) -> None:
+    """What it was too slow for is dropped, and it asks for statements."""
+    async with host(tmp_path) as here:
+        one, two = here.worker(), here.worker()
+        await until(lambda: here.knows(one, two))
+        (line,) = (line for line, origin in here.warmth.hub._connections.items() if origin == two.sharing.origin)
+        line.pause_writing()
+        line._max_waiting_bytes = 2000
+        held = [place(one.router, ask(b"%d " % number * 500), now_s=one.now_s()) for number in range(5)]
+        for number in range(100):
+            serve(one.router, ask(b"Talk %d. " % number * 100), now_s=one.now_s())
+            await until(partial(has_sent, one, 3 * number))
+        await until(lambda: here.warmth.hub.dropped_frames > 0)
+        line.resume_writing()
+        await until(lambda: alike(two, one))
+        assert two.sharing.applier.gaps > 0
+        assert len(held) == 5
+
+
+async def test_nonsense_is_counted_and_passed_over(tmp_path: Path) -> None:
+    """Whatever comes as a batch, the worker lives and hears what is said next."""
+    async with host(tmp_path) as here:
+        one, two = here.worker(), here.worker()
+        await until(lambda: here.knows(one, two))
+        here.warmth.hub.take_abroad(b"nonsense")
+        here.warmth.hub.take_abroad(write_batch(two.sharing.origin, 99_999_999, [Ended(1)]))
+        one.client.send(Batch(b"\xc1"))
+        place(one.router, ask(), now_s=one.now_s())
+        await until(lambda: loads(two.router))
+        assert two.sharing.unreadable == 1
+
+
+async def test_what_is_silent_too_long_is_forgotten(tmp_path: Path) -> None:
+    """An origin of another host that says nothing any more counts no longer."""
+    async with host(tmp_path) as here:
+        two = here.worker()
+        await until(lambda: here.knows(two))
+        stranger = here.worker()
+        await until(lambda: here.knows(stranger))
+        place(stranger.router, ask(), now_s=stranger.now_s())
+        await until(lambda: loads(two.router))
+        origin = two.sharing.applier._origins[stranger.sharing.origin]
+        origin.heard_s -= sharing_module.TIMEOUT_S + sharing_module.BEAT_S
+        two.sharing._beat()
+        assert owes_nothing(two)
+        await until(
+            lambda: loads(two.router),
+        )
+
+
+async def test_workers_find_seats_of_their_own(tmp_path: Path) -> None:
+    """Among three everybody comes to sit on another place of the ring, and a lone one has all of it."""
+    async with host(tmp_path) as here:
+        workers = [here.worker() for _ in range(3)]
+        await until(lambda: sorted(worker.router.seat for worker in workers) == [(0, 3), (1, 3), (2, 3)])
+
+
+async def test_metrics_show_the_exchange(tmp_path: Path) -> None:
+    """What was said, heard and lost stands on the metrics page of worker and warmth process."""
+    async with host(tmp_path) as here:
+        one, two = here.worker(), here.worker()
+        await until(lambda: here.knows(one, two))
+        serve(one.router, ask(), now_s=one.now_s())
+        await until(lambda: two.sharing.applier.heard >= 3)
+        here.registry.register(SharingExposition(two.sharing))
+        shown = here.registry.get_sample_value
+        assert shown("hearth_news_heard_total") == two.sharing.applier.heard
+        assert shown("hearth_news_origins") == shown("hearth_warmth_connected") == 1
+        assert shown("hearth_exchange_workers") == 2
+        assert shown("hearth_news_lost_total", {"why": "strange"}) == 0
+        assert shown("hearth_redis_connected") is None
