@@ -16,6 +16,9 @@ from math import inf, log2
 
 from xxhash import xxh3_64_intdigest
 
+from routing.fleet import Fleet
+from routing.request import Request
+
 BETS = (0.1, 0.2, 0.4, 0.8)
 """Shares of its wealth that a bettor stakes: small ones find small differences, large ones large differences soon."""
 
@@ -250,6 +253,15 @@ class Rollout:
     def _of(self, marks: tuple[str | None, str | None]) -> Canary | None:
         """The canary that a pod belongs to, while it is not accepted."""
         return next((one for one in self.canaries if one.stage is not Stage.ACCEPTED and one.has(*marks)), None)
+
+
+def not_meant(fleet: Fleet, rollout: Rollout, request: Request, avoid: frozenset[str]) -> frozenset[str]:
+    """The pods that a canary's share leaves out for this request."""
+    ready = [pod for pod in fleet.serving(request.model, request.regions) if pod.url not in avoid]
+    marks = {pod.url: (pod.pool, pod.facts.revision) for pod in ready}
+    meant = rollout.pods_for(request.session or request.id, marks)
+    answers = any(engine.pod in meant for engine in fleet.roster(request.model, request.regions).engines)
+    return frozenset(marks).difference(meant) if answers else frozenset()
 
 
 def _bucket(size: float) -> int:

@@ -6,7 +6,6 @@ Reads the fleet and changes nothing.
 
 from __future__ import annotations
 
-from routing.canary import Rollout
 from routing.fleet import Fleet
 from routing.refusal import Reason, Refused
 from routing.request import Request
@@ -24,15 +23,6 @@ def eligible(fleet: Fleet, request: Request, avoid: frozenset[str]) -> Roster:
     if not roster.engines:
         raise _nobody_for(fleet, request)
     return roster
-
-
-def not_meant(fleet: Fleet, rollout: Rollout, request: Request, avoid: frozenset[str]) -> frozenset[str]:
-    """The pods that a canary's share leaves out for this request."""
-    ready = [pod for pod in fleet.serving(request.model, request.regions) if pod.url not in avoid]
-    marks = {pod.url: (pod.pool, pod.facts.revision) for pod in ready}
-    meant = rollout.pods_for(request.session or request.id, marks)
-    answers = any(engine.pod in meant for engine in fleet.roster(request.model, request.regions).engines)
-    return frozenset(marks).difference(meant) if answers else frozenset()
 
 
 def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:

@@ -12,13 +12,13 @@ from operator import add, mul
 from msgspec.structs import replace
 
 from routing.affinity import LastSeen, Whereabouts
-from routing.ballot import Ballot, Scored
-from routing.canary import Rollout
+from routing.ballot import Ballot, Foreseen, Scored, foreseen
+from routing.canary import Rollout, not_meant
 from routing.candidates import Candidates, Gate, Scorer
 from routing.choice import TIE_S, choose
 from routing.cost import CostBook
 from routing.demand import Demand
-from routing.eligible import eligible, not_meant
+from routing.eligible import eligible
 from routing.fleet import Fleet
 from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
 from routing.news import Voice
@@ -34,7 +34,7 @@ from routing.shortlist import SCORED_WHOLE, shortlist
 from routing.sight import seen_warmth
 from routing.stores import Stores, fetched
 from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
-from routing.view import Foreseen, Pairs, View, foreseen, predicted_prefill
+from routing.view import Pairs, View, predicted_prefill
 from routing.walked import prefix_of, warmth_of
 from routing.warmth import WarmIndex
 
@@ -181,7 +181,7 @@ class Router:
     def foresee(self, request: Request, *, avoid: frozenset[str], now_s: float) -> Foreseen:
         """What `place` would choose now, with nothing charged and nobody's gate asked. Raises `Refused` as it does."""
         view = self._look(request, avoid, now_s)
-        return foreseen(view, choose(view.scored, view.candidates, 0.0, self.seat, None))
+        return foreseen(view.candidates, view.scored, choose(view.scored, view.candidates, 0.0, self.seat, None))
 
     def _look(self, request: Request, avoid: frozenset[str], now_s: float) -> View:
         """All that may serve a request, scored."""

@@ -43,38 +43,6 @@ class View(Struct, frozen=True, gc=False):
     """Why the single engines do what they are not there for."""
 
 
-class Foreseen(Struct, frozen=True, gc=False):
-    """What a placing would come to."""
-
-    engine: Engine
-    prefill: Engine | None
-    """Who would do the prefill, where it would be another engine."""
-    ttft_s: float
-    own_s: float
-    """Of the request's own prefill."""
-    tpot_s: float
-    """A step of the engine with one sequence more."""
-    prompt_tokens: float
-    warm_tokens: float
-    total_s: float
-    """Its score: all seconds, those of others too."""
-
-
-def foreseen(view: View, at: int) -> Foreseen:
-    """The candidate in a position, told as values."""
-    seen = view.candidates
-    return Foreseen(
-        engine=seen.engines[at],
-        prefill=seen.prefillers[at] if seen.prefillers else None,
-        ttft_s=seen.prefill_overhead_s[at] + seen.ahead_s[at] + seen.own_s[at],
-        own_s=seen.own_s[at],
-        tpot_s=seen.step_base_s[at] + seen.step_per_sequence_s[at] * (seen.running[at] + 1),
-        prompt_tokens=seen.prompt_tokens,
-        warm_tokens=seen.warm_tokens[at],
-        total_s=view.scored.totals[at],
-    )
-
-
 def predicted_prefill(pairs: Pairs, match: Match) -> Prediction:
     """What is believed of a pair's prefill leg by itself."""
     seen, at = pairs.prefill, match.at
