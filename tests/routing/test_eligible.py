@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from routing.canary import CanaryTerms, Rollout
-from routing.eligible import eligible, not_meant
+from routing.canary import CanaryTerms, Rollout, not_meant
+from routing.eligible import eligible
 from routing.facts import PodFacts, Role
 from routing.fallback import Fallback
 from routing.fleet import Fleet

@@ -1,6 +1,7 @@
 """What may serve a request, as one value."""
 
-from routing.view import foreseen, predicted_prefill
+from routing.ballot import foreseen
+from routing.view import predicted_prefill
 from tests.routing.test_pairing import busy, long, split_fleet
 
 
@@ -12,8 +13,8 @@ def test_pairs_stand_behind_single_engines() -> None:
     assert view.pairs is not None
     assert view.pairs.first == 2
     assert len(view.candidates.engines) == len(view.scored.totals) == 4
-    assert foreseen(view, 0).prefill is None
-    pair = foreseen(view, 2)
+    assert foreseen(view.candidates, view.scored, 0).prefill is None
+    pair = foreseen(view.candidates, view.scored, 2)
     assert pair.prefill is not None
     assert pair.prefill.pod == "http://p0"
     assert pair.engine is view.candidates.engines[view.pairs.singles[0]]
@@ -26,4 +27,4 @@ def test_a_prefill_leg_is_foretold_by_itself() -> None:
     match = view.pairs.matches[0]
     leg = predicted_prefill(view.pairs, match)
     assert leg.is_alone
-    assert foreseen(view, 1).ttft_s > leg.ttft_s + match.transfer.seconds
+    assert foreseen(view.candidates, view.scored, 1).ttft_s > leg.ttft_s + match.transfer.seconds
