@@ -17,7 +17,7 @@ from routing.refusal import Reason, Refused
 from tests.routing.engines import MODEL, ask, place, router_of, serve, texts_apart
 
 
-def fleet_of(*pods: Pod, roles: Sequence[Role] = ()) -> Fleet:
+def single_engine_fleet(*pods: Pod, roles: Sequence[Role] = ()) -> Fleet:
     """Pods of one engine each, that may do what `roles` says, or everything."""
     fleet = Fleet()
     for at, pod in enumerate(pods):
@@ -26,11 +26,11 @@ def fleet_of(*pods: Pod, roles: Sequence[Role] = ()) -> Fleet:
     return fleet
 
 
-def pod(name: str, standing: Standing = Standing.READY, **said: Any) -> Pod:
+def eligible_pod(name: str, standing: Standing = Standing.READY, **said: Any) -> Pod:
     return Pod(f"http://{name}", standing, frozenset({MODEL}), **said)
 
 
-def names(fleet: Fleet, *, avoid: Sequence[str] = (), **bounds: frozenset[str]) -> str:
+def letters(fleet: Fleet, *, avoid: Sequence[str] = (), **bounds: frozenset[str]) -> str:
     """Who may serve a request that is bound so, one letter a pod."""
     roster = eligible(fleet, structs.replace(ask(), **bounds), frozenset(f"http://{name}" for name in avoid))
     return "".join(engine.pod[-1] for engine in roster.engines)
@@ -47,43 +47,43 @@ def refusal(fleet: Fleet, *, model: str = MODEL, avoid: str = "", **bounds: froz
 
 def test_who_failed_the_request_is_left_out() -> None:
     """And whoever it must not go to: both bounds hold."""
-    fleet = fleet_of(pod("a"), pod("b"), pod("c"))
-    assert names(fleet) == "abc"
-    assert names(fleet, avoid="b") == "ac"
-    assert names(fleet, pods=frozenset({"http://a", "http://b"})) == "ab"
-    assert names(fleet, pods=frozenset({"http://a", "http://b"}), avoid="b") == "a"
+    fleet = single_engine_fleet(eligible_pod("a"), eligible_pod("b"), eligible_pod("c"))
+    assert letters(fleet) == "abc"
+    assert letters(fleet, avoid="b") == "ac"
+    assert letters(fleet, pods=frozenset({"http://a", "http://b"})) == "ab"
+    assert letters(fleet, pods=frozenset({"http://a", "http://b"}), avoid="b") == "a"
 
 
 def test_those_that_are_there_for_prefill_answer_where_no_others_are_left() -> None:
     """They can, and it is said that they should not have had to."""
-    fleet = fleet_of(
-        pod("a", facts=PodFacts(kv_connector="NixlConnector")),
-        pod("b", facts=PodFacts(kv_connector="NixlConnector")),
+    fleet = single_engine_fleet(
+        eligible_pod("a", facts=PodFacts(kv_connector="NixlConnector")),
+        eligible_pod("b", facts=PodFacts(kv_connector="NixlConnector")),
         roles=(Role.DECODE, Role.PREFILL),
     )
-    assert names(fleet) == "a"
-    assert names(fleet, avoid="a") == "b"
+    assert letters(fleet) == "a"
+    assert letters(fleet, avoid="a") == "b"
     assert eligible(fleet, ask(), frozenset({"http://a"})).fallback is Fallback.NO_DECODE_POD
     assert refusal(fleet, avoid="http://a", pods=frozenset({"http://a"})).reason is Reason.NO_POD_READY
 
 
 def test_doubted_pods_are_asked_where_nobody_else_is_left() -> None:
     """Not while another is ready, but rather than refuse; and never where the request must not go."""
-    fleet = fleet_of(pod("a", Standing.DOUBTED), pod("b"))
-    assert names(fleet) == "b"
-    assert names(fleet, avoid="b") == "a"
+    fleet = single_engine_fleet(eligible_pod("a", Standing.DOUBTED), eligible_pod("b"))
+    assert letters(fleet) == "b"
+    assert letters(fleet, avoid="b") == "a"
     assert refusal(fleet, avoid="http://b", pods=frozenset({"http://b"})).reason is Reason.NO_POD_READY
 
 
 def test_requests_are_computed_where_they_may_be() -> None:
     """In an allowed region, there again after a failure, and else nowhere, however many are ready elsewhere."""
     eu = frozenset({"eu"})
-    fleet = fleet_of(pod("a", region="eu"), pod("b", region="us"), pod("c", region="eu"), pod("d"))
-    assert names(fleet, regions=eu) == "ac"
-    assert names(fleet, regions=eu, avoid="a") == "c"
+    fleet = single_engine_fleet(eligible_pod("a", region="eu"), eligible_pod("b", region="us"), eligible_pod("c", region="eu"), eligible_pod("d"))
+    assert letters(fleet, regions=eu) == "ac"
+    assert letters(fleet, regions=eu, avoid="a") == "c"
     assert refusal(fleet, regions=frozenset({"mars"})).reason is Reason.REGION_NOT_ALLOWED
     for name in "ac":
-        fleet.put(replace(pod(name, Standing.UNREADY), region="eu"))
+        fleet.put(replace(eligible_pod(name, Standing.UNREADY), region="eu"))
     assert refusal(fleet, regions=eu).reason is Reason.NO_POD_READY
 
 
@@ -101,10 +101,10 @@ def test_a_warm_engine_elsewhere_does_not_draw_a_request_out_of_its_region() -> 
 # -- who is refused ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pods", [(), (pod("a"),)])
+@pytest.mark.parametrize("pods", [(), (eligible_pod("a"),)])
 def test_an_unknown_model_is_refused(pods: Sequence[Pod]) -> None:
     """Nobody serves it, ready or not, or no pod has been found at all: the client has to change something."""
-    refused = refusal(fleet_of(*pods), model="nope")
+    refused = refusal(single_engine_fleet(*pods), model="nope")
     assert (refused.reason, refused.param, refused.retry_after_s) == (Reason.UNKNOWN_MODEL, "model", None)
     assert "`nope`" in refused.message
 
@@ -112,7 +112,7 @@ def test_an_unknown_model_is_refused(pods: Sequence[Pod]) -> None:
 def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
     """A pod or a source: the model may be theirs, so the client may come again; a pod elsewhere cannot help."""
     silent = Pod("http://b", Standing.BROKEN, region="eu", has_told=False)
-    fleet = fleet_of(pod("a", region="us"), silent)
+    fleet = single_engine_fleet(eligible_pod("a", region="us"), silent)
     refused = refusal(fleet, model="nope")
     assert refused.reason is Reason.NO_POD_READY
     assert "not all have told yet" in refused.message, "who has misspelt a name is to guess it"
@@ -127,7 +127,7 @@ def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
 
 def test_a_model_that_the_operator_names_exists() -> None:
     """Also while it has no pod, as when it is scaled from zero; that names nothing in a region where it is not."""
-    fleet = fleet_of(pod("a", region="us"))
+    fleet = single_engine_fleet(eligible_pod("a", region="us"))
     fleet.named = frozenset({MODEL, "asleep"})
     refused = refusal(fleet, model="asleep")
     assert (refused.reason, refused.message) == (Reason.NO_POD_READY, "No pod serves `asleep` now.")
@@ -137,7 +137,7 @@ def test_a_model_that_the_operator_names_exists() -> None:
 
 def test_a_known_model_without_a_ready_pod_is_refused_for_now() -> None:
     """Worth coming back for."""
-    refused = refusal(fleet_of(pod("a", Standing.UNREADY)))
+    refused = refusal(single_engine_fleet(eligible_pod("a", Standing.UNREADY)))
     assert (refused.reason, refused.message) == (Reason.NO_POD_READY, f"No pod that serves `{MODEL}` is ready.")
     assert refused.retry_after_s
     assert refused.retry_after_s > 0
@@ -145,7 +145,7 @@ def test_a_known_model_without_a_ready_pod_is_refused_for_now() -> None:
 
 def test_when_all_pods_have_failed_a_request_it_is_refused() -> None:
     """The last one avoided is the last one there is."""
-    assert refusal(fleet_of(pod("a")), avoid="http://a").reason is Reason.NO_POD_READY
+    assert refusal(single_engine_fleet(eligible_pod("a")), avoid="http://a").reason is Reason.NO_POD_READY
 
 
 def test_a_refused_request_leaves_nothing_behind() -> None:
@@ -175,7 +175,7 @@ NEW = PodFacts(revision="new")
 
 def test_a_request_is_meant_for_the_canary_or_for_the_others() -> None:
     """By its session: each goes to the same side again."""
-    fleet = fleet_of(pod("a"), pod("b"), pod("c", facts=NEW))
+    fleet = single_engine_fleet(eligible_pod("a"), eligible_pod("b"), eligible_pod("c", facts=NEW))
     rollout = on_trial(fleet, 0.5)
     sides = [not_meant(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
     assert set(sides) == {frozenset({"http://c"}), frozenset({"http://a", "http://b"})}
@@ -184,12 +184,12 @@ def test_a_request_is_meant_for_the_canary_or_for_the_others() -> None:
 
 def test_nobody_is_refused_for_a_canarys_sake() -> None:
     """Where those it is meant for have failed, or only prefill, all others serve it as if there were no canary."""
-    fleet = fleet_of(pod("a"), pod("c", facts=NEW))
+    fleet = single_engine_fleet(eligible_pod("a"), eligible_pod("c", facts=NEW))
     rollout = on_trial(fleet, 0.01)
     sides = {not_meant(fleet, rollout, ask(session=str(number)), frozenset({"http://a"})) for number in range(100)}
     assert sides == {frozenset()}
     prefiller = replace(NEW, kv_connector="NixlConnector")
-    pairs = fleet_of(pod("a"), pod("c", facts=prefiller), roles=(Role.EITHER, Role.PREFILL))
+    pairs = single_engine_fleet(eligible_pod("a"), eligible_pod("c", facts=prefiller), roles=(Role.EITHER, Role.PREFILL))
     rollout = on_trial(pairs, 0.99)
     sides = {not_meant(pairs, rollout, ask(session=str(number)), frozenset()) for number in range(100)}
     assert sides == {frozenset(), frozenset({"http://c"})}
