@@ -36,8 +36,8 @@ from gateway.roles.making import keep_roles, make_canaries
 from gateway.runtime.descriptors import descriptors_allowed
 from gateway.runtime.host import Host
 from gateway.runtime.tls import listener_tls
-from routing.router import Router
-from routing.warmth import WarmIndex
+from routing.decision.router import Router
+from routing.prefix_index import WarmIndex
 from tenancy.policy import Policy
 
 FROZEN_S = 5.0

@@ -28,7 +28,7 @@ from gateway.observe.metrics.collector import make_registry
 from gateway.observe.receipts import Receipts
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.pipeline import Passage
-from routing.router import Router
+from routing.decision.router import Router
 from tenancy.admission import Admission
 from tenancy.policy import Policy
 

@@ -1,12 +1,14 @@
-"""What is scored, once, for all engines together: one list per fact, one position per engine.
+"""The candidates of one decision, their scores, and the few of them that a receipt shows.
 
-A scorer takes `Candidates` and gives back seconds, one per position. Lists, not objects: a decision over a hundred
-engines is a handful of passes.
+Columns, not objects: one list per fact, one position per engine, so that a decision over a hundred engines is a handful
+of passes. A scorer takes `Candidates` and returns seconds, one per position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from heapq import nsmallest
+from operator import itemgetter
 from typing import ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -58,7 +60,7 @@ class Candidates(Struct, gc=False):
     """How long requests have lately waited, in all, for engines that hold as much of the prompt as any
     (`routing.demand`)."""
     displaced_share: float = 0.0
-    """How much must be computed again, in the end, for each token that is computed anew (`routing.reuse`)."""
+    """How much must be computed again, in the end, for each token that is computed anew (`routing.prefix_index`)."""
     engines_in_all: int = 0
     """How many may serve it, of which these are worth scoring."""
     holds_adapter: Sequence[bool] = ()
@@ -74,7 +76,7 @@ class Candidates(Struct, gc=False):
     none of them."""
     usual_prefill_s: float = 0.0
     usual_stream_s: float = 0.0
-    """How long prompts and undisturbed answers take here (`routing.usual`), said where there are shares of prefill."""
+    """How long prompts and undisturbed answers take here (`routing.cost`), said where there are shares of prefill."""
     burden_s: Sequence[float] = ()
     """Prefill on the very engine that decodes, where pairs make it another than own seconds."""
 
@@ -108,3 +110,135 @@ class Gate(Protocol):
     def opens(self, candidates: Candidates, at: int) -> bool:
         """Whether the engine in a position may be chosen. Asked of the best first, and of no more than it takes."""
         ...
+
+
+SHOWN_CANDIDATES = 8
+"""Enough to see who nearly won; a receipt of a thousand engines would cost more than the request."""
+
+
+def name_of(engine: Engine | None) -> str | None:
+    """An engine's name, where there is one."""
+    return None if engine is None else engine.name
+
+
+class CandidateShown(Struct, frozen=True, gc=False):
+    """One engine as it was scored. `seconds` holds the term of each scorer that had something to say, by name."""
+
+    engine: str
+    chosen: bool
+    total_s: float
+    seconds: dict[str, float]
+    warm_tokens: int
+    ahead_tokens: int
+    running: int
+    prefill: str | None = None
+    """Who would do the prefill, where it would be another engine."""
+
+
+class Few(Struct, frozen=True, gc=False):
+    """The best of a ballot, the chosen one among them, as columns: written out only when somebody looks."""
+
+    engines: Sequence[Engine]
+    at: int
+    names: tuple[str, ...]
+    terms: tuple[Sequence[float], ...]
+    totals: Sequence[float]
+    warm_tokens: Sequence[float]
+    ahead_s: Sequence[float]
+    seconds_per_token: Sequence[float]
+    running: Sequence[float]
+    prefillers: Sequence[Engine | None] = ()
+
+    def __iter__(self) -> Iterator[CandidateShown]:
+        """Best first."""
+        for at in sorted(range(len(self.totals)), key=self.totals.__getitem__):
+            yield CandidateShown(
+                engine=self.engines[at].name,
+                chosen=at == self.at,
+                total_s=round(self.totals[at], 6),
+                seconds={name: round(term[at], 6) for name, term in zip(self.names, self.terms, strict=True)},
+                warm_tokens=round(self.warm_tokens[at]),
+                ahead_tokens=round(self.ahead_s[at] / self.seconds_per_token[at]),
+                running=round(self.running[at]),
+                prefill=name_of(self.prefillers[at]) if self.prefillers else None,
+            )
+
+
+class Scored(Struct, frozen=True, gc=False):
+    """What each scorer said of each candidate: `terms[scorer][candidate]` seconds, and their sums."""
+
+    names: tuple[str, ...]
+    terms: tuple[Sequence[float], ...]
+    totals: Sequence[float]
+
+
+class Ballot(Struct, frozen=True, gc=False):
+    """Candidates, their scores, and the position of the one chosen."""
+
+    candidates: Candidates
+    scored: Scored
+    at: int
+
+    def few(self) -> Few:
+        """What a receipt shows of it."""
+        seen, scored, at = self.candidates, self.scored, self.at
+        if len(seen.engines) <= SHOWN_CANDIDATES:
+            return Few(
+                seen.engines,
+                at,
+                scored.names,
+                scored.terms,
+                scored.totals,
+                seen.warm_tokens,
+                seen.ahead_s,
+                seen.seconds_per_token,
+                seen.running,
+                seen.prefillers,
+            )
+        best = nsmallest(SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
+        if at not in best:
+            best[-1] = at
+        pick = itemgetter(*best)
+        return Few(
+            pick(seen.engines),
+            best.index(at),
+            scored.names,
+            tuple(map(pick, scored.terms)),
+            pick(scored.totals),
+            pick(seen.warm_tokens),
+            pick(seen.ahead_s),
+            pick(seen.seconds_per_token),
+            pick(seen.running),
+            pick(seen.prefillers) if seen.prefillers else (),
+        )
+
+
+class Foreseen(Struct, frozen=True, gc=False):
+    """What a placing would come to."""
+
+    engine: Engine
+    prefill: Engine | None
+    """Who would do the prefill, where it would be another engine."""
+    ttft_s: float
+    own_s: float
+    """Of the request's own prefill."""
+    tpot_s: float
+    """A step of the engine with one sequence more."""
+    prompt_tokens: float
+    warm_tokens: float
+    total_s: float
+    """Its score: all seconds, those of others too."""
+
+
+def foreseen(seen: Candidates, scored: Scored, at: int) -> Foreseen:
+    """The candidate in a position, told as values."""
+    return Foreseen(
+        engine=seen.engines[at],
+        prefill=seen.prefillers[at] if seen.prefillers else None,
+        ttft_s=seen.prefill_overhead_s[at] + seen.ahead_s[at] + seen.own_s[at],
+        own_s=seen.own_s[at],
+        tpot_s=seen.step_base_s[at] + seen.step_per_sequence_s[at] * (seen.running[at] + 1),
+        prompt_tokens=seen.prompt_tokens,
+        warm_tokens=seen.warm_tokens[at],
+        total_s=scored.totals[at],
+    )

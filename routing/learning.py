@@ -10,9 +10,9 @@ from routing.affinity import Whereabouts
 from routing.blocks import Prompt
 from routing.cost import CostBook
 from routing.ledger import Ledger
-from routing.news import Voice
+from routing.prefix_index import Trace, WarmIndex
+from routing.replica_state import Voice
 from routing.tokens import ExactCounter, TokenCounter
-from routing.warmth import Trace, WarmIndex
 
 ALONE = 0.05
 """What is queued before a request, as a share of its own work, for its time to say what its own work takes."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from routing.roster import Pick
+from routing.eligible import Pick
 
 
 class Pledge(Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from routing.blocks import EMPTY_PROMPT, Prompt
-from routing.sight import Sight
+from routing.cache_lookup import Sight
 
 
 class Api(StrEnum):

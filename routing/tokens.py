@@ -12,7 +12,7 @@ from math import inf
 from msgspec import Struct
 
 from routing.blocks import Prompt
-from routing.ratio import Ratio
+from routing.cost import Ratio
 
 USUAL_BYTES_PER_TOKEN = 4.0
 """English and code with today's vocabularies of 100k and more; corrected by the first answers."""

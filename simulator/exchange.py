@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from routing.hearing import Hearing
-from routing.news import News, Voice
-from routing.router import Router
+from routing.decision.router import Router
+from routing.replica_state import Hearing, News, Voice
 
 SPACING_S = 0.002
 """Between two batches of a router; the first word after a silence goes out at once. As a worker does it."""

@@ -16,12 +16,12 @@ from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import Witness
 from gateway.pipeline.pipeline import Passage
 from gateway.roles.keeper import LOOK_S, RoleKeeper
+from routing.decision.router import Router
 from routing.facts import Role
 from routing.ledger import Foreign
 from routing.pods import EngineShape, Pod, Standing
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Request
-from routing.router import Router
 from simulator.policies.board import Board
 from simulator.policies.registry import scorers_of
 from simulator.profile import Profile

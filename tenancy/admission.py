@@ -15,14 +15,14 @@ from math import inf
 
 from routing.candidates import Candidates, NotNow
 from routing.cost import CostBook, prefill_work
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.eligible import Roster
 from routing.learning import Usage
 from routing.ledger import STEP_TOKENS, Charge, Pledge
-from routing.placement import Placement
 from routing.pods import Engine
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Request
-from routing.roster import Roster
-from routing.router import Router
 from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import Forecast
 from tenancy.promise import Promise

@@ -17,9 +17,8 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-from routing.cost import CostBook
+from routing.cost import CostBook, Ratio
 from routing.ledger import Charge, Ledger
-from routing.ratio import Ratio
 
 SAME_STEP_S = 0.001
 """First tokens that come closer together came out of one step."""

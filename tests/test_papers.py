@@ -21,8 +21,8 @@ from gateway.config.file import read_settings
 from gateway.config.port_limits import Limits, Timeouts
 from gateway.config.schema import config_schema
 from gateway.config.values import Settings
-from routing.lateness import Bounds
 from routing.retries import RetryTerms
+from routing.stall_detection import Bounds
 from simulator.command import make_parser as make_simulate_parser
 from tenancy.loading import load_yaml
 from tenancy.policy import Bare, HeaderRules

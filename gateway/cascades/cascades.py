@@ -27,9 +27,9 @@ from gateway.cascades.shadow_sampling import Ask, Say, Shadowing
 from gateway.cascades.uncalibrated import Silence, silence_of
 from gateway.pipeline.attempt import LegEnd
 from routing.affinity import LastSeen
-from routing.refusal import Reason, Refused
+from routing.decision.router import Router
+from routing.rejection import Reason, Refused
 from routing.request import Request
-from routing.router import Router
 from tenancy.tenants import Tenant
 
 REMEMBERED_SESSIONS = 1 << 16

@@ -15,7 +15,7 @@ from gateway.cascades.record import ESCALATED, FAILED, Climbed, Step
 from gateway.cascades.request_builder import Shell
 from gateway.cascades.usage import Taken, end_of, usage_of
 from gateway.pipeline.attempt import Leg
-from routing.placement import Placement
+from routing.decision.placement import Placement
 from routing.request import Request
 from tenancy.tenants import Caller
 

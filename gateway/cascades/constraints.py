@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cascade.ladder import Ladder
 from gateway.cascades.features import Wishes
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.tenants import Tenant
 
 MIN_RUNG = b"x-hearth-min-rung"

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from cascade.ladder import Ability
 from cascade.tasks.buckets import Bucket, bucket_of
 from cascade.tasks.features import Features, features_of
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Request
 
 IMAGES = frozenset({"image_url", "input_image", "image"})

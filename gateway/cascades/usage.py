@@ -6,8 +6,8 @@ from gateway.cascades.model_judge import RungJudge
 from gateway.cascades.plan import Plan
 from gateway.cascades.record import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step, answered_of
 from gateway.pipeline.attempt import Leg, LegEnd
+from routing.decision.placement import Placement
 from routing.learning import Usage
-from routing.placement import Placement
 
 
 class Taken:

@@ -12,7 +12,7 @@ from itertools import islice
 from gateway.cluster.ipc import Line
 from gateway.cluster.ipc_messages import Batch, Hello, Message, Missed, Past, Recall, Restate, framed
 from gateway.cluster.updates import UnreadableError, head_of, write_batch
-from routing.news import Stated
+from routing.replica_state import Stated
 
 MOST_PAST_BYTES = 64 << 20
 """What a fleet of some dozen engines holds, at half a kilobyte a request."""

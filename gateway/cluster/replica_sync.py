@@ -15,11 +15,9 @@ from gateway.cluster.ipc_messages import Batch, Missed, Past, Recall, Restate
 from gateway.cluster.updates import UnreadableError, read_batch, write_batch
 from gateway.observe.log import EventLog
 from gateway.runtime.guard import report, restarted, run
-from routing.bygone import Bygone
-from routing.hearing import Hearing
-from routing.news import Voice
-from routing.router import Router
-from routing.seat import seat_among
+from routing.choice import seat_among
+from routing.decision.router import Router
+from routing.replica_state import Bygone, Hearing, Voice
 
 SPACING_S = 0.002
 """Between batches. The first word after a silence goes out at once: who is told late chooses the same engine."""

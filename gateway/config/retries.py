@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from routing.lateness import Bounds
 from routing.retries import RetryTerms
+from routing.stall_detection import Bounds
 from tenancy.document import Table, not_negative, read_fields, whole
 from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FRACTION, Kind
 from tenancy.reading.words import Word

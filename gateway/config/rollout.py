@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from routing.canary import CanaryTerms
-from routing.roles import RoleTerms
+from routing.pairing.roles import RoleTerms
 from tenancy.document import Table, flag, number, text, whole
 
 

@@ -13,7 +13,7 @@ from gateway.config.fields import LOG_LEVELS, MOST_PROCESSES
 from gateway.config.ladder_schema import ladder_schema, rung_schema
 from gateway.config.port_limits import Limits, Timeouts
 from gateway.config.retries import retries_schema, stalls_schema
-from routing.roles import RoleTerms
+from routing.pairing.roles import RoleTerms
 from scorers.registry import SCORERS, routings
 from tenancy.reading.kinds import ABOVE_ZERO, AMOUNT, COUNT, FLAG, NAMES, TEXT
 from tenancy.schema import DRAFT, Schema, described, table

@@ -18,9 +18,9 @@ from gateway.discovery.source import Found
 from gateway.http.cors import Cors
 from routing.canary import CanaryTerms
 from routing.candidates import Scorer
-from routing.lateness import Bounds
+from routing.pairing.roles import RoleTerms
 from routing.retries import RetryTerms
-from routing.roles import RoleTerms
+from routing.stall_detection import Bounds
 from scorers.registry import routings
 
 

@@ -25,8 +25,8 @@ from gateway.http.client_request import Asked, body_too_large, too_many_bodies
 from gateway.http.endpoints import Endpoint
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.relay import Relay
-from routing.placement import Placement
-from routing.refusal import Reason, Refused
+from routing.decision.placement import Placement
+from routing.rejection import Reason, Refused
 
 INVALID_ARGUMENT = 3
 

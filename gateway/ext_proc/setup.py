@@ -29,8 +29,8 @@ from gateway.pipeline.attempt import LegEnd
 from gateway.relay.http_transport import PodKeys
 from gateway.runtime.ports import addresses_of, cannot_listen
 from gateway.runtime.tls import listener_tls, renew
-from routing.refusal import Reason, Refused
-from routing.router import Router
+from routing.decision.router import Router
+from routing.rejection import Reason, Refused
 
 EXT_PROC = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 

@@ -18,7 +18,7 @@ from gateway.ext_proc.transport import Means
 from gateway.http.client_request import Budget
 from gateway.http.dispatcher import Desk
 from routing.fleet import Fleet
-from routing.refusal import Refused
+from routing.rejection import Refused
 
 
 @dataclass(frozen=True, slots=True)

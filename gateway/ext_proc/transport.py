@@ -28,9 +28,9 @@ from gateway.relay.http_transport import (
 )
 from gateway.relay.relay import Placed, Relay
 from gateway.relay.token_limiter import Watch
-from routing.placement import Placement
+from routing.decision.placement import Placement
 from routing.reading import with_fields
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Api
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.fleet.scrape import Page
+from routing.decision.router import Router
 from routing.ledger import Foreign
-from routing.router import Router
 from routing.stores import StoreCount
 
 Ours = Mapping[int, tuple[int, float]]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.discovery.record import EngineLoad, Record
+from routing.decision.router import Router
 from routing.ledger import Foreign
 from routing.pods import Engine
-from routing.router import Router
 
 
 class Pushed:

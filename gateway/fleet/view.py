@@ -9,8 +9,8 @@ from typing import Any
 from gateway.cluster.peer_load import NOTHING, ByEngine, Load, own_load
 from gateway.discovery.census import Census
 from gateway.fleet.watched import WatchedPod
+from routing.decision.router import Router
 from routing.pods import Engine, Standing
-from routing.router import Router
 
 
 def show_fleet(

@@ -25,8 +25,8 @@ from gateway.fleet.scrape import Page
 from gateway.fleet.watched import WatchedPod
 from gateway.pipeline.attempt import LegEnd
 from gateway.runtime.guard import report, restarted
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
-from routing.router import Router
 
 Say = Callable[..., None]
 

@@ -16,7 +16,7 @@ from gateway.http.client_request import Asked, Budget
 from gateway.http.request_reader import RequestReader
 from gateway.http.response_writer import CONTINUE, Reply
 from gateway.runtime.closing import has_unread
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 SLICE_BYTES = 8 << 10
 """Given to the parser at a time, so that one read full of tiny requests cannot run far ahead of the answers."""

@@ -21,8 +21,8 @@ from gateway.http.response_writer import Reply
 from gateway.http.stored_responses import Stored
 from gateway.pipeline.pipeline import Passage
 from gateway.relay.transport_factory import Carriers
-from routing.refusal import Reason, Refused
-from routing.router import Router
+from routing.decision.router import Router
+from routing.rejection import Reason, Refused
 from tenancy.tenants import Caller
 
 Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]

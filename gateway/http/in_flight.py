@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from gateway.http.response_writer import Reply
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 
 class UnderWay:

@@ -29,7 +29,7 @@ from gateway.relay.cascade_attempt import Rungs
 from gateway.relay.downstream_transport import Carries
 from gateway.relay.transport_factory import Carriers
 from routing.reading import Reading, read_request
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Api, Request
 from tenancy.promise import Promise
 

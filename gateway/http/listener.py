@@ -27,8 +27,8 @@ from gateway.relay.transport_factory import Carriers
 from gateway.relay.upstream_pool import Pool
 from gateway.runtime.closing import KNOCKING_S
 from gateway.runtime.descriptors import descriptors_wanted, share_out
-from routing.refusal import Reason, Refused
-from routing.router import Router
+from routing.decision.router import Router
+from routing.rejection import Reason, Refused
 
 __all__ = ["Front", "Identify", "PodKeys"]
 

@@ -12,7 +12,7 @@ from gateway.cascades.cascades import Ladders
 from gateway.http.endpoints import Endpoint, Local
 from routing.fleet import Fleet
 from routing.pods import ModelCard
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.tenants import Tenant
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.promise import Promise, promise_of
 from tenancy.tier import Tier
 

@@ -16,7 +16,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 
 from gateway.config.port_limits import Limits
 from gateway.http.client_request import KEPT_HEADERS, Asked, Budget, head_too_large, judge_head
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 UNWANTED_BODY_BYTES = 64 << 10
 """Body of a refused request that is read and dropped so that its connection can be kept; for more it is closed."""

@@ -17,7 +17,7 @@ from gateway.http.client_request import Asked
 from gateway.pipeline.outcome import HTTP
 from gateway.pipeline.rejections import refusal_body, refusal_event, refusal_headers, status_of
 from gateway.relay.downstream_transport import MakeCarrier
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Api
 
 JSON = "application/json"

@@ -7,11 +7,11 @@ import asyncio
 from gateway.pipeline.pipeline import Passage
 from gateway.relay.downstream_transport import Carries
 from gateway.relay.pinned_request import Errand
+from routing.decision.router import Router
 from routing.pods import Pod
 from routing.reading import owned
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Api, Request
-from routing.router import Router
 from tenancy.tenants import Caller, Tenant
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.identity.tokens import Claims, claimed, no
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.policy import Policy, TokenRules
 from tenancy.reading.tenants import next_below
 from tenancy.tenants import Caller, Tenant

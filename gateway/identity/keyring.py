@@ -13,7 +13,7 @@ from hashlib import sha256
 from gateway.identity.callers import Callers, claimant
 from gateway.identity.issuer import Issuer
 from gateway.identity.tokens import LONGEST_TOKEN, UnknownSigner, no, verify
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.policy import HMAC, Policy
 from tenancy.tenants import NOBODY, Caller
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from gateway.kv_index.kv_batches import Reader, UnreadableError
 from gateway.observe.log import EventLog
-from routing.exact import ExactIndex
-from routing.kv_events import AllBlocksCleared
-from routing.trust import Doubt, Trust
+from routing.precise.event_reliability import Doubt, Trust
+from routing.precise.kv_events import AllBlocksCleared
+from routing.precise.precise_index import ExactIndex
 
 MOST_WAITING = 4096
 """Batches kept while earlier ones are fetched again. Beyond them the gap counts as not mended."""

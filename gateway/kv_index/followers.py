@@ -20,7 +20,7 @@ from gateway.kv_index.sources import configured_sources, entries_by_pod, told_so
 from gateway.kv_index.subscriber import Sockets, Source, Subscriber
 from gateway.observe.log import EventLog
 from gateway.runtime.guard import restarted
-from routing.exact import ExactIndex
+from routing.precise.precise_index import ExactIndex
 
 ASK_AGAIN_S = 10.0
 """Where a pod publishes may change with every restart."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from routing.precise.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 
 SEQUENCE_BYTES = 8
 

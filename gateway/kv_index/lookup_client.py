@@ -25,11 +25,11 @@ from gateway.cluster.ipc_messages import (
     Step,
 )
 from gateway.runtime.guard import restarted
+from routing.cache_lookup import Seen, Sight
+from routing.decision.router import Router
 from routing.fleet import Fleet
 from routing.pods import Standing
 from routing.request import Request
-from routing.router import Router
-from routing.sight import Seen, Sight
 
 TELL_EVERY_S = 0.5
 """Between two looks at whether the fleet has changed."""

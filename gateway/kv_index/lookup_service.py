@@ -20,10 +20,10 @@ from gateway.kv_index.prompts import UnseenError
 from gateway.kv_index.tokenizing import Asked, Tokenizing
 from gateway.observe.log import EventLog
 from gateway.runtime.guard import restarted, run
-from routing.chains import LINK_TOKENS, Ends, alike
-from routing.exact import NOTHING_HELD, ExactIndex, Held
+from routing.precise.event_reliability import Doubt
+from routing.precise.precise_index import NOTHING_HELD, ExactIndex, Held
+from routing.precise.token_chains import LINK_TOKENS, Ends, alike
 from routing.request import Api
-from routing.trust import Doubt
 
 TELL_EVERY_S = 0.25
 """Between two looks at whether a worker must be told of a change in whom we follow. Who asks is told before."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.kv_index.chat_templates import CannotRenderError, ChatTemplate
 from gateway.kv_index.message_normalization import normal_messages
 from gateway.kv_index.prompts import Chat, Ids, Spoken, Text, UnseenError
-from routing.chains import TokenPrompt, pack_tokens, root_of, text_digest
+from routing.precise.token_chains import TokenPrompt, pack_tokens, root_of, text_digest
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer

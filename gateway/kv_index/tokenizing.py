@@ -22,7 +22,7 @@ from gateway.config.exact import POD, TokenizerEntry
 from gateway.kv_index.prompts import Chat, Ids, Text, UnseenError, read_spoken
 from gateway.kv_index.tokenizer import BadTokenizerError, LocalTokenizer
 from gateway.observe.log import EventLog
-from routing.chains import Ends, TokenPrompt, pack_tokens, root_of
+from routing.precise.token_chains import Ends, TokenPrompt, pack_tokens, root_of
 from routing.request import Api
 
 MOST_WAITING = 64

@@ -12,8 +12,8 @@ from gateway.limits.lease_keeper import Keeper
 from gateway.limits.meter import Tab
 from gateway.limits.rate_limit_headers import fields_of
 from gateway.limits.rejection import OverLimit
+from routing.cost import Ratio
 from routing.learning import Usage
-from routing.ratio import Ratio
 from routing.request import Request
 from tenancy.limits.book import Book, Books, Lack
 from tenancy.limits.reservation import Reservation, reserve

@@ -16,10 +16,10 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from gateway.config.models import ModelEntry
+from routing.cost import Ratio
+from routing.decision.router import Router
 from routing.learning import Usage
-from routing.ratio import Ratio
 from routing.request import Request
-from routing.router import Router
 from routing.tokens import TEMPLATE_TOKENS, USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler
 from tenancy.limits.book import Book
 from tenancy.limits.fitting import fitted

@@ -13,7 +13,7 @@ from typing import Protocol
 from gateway.limits.rate_limit_headers import Fields, fields_of
 from gateway.limits.rejection import REASONS
 from routing.learning import Usage
-from routing.refusal import Reason
+from routing.rejection import Reason
 from routing.request import Request
 from tenancy.limits.book import Lack
 from tenancy.limits.reservation import Reservation

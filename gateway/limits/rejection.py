@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from gateway.limits.rate_limit_headers import Fields, show_period, show_wait
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.limits.book import Lack
 from tenancy.limits.use import Kind
 

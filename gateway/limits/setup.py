@@ -17,7 +17,7 @@ from gateway.limits.estimate import Expecting
 from gateway.limits.host_coordinator import HostLender
 from gateway.limits.lease_keeper import Keeper
 from gateway.pipeline.admission_queue import Room
-from routing.router import Router
+from routing.decision.router import Router
 from tenancy.forecast import Forecast
 
 

@@ -25,7 +25,7 @@ from gateway.limits.accounts import Quotas
 from gateway.limits.view import show_accounts
 from gateway.observe.receipts import Receipts, Wanted
 from gateway.runtime.ports import answer_json, reads_bodies
-from routing.router import Router
+from routing.decision.router import Router
 from tenancy.document import Wrong
 
 MOST_SHOWN = 1000

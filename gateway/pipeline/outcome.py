@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from gateway.cascades.record import Climbed
 from gateway.pipeline.resume_blocker import Bar
+from routing.decision.receipt import Attempt
 from routing.learning import Usage
-from routing.receipt import Attempt
-from routing.refusal import Reason
+from routing.rejection import Reason
 from routing.request import Request
 from tenancy.tier import USUAL
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from gateway.http.endpoints import Endpoint
 from gateway.pipeline.attempt import Carrier, Leg
 from gateway.relay.pinned_request import Errand
-from routing.placement import Placement
+from routing.decision.placement import Placement
 
 
 class Carries(Carrier, Protocol):

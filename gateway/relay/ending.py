@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from routing.learning import Usage
-from routing.refusal import Reason
+from routing.rejection import Reason
 from routing.request import Api
 
 Event = dict[str, Any]

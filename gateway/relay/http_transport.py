@@ -24,12 +24,12 @@ from gateway.relay.token_limiter import Watch
 from gateway.relay.upstream_pool import Address, Pool, PoolIsFull
 from gateway.resume.continuation import Rest, rest_of
 from gateway.resume.splice import UNLIKE
-from routing.placement import Placement
+from routing.decision.placement import Placement
 from routing.pods import Engine
 from routing.reading import with_fields
 from routing.reading.capping import capped
 from routing.reading.prefilling import prefill_body
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Api, Request
 
 TakesPriority = Callable[[str], bool]

@@ -34,8 +34,8 @@ from gateway.relay.sse import Scanner
 from gateway.resume.continuation import Rest
 from gateway.resume.delivered import Said, read_said
 from routing.learning import Usage
+from routing.pairing.prefill_side import Handover
 from routing.pods import Engine
-from routing.prefill_side import Handover
 from routing.reading import AnswerFacts, answer_bytes, read_whole
 from routing.request import Api, Request
 

@@ -1,13 +1,13 @@
 """Who keeps vigil over a request that has been placed: what its engine is expected to say, and when.
 
-Knows placements and requests; how silence is judged is `routing/lateness.py`.
+Knows placements and requests; how silence is judged is `routing/stall_detection.py`.
 """
 
 from __future__ import annotations
 
 from gateway.relay.relay import PREFILL_ONLY, Placed
-from routing.lateness import Lateness, Vigil
-from routing.placement import Placement
+from routing.decision.placement import Placement
+from routing.stall_detection import Lateness, Vigil
 
 
 def vigil_over(lateness: Lateness, placement: Placed, now_s: float) -> Vigil | None:

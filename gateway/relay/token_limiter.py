@@ -9,7 +9,7 @@ from gateway.http.response_writer import FAR, Reply
 from gateway.limits.meter import Tab
 from gateway.relay.ending import ending_of
 from gateway.relay.relay import Relay
-from routing.refusal import Reason
+from routing.rejection import Reason
 
 EVENT_END = b"\n\n"
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from gateway.config.port_limits import Timeouts
 from gateway.http.timeout_sweeper import Patrol
 from gateway.relay.upstream_connection import Line
-from routing.lateness import Bounds, Lateness
+from routing.stall_detection import Bounds, Lateness
 
 IDLE_LINES = 256
 """Kept per pod; a burst's connections beyond it are closed when they fall free."""

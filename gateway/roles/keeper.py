@@ -1,7 +1,7 @@
 """Keeps the split between prefill and decode where the traffic wants it: one look, at most one change a pool.
 
-Reads fleet, ledger and costs of the router, asks `routing.roles`, and gives the chosen engine its role. Asks and tells
-the engines themselves nothing. Knows no clock; each look is given its time.
+Reads fleet, ledger and costs of the router, asks `routing.pairing.roles`, and gives the chosen engine its role. Asks
+and tells the engines themselves nothing. Knows no clock; each look is given its time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from routing.connectors.registry import connector_of
+from routing.decision.router import Router
 from routing.facts import PodFacts, Role
+from routing.pairing.roles import Balance, Change, RoleTerms, Worker, decode_load, decode_need
 from routing.pods import Engine, Pod, Standing
-from routing.roles import Balance, Change, RoleTerms, Worker, decode_load, decode_need
-from routing.router import Router
 
 LOOK_S = 1.0
 """How often it looks."""

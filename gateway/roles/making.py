@@ -15,7 +15,7 @@ from gateway.roles.on_host import RolesOnHost
 from gateway.roles.setup import RolesAtWork, Shared
 from gateway.runtime.host import Host
 from routing.canary import CanaryTerms, Rollout
-from routing.router import Router
+from routing.decision.router import Router
 
 
 def make_canaries(

@@ -11,9 +11,9 @@ from prometheus_client.registry import Collector
 
 from gateway.roles.keeper import LOOK_S, RoleKeeper
 from gateway.runtime.guard import restarted
+from routing.decision.router import Router
 from routing.facts import Role
-from routing.roles import Change
-from routing.router import Router
+from routing.pairing.roles import Change
 
 LEASE_S = 5.0
 """For so long who decides roles goes on to, unheard."""

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 TRUNCATED = "truncated"
 

@@ -15,7 +15,7 @@ from routing.reading.integers import MOST_DIGITS, long_integer
 from routing.reading.once import OnceDecoder, repeated
 from routing.reading.rewriting import NO_CHANGES, rewrite
 from routing.reading.terms import PLAIN, Terms, changes_of, owned
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Api, Request
 
 LONGEST_SESSION = 256

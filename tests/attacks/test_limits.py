@@ -14,7 +14,7 @@ from gateway.limits.accounts import Quotas
 from gateway.limits.meter import LOOK
 from gateway.limits.setup import make_quotas
 from gateway.pipeline.admission_queue import Room
-from routing.router import Router
+from routing.decision.router import Router
 from tenancy.quota import Quota
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.http.rig import CHAT_PATH, MODEL, RawClient, Rig, a_chat, a_rig

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.pipeline.outcome import Outcome
-from routing.ballot import CandidateShown
+from routing.candidates import CandidateShown
+from routing.decision.receipt import Attempt
 from routing.learning import Usage
-from routing.receipt import Attempt
 from routing.request import Api, Request
 
 AT_S = 1_795_186_398.25

@@ -12,10 +12,10 @@ from gateway.discovery.source import Found, Source
 from gateway.discovery.static import Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
+from routing.decision.router import Router
 from routing.facts import PodFacts
 from routing.ledger import Foreign
 from routing.pods import Pod, Standing
-from routing.router import Router
 from scorers.registry import routings
 from tests.gateway.fake_pod import Pulse
 

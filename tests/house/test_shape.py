@@ -28,7 +28,13 @@ FEATURES = (
     *("agent", "gateway/canary", "gateway/ext_proc", "gateway/cascades", "gateway/pairs", "gateway/roles"),
     *("gateway/kv_index", "gateway/http/superseding.py", "gateway/http/stored_responses.py", "gateway/resume"),
     *("gateway/pipeline/cascading.py", "cascade"),
-    *("routing/canary.py", "routing/connectors", "routing/exact.py", "routing/hearing.py", "routing/pairing.py"),
+    *(
+        "routing/canary.py",
+        "routing/connectors",
+        "routing/precise/precise_index.py",
+        "routing/replica_state.py",
+        "routing/pairing/pairing.py",
+    ),
 )
 """Files and packages of features that the traced request does not use."""
 

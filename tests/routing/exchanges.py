@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from routing.hearing import Hearing
-from routing.news import News, Voice
-from routing.placement import Placement
-from routing.router import Router
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.replica_state import Hearing, News, Voice
 from scorers.registry import routings
 from tests.routing.engines import add_pod
 

@@ -3,10 +3,10 @@
 import pytest
 
 from routing.blocks import Prompt
+from routing.decision.router import Router
 from routing.learning import Usage, learn_warmth
-from routing.router import Router
+from routing.prefix_index import Trace
 from routing.tokens import Ruler
-from routing.warmth import Trace
 from tests.routing.engines import MODEL, ask, router_of, serve
 
 ANSWER = b"A far, far better thing that I do. " * 40

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing.candidates import NotNow
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.tier import Tier, Unattainable
 from tests.tenancy.test_admission import GOLD, Stage
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from routing.receipt import Attempt
+from routing.decision.receipt import Attempt
 
 Family = CounterMetricFamily | GaugeMetricFamily
 

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 from gateway.cluster.peer_load import ByEngine, own_load
 from gateway.fleet.watched import WatchedPod
 from gateway.observe.metrics.counters import Histogram, ModelTally, Tallies
+from routing.decision.router import Router
 from routing.pods import Engine, Standing
-from routing.router import Router
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | InfoMetricFamily
 

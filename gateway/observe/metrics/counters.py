@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.pipeline.outcome import Outcome
-from routing.receipt import Attempt
-from routing.refusal import Reason
+from routing.decision.receipt import Attempt
+from routing.rejection import Reason
 
 OTHER = "other"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from routing.lateness import Late
 from routing.retries import Budget, Try
+from routing.stall_detection import Late
 
 Family = CounterMetricFamily | GaugeMetricFamily
 

@@ -16,7 +16,7 @@ from gateway.observe.metrics.retries import RetriesExposition
 from gateway.observe.metrics.tiers import TierExposition, TierTallies, WaitingForPod, waiting_in
 from gateway.pairs.metrics import PairTallies
 from gateway.pipeline.outcome import Witness
-from routing.router import Router
+from routing.decision.router import Router
 
 if TYPE_CHECKING:  # It has these counts.
     from gateway.gateway import Gateway

@@ -13,9 +13,9 @@ from gateway.cascades.judge import HoldBack
 from gateway.cascades.logprobs import Trim
 from gateway.cascades.served import Served
 from routing.blocks import cut_prompt
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from tenancy.tenants import Tenant
 

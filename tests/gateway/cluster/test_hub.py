@@ -8,7 +8,7 @@ from gateway.cluster.hub import PIECE_BYTES, Hub
 from gateway.cluster.ipc import Line
 from gateway.cluster.ipc_messages import Batch, Hello, Message, Missed, Past, Recall, Restate, read_message
 from gateway.cluster.updates import read_batch, write_batch
-from routing.news import Ended, Stated
+from routing.replica_state import Ended, Stated
 
 
 class Ear(Line):

@@ -10,7 +10,7 @@ from gateway.cluster.merge import Legacy, Reading, merged, read_exposition
 from gateway.cluster.metrics import Merged
 from gateway.observe.metrics.collector import Exposition, Gauges, make_registry
 from gateway.observe.metrics.counters import Tallies
-from routing.router import Router
+from routing.decision.router import Router
 from scorers.registry import routings
 from tests.gateway.samples import an_outcome
 

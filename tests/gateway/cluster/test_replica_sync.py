@@ -10,7 +10,7 @@ from gateway.cluster.ipc_messages import Batch
 from gateway.cluster.updates import write_batch
 from gateway.config.values import Settings
 from gateway.observe.metrics.sharing import SharingExposition
-from routing.news import Ended
+from routing.replica_state import Ended
 from tests.gateway.kv_index.exchange import Worker, alike, host, until
 from tests.routing.engines import TALK, ask, place, serve
 from tests.routing.exchanges import loads

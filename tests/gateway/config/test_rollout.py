@@ -9,7 +9,7 @@ import pytest
 from gateway.config.file import read_settings
 from gateway.config.sources import check_file, gather
 from routing.canary import CanaryTerms
-from routing.roles import RoleTerms
+from routing.pairing.roles import RoleTerms
 from tenancy.document import Invalid
 
 

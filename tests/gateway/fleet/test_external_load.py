@@ -2,8 +2,8 @@
 
 from gateway.fleet.external_load import observe, ours
 from gateway.fleet.scrape import EngineReading, Page
+from routing.decision.router import Router
 from routing.ledger import NOTHING_FOREIGN, Foreign
-from routing.router import Router
 from tests.routing.engines import add_pod, ask, place, router_of
 
 URL = "http://0"

@@ -4,9 +4,9 @@ from math import inf
 
 from gateway.discovery.record import EngineLoad, Record, Registered
 from gateway.fleet.pushed import Pushed
+from routing.decision.router import Router
 from routing.ledger import NOTHING_FOREIGN
 from routing.pods import EngineShape, Pod
-from routing.router import Router
 from scorers.registry import routings
 
 URL = "http://10.0.0.7:8000"

@@ -16,8 +16,8 @@ from gateway.http.response_writer import Reply
 from gateway.pipeline.attempt import Leg
 from gateway.relay.relay import Relay
 from gateway.relay.upstream_connection import Line
+from routing.pairing.prefill_side import Handover
 from routing.pods import Engine
-from routing.prefill_side import Handover
 from routing.request import Api, Request
 
 

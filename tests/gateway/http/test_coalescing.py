@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.http.listener import Identify
-from routing.refusal import Reason
+from routing.rejection import Reason
 from tenancy.quota import Account, Quota
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes

@@ -11,11 +11,11 @@ import pytest
 
 from gateway.http.listener import Identify
 from gateway.pipeline.admission_queue import Room
-from routing.placement import Placement
+from routing.decision.placement import Placement
+from routing.decision.router import Router
 from routing.reading.terms import salt_of
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Request
-from routing.router import Router
 from tenancy.promise import Promise
 from tenancy.tenants import Caller, Tenant
 from tenancy.tier import Overload, Tier

@@ -6,7 +6,7 @@ from hashlib import sha256
 import pytest
 
 from gateway.identity.keyring import Keyring
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.policy import HMAC, Bare, KeyFile, Policy
 from tenancy.quota import Account, Quota
 from tenancy.reading.policy import read_policy

@@ -19,7 +19,7 @@ from gateway.cluster.replica_sync import Sharing
 from gateway.config.secret import Secret
 from gateway.config.values import Settings
 from gateway.observe.log import EventLog
-from routing.router import Router
+from routing.decision.router import Router
 from tests.routing.engines import router_of
 from tests.routing.exchanges import loads
 

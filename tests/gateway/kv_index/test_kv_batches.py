@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gateway.kv_index.kv_batches import Reader, UnreadableError, sequence_of
-from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from routing.precise.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.gateway.kv_index.publisher import pack
 
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from gateway.kv_index.prompts import Chat, Ids, Text, UnseenError
 from gateway.kv_index.tokenizer import BadTokenizerError, LocalTokenizer, Pieces
-from routing.chains import pack_tokens, root_of
+from routing.precise.token_chains import pack_tokens, root_of
 from tests.gateway.kv_index.tokenizers import SPECIALS, make_folder
 
 

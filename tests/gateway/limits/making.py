@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gateway.config.models import ModelEntry
 from gateway.limits.accounts import Quotas
 from gateway.limits.estimate import Expecting
-from routing.router import Router
+from routing.decision.router import Router
 from tenancy.quota import Account, Quota
 from tenancy.tenants import Caller, Tenant
 

@@ -11,11 +11,11 @@ from gateway.limits.estimate import Expecting
 from gateway.limits.meter import LOOK, STEPS, Tab
 from gateway.limits.rejection import OverLimit
 from routing.blocks import cut_prompt
+from routing.decision.router import Router
 from routing.learning import Usage
 from routing.pods import EngineShape, ModelCard, Pod, Standing
-from routing.refusal import Reason
+from routing.rejection import Reason
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from tenancy.forecast import Forecast
 from tenancy.limits.use import Kind

@@ -18,9 +18,9 @@ from gateway.limits.lease_keeper import Keeper
 from gateway.limits.meter import Tab
 from gateway.limits.redis_coordinator import RedisLender
 from gateway.limits.rejection import OverLimit
+from routing.decision.router import Router
 from routing.learning import Usage
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from tenancy.limits.use import Kind
 from tenancy.quota import Quota

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gateway.limits.accounts import Quotas
 from gateway.limits.meter import AHEAD, LOOK, Tab
+from routing.decision.router import Router
 from routing.learning import Usage
-from routing.refusal import Reason
+from routing.rejection import Reason
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from tenancy.limits.use import Kind
 from tenancy.quota import Quota

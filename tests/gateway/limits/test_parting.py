@@ -10,8 +10,8 @@ from typing import Any
 from gateway.limits.accounts import Quotas
 from gateway.limits.coordinator import LenderAway
 from gateway.limits.lease_keeper import Keeper
+from routing.decision.router import Router
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from tenancy.limits.apart import cap_apart

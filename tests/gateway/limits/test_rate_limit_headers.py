@@ -6,7 +6,7 @@ import pytest
 
 from gateway.limits.rate_limit_headers import fields_of, show_moment, show_period, show_span, show_wait
 from gateway.pipeline.rejections import refusal_headers
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.limits.book import Books
 from tenancy.limits.reservation import reserve
 from tenancy.limits.use import Use

@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.limits.accounts import Quotas
 from gateway.limits.metrics import LimitsExposition
 from gateway.limits.view import merge_accounts, show_accounts
+from routing.decision.router import Router
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from tenancy.limits.use import Kind
 from tenancy.quota import Account, Quota

@@ -14,7 +14,7 @@ from gateway.pipeline.outcome import Outcome
 from gateway.runtime.line_writer import LineWriter
 from routing.blocks import Prompt
 from routing.learning import Usage
-from routing.refusal import Reason
+from routing.rejection import Reason
 from tests.gateway.samples import a_request, an_outcome
 
 

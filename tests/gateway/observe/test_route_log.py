@@ -8,8 +8,8 @@ import pytest
 from gateway.observe.route_log import RouteRecorder, shared_key
 from gateway.pipeline.outcome import Outcome
 from routing.blocks import cut_prompt
+from routing.decision.receipt import Attempt
 from routing.learning import Usage
-from routing.receipt import Attempt
 from routing.request import Api, Request
 
 KEY = bytes(range(32))

@@ -14,10 +14,10 @@ from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.pipeline import Passage
 from routing.blocks import Prompt
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
-from routing.refusal import Reason
+from routing.rejection import Reason
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from simulator.profile import Profile

@@ -7,11 +7,11 @@ import asyncio
 from msgspec.structs import replace
 
 from gateway.pipeline.attempt import LegEnd
+from routing.cache_lookup import Seen, Sight
 from routing.request import Api, Request
-from routing.sight import Seen, Sight
 from simulator.clock import run_virtually
 from tests.gateway.pipeline.test_pipeline import MODEL, PODS, PROMPT, Play, PlayedCarrier, Stage
-from tests.routing.test_sight import Notes
+from tests.routing.test_cache_lookup import Notes
 
 
 def asked() -> Request:

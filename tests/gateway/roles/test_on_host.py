@@ -11,7 +11,7 @@ from gateway.roles.keeper import RoleKeeper
 from gateway.roles.on_host import RolesOnHost
 from gateway.roles.setup import LEASE_S, RolesAtWork
 from routing.facts import Role
-from routing.roles import Change
+from routing.pairing.roles import Change
 from tests.gateway.roles.test_keeper import TERMS, router_of
 
 

@@ -14,8 +14,8 @@ from gateway.roles import shared as shared_module
 from gateway.roles.keeper import RoleKeeper
 from gateway.roles.setup import RolesAtWork
 from gateway.roles.shared import KEY, SharedRoles
+from routing.decision.router import Router
 from routing.facts import Role
-from routing.router import Router
 from tests.gateway.kv_index.exchange import until
 from tests.gateway.kv_index.redis_servers import redis_server
 from tests.gateway.roles.test_keeper import TERMS, roles_of, router_of

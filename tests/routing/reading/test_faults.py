@@ -8,7 +8,7 @@ import pytest
 
 from routing.reading import read_request
 from routing.reading.once import SMALL
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Api
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from routing.reading import read_request
 from routing.reading.integers import MOST_DIGITS, long_integer
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Api
 
 

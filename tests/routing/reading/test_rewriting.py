@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from routing.reading import Reading, read_request
 from routing.reading.rewriting import NOT_THE_CLIENTS
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Api
 from tests.routing.reading.wire import Json, texts
 

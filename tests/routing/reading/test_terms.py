@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from routing.reading import read_request
 from routing.reading.terms import PlainTerms, salt_of
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Api
 from tests.routing.reading.wire import Json
 

@@ -11,10 +11,10 @@ from gateway.fleet.probe import Health
 from gateway.fleet.watched import WatchedPod
 from gateway.observe.metrics.collector import Exposition, Gauges, make_registry
 from gateway.observe.metrics.counters import Tallies
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
-from routing.refusal import Reason
+from routing.rejection import Reason
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from tests.gateway.samples import an_attempt, an_outcome
 

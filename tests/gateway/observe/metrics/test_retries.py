@@ -5,8 +5,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.observe.metrics.retries import RetriesExposition
-from routing.lateness import Bounds, Late, Lateness
 from routing.retries import Budget, RetryTerms, Try
+from routing.stall_detection import Bounds, Late, Lateness
 
 
 def test_every_kind_has_its_count() -> None:

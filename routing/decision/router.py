@@ -1,0 +1,353 @@
+"""Puts a request on an engine: walk, score, choose and charge in one synchronous step.
+
+Holds what decisions read and learn from: fleet, warm index, ledger, costs. Reads no clock and draws no number: both are
+arguments, so every decision can be replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import add, mul
+
+from msgspec.structs import replace
+
+from routing.affinity import LastSeen, Whereabouts
+from routing.cache_lookup import seen_warmth
+from routing.canary import Rollout, not_meant
+from routing.candidates import Ballot, Candidates, Foreseen, Gate, Scored, Scorer, foreseen
+from routing.choice import ALONE, TIE_S, choose
+from routing.cost import CostBook
+from routing.decision.placement import Placement
+from routing.demand import Demand
+from routing.eligible import SCORED_WHOLE, Roster, shortlist
+from routing.fleet import Fleet, eligible
+from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
+from routing.pairing.pairing import Pairing, Pairs, View, predicted_prefill
+from routing.pairing.prefill_side import PrefillSide
+from routing.pairing.roles import PairsOnly
+from routing.pods import EngineShape, Pod
+from routing.prefix_index import WarmIndex, prefix_of, warmth_of
+from routing.replica_state import Voice
+from routing.request import Request
+from routing.stores import Stores, fetched
+from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
+
+SECONDS_OF_LOAD = frozenset(
+    {"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start", "suited", "duty", "stall"}
+)
+"""The scorers that, between engines as warm as each other, speak for the shorter queue. With any other all engines of
+a fleet are scored, however many they are."""
+
+SETTLED_S = 60.0
+"""A pod that is newer may be worth less than its empty queue says."""
+
+UNKNOWN_KV_TOKENS = 200_000
+"""An engine that does not say how much it holds is taken to be small, so that it is not believed warm for long."""
+
+REMEMBERED_SESSIONS = 1 << 17
+
+REMEMBERED_ADAPTERS = 1 << 12
+
+
+class Router:
+    """One per gateway process; every method is synchronous, so no decision sees another half done."""
+
+    def __init__(
+        self,
+        scorers: Sequence[Scorer],
+        *,
+        costs: CostBook | None = None,
+        index: WarmIndex | None = None,
+        exact_sizes: bool = False,
+        voice: Voice | None = None,
+    ) -> None:
+        """`exact_sizes`: the sizes of prompts are tokens already, not bytes. `voice` tells other routers what we do."""
+        self.scorers = tuple(scorers)
+        self._counts_seconds = {scorer.name for scorer in self.scorers} <= SECONDS_OF_LOAD
+        self.voice = voice
+        self.seat = ALONE
+        """Where we sit among the routers that share our engines."""
+        self.rollout: Rollout | None = None
+        """Pods on trial, and who may be sent to them."""
+        self.keeps_roles = False
+        """Whether engines that are there to decode prefill nothing that others can, where no gate says otherwise."""
+        self.fleet = Fleet()
+        self.ledger = Ledger()
+        self.index = index or WarmIndex()
+        self.costs = costs or CostBook()
+        self.demand = Demand()
+        self.pairing = Pairing(self.fleet)
+        self.transfers = self.pairing.transfers
+        self.sessions = Whereabouts(REMEMBERED_SESSIONS)
+        self.responses = Whereabouts(REMEMBERED_SESSIONS)
+        self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
+        self.stores = Stores()
+        self.lives: dict[str, int] = {}
+        """How often each pod has lost its cache, by URL."""
+        self.losses = 0
+        """How often any pod has."""
+        self._counters: dict[str, TokenCounter | ExactCounter] = {}
+        self._exact_sizes = exact_sizes
+        self._retired: set[int] = set()
+
+    # -- the fleet, written by one watcher -------------------------------------------------------------------------
+
+    def put_pod(self, pod: Pod) -> None:
+        """Add a pod, or replace its standing and models."""
+        self.fleet.put(pod)
+
+    def reshape_pod(self, url: str, shapes: Iterable[EngineShape]) -> None:
+        """Take over the engines a pod says it has, and how much each of them holds."""
+        self._retire(self.fleet.reshape(url, shapes))
+        self.ledger.reach(self.fleet.slot_count)
+        self.costs.reach(self.fleet.slot_count)
+        self.resize_caches(url)
+
+    def resize_caches(self, url: str) -> None:
+        """Reckon anew, by what is now known of bytes per token, how much the caches of a pod hold."""
+        pod = self.fleet.pod(url)
+        for engine in pod.engines if pod else ():
+            held = engine.kv_tokens or UNKNOWN_KV_TOKENS
+            self.index.resize(engine.slot, int(held * self._pod_size_per_token(url)))
+
+    def remove_pod(self, url: str) -> None:
+        """Forget a pod. What still runs there is settled as it ends."""
+        self.lives.pop(url, None)
+        self._retire(self.fleet.remove(url))
+
+    def forget_warmth(self, url: str) -> None:
+        """A pod has restarted or emptied its cache."""
+        self.lives[url] = self.lives.get(url, 0) + 1
+        self.losses += 1
+        self.fleet.version += 1
+        pod = self.fleet.pod(url)
+        for engine in pod.engines if pod else ():
+            self.index.forget(engine.slot)
+        self.resize_caches(url)
+
+    def observe_load(self, slot: int, foreign: Foreign) -> None:
+        """Take over a scrape."""
+        self.ledger.observe(slot, foreign)
+
+    # -- one decision -----------------------------------------------------------------------------------------------
+
+    def place(
+        self, request: Request, *, avoid: frozenset[str], now_s: float, draw: float, gate: Gate | None = None
+    ) -> Placement:
+        """Choose an engine, or a pair of engines, and charge it.
+
+        `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties; `gate` says who may be chosen.
+        Raises `Refused` where no engine may serve the model now, and `NotNow` where the gate opens to none.
+        """
+        view = self._look(request, avoid, now_s)
+        candidates, pairs = view.candidates, view.pairs
+        if gate is None and self.keeps_roles:
+            gate = PairsOnly()
+        at = choose(view.scored, candidates, draw, self.seat, gate)
+        engine = candidates.engines[at]
+        prefill = None if pairs is None or at < pairs.first else self._charge_prefill(request, pairs, at, now_s)
+        self.costs.usual.asked(candidates.own_s[at])
+        held = candidates.warm_tokens[at if pairs is None or prefill is None else pairs.singles[at - pairs.first]]
+        charge = self.ledger.charge(
+            engine.slot,
+            prefill_tokens=candidates.prefill_work[at] if prefill is None else 0.0,
+            prefill_s=candidates.own_s[at] if prefill is None else 0.0,
+            kv_tokens=candidates.prompt_tokens - held + request.expected_output_tokens,
+            sequences=request.sequences,
+            now_s=now_s,
+            pledge=None if gate is None else gate.pledge,
+            queues=prefill is None,
+        )
+        trace = self.index.put(engine.slot, request.prompt)
+        if prefill is None and candidates.prefix is not None and not trace.is_ahead:
+            self.demand.add(candidates.prefix, _missed_s(candidates, at), now_s)
+        if request.session:
+            self.sessions.put(request.session, engine.slot)
+        if candidates.holds_adapter:
+            self.adapters.put((request.model, engine.slot), engine.slot)
+        if self.voice is not None:
+            self.voice.placed(charge, engine.name, request)
+        if request.sight is not None:
+            request.sight.watch.placed(engine.name)
+        ballot = Ballot(candidates, view.scored, at)
+        return Placement(self, request, engine, charge, trace, ballot, prefill=prefill, fallback=view.fallback)
+
+    def foresee(self, request: Request, *, avoid: frozenset[str], now_s: float) -> Foreseen:
+        """What `place` would choose now, with nothing charged and nobody's gate asked. Raises `Refused` as it does."""
+        view = self._look(request, avoid, now_s)
+        return foreseen(view.candidates, view.scored, choose(view.scored, view.candidates, 0.0, self.seat, None))
+
+    def _look(self, request: Request, avoid: frozenset[str], now_s: float) -> View:
+        """All that may serve a request, scored."""
+        if self.rollout is not None:
+            avoid |= not_meant(self.fleet, self.rollout, request, avoid)
+        roster = eligible(self.fleet, request, avoid)
+        pairs = roster.has_prefillers and request.may_pair
+        candidates = self._candidates(request, roster, now_s, pairs=pairs)
+        scored = self._score(request, candidates)
+        if not pairs:
+            return View(candidates, scored, None, roster.fallback)
+        return self.pairing.widen(request, avoid, View(candidates, scored), self._weigh, self._score)
+
+    def _candidates(self, request: Request, roster: Roster, now_s: float, *, pairs: bool) -> Candidates:
+        ledger, costs = self.ledger, self.costs
+        walked = self.index.walk(request.prompt, roster.mask)
+        engines_in_all = len(roster.engines)
+        if engines_in_all > SCORED_WHOLE and self._may_shorten(request, roster, now_s):
+            queue_rank, session_at = roster.pick(ledger.queue_rank), self._session_at(request, roster)
+            roster = roster.only(shortlist(roster, walked, queue_rank, session_at))
+            walked = [(mask & roster.mask, size) for mask, size in walked if mask & roster.mask]
+        pick = roster.pick
+        deepest = walked[-1][1] if walked else 0
+        prefix = prefix_of(request.prompt, deepest) if deepest and walked[-1][0] != roster.mask else None
+        ruler = Ruler(self.counter(request.model), request.prompt, deepest)
+        prompt_tokens = ruler.tokens(request.prompt.size)
+        warm_tokens, work = warmth_of(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
+        seconds_per_token = pick(costs.seconds_per_token)
+        if request.sight is not None:
+            prompt_tokens = float(request.sight.prompt_tokens)
+            warm_tokens, work = seen_warmth(
+                request.sight, roster, warm_tokens, seconds_per_token, costs.growth.per_token
+            )
+        if self.stores.shares:
+            warm_tokens, work = fetched(self.stores.shares, roster.slots, warm_tokens, work, prompt_tokens)
+        ledger.forget_stale(now_s)
+        return Candidates(
+            engines=roster.engines,
+            engines_in_all=engines_in_all,
+            now_s=now_s,
+            prompt_tokens=prompt_tokens,
+            warm_tokens=warm_tokens,
+            prefill_work=work,
+            own_s=list(map(mul, work, seconds_per_token)),
+            ahead_s=ledger.ahead_s(pick, now_s),
+            running=pick(ledger.all_running),
+            kv_tokens=pick(ledger.all_kv_tokens),
+            kv_capacity=roster.kv_capacity,
+            least_kv_capacity=roster.least_kv_capacity,
+            prefill_overhead_s=pick(costs.prefill_overhead_s),
+            seconds_per_token=seconds_per_token,
+            step_base_s=pick(costs.step_base_s),
+            step_per_sequence_s=pick(costs.step_per_sequence_s),
+            residence_s=pick(costs.residence_s),
+            last_turn=pick(ledger.last_turn),
+            ready_since_s=roster.ready_since_s,
+            newest_since_s=roster.newest_since_s,
+            open_steps=ledger.open_steps(roster.place_of, now_s),
+            prefix=prefix,
+            waited_s=0.0 if prefix is None else self.demand.waited_s(prefix, now_s),
+            displaced_share=self.index.reuse.share,
+            session_at=self._session_at(request, roster),
+            holds_adapter=self._holds_adapter(request, roster),
+            prompts=roster.prompts,
+            prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
+            usual_prefill_s=costs.usual.prefill_s if pairs else 0.0,
+            usual_stream_s=costs.usual.stream_s if pairs else 0.0,
+        )
+
+    def _may_shorten(self, request: Request, roster: Roster, now_s: float) -> bool:
+        """Whether who is free soonest or warmest is all there is to look at: not where other things decide."""
+        return (
+            self._counts_seconds
+            and request.sight is None
+            and not roster.is_adapter
+            and now_s - roster.newest_since_s > SETTLED_S
+        )
+
+    def _score(self, request: Request, candidates: Candidates) -> Scored:
+        names, terms = [], []
+        for scorer in self.scorers:
+            seconds = scorer.score(request, candidates)
+            if seconds:
+                names.append(scorer.name)
+                terms.append(seconds)
+        totals: Iterable[float] = terms[0] if terms else [0.0] * len(candidates.engines)
+        for seconds in terms[1:]:
+            totals = map(add, totals, seconds)
+        return Scored(tuple(names), tuple(terms), list(totals))
+
+    def _session_at(self, request: Request, roster: Roster) -> int | None:
+        slot = None
+        if request.continues:
+            slot = self.responses.get(request.continues)
+        elif request.session:
+            slot = self.sessions.get(request.session)
+        return None if slot is None else roster.place_of.get(slot)
+
+    def _holds_adapter(self, request: Request, roster: Roster) -> Sequence[bool]:
+        if not roster.is_adapter:
+            return ()
+        return [self.adapters.get((request.model, slot)) is not None for slot in roster.slots]
+
+    def _weigh(self, request: Request, roster: Roster, now_s: float) -> tuple[Candidates, Scored]:
+        candidates = self._candidates(request, roster, now_s, pairs=True)
+        return candidates, self._score(request, candidates)
+
+    def _charge_prefill(self, request: Request, pairs: Pairs, at: int, now_s: float) -> PrefillSide:
+        """Put the first half of a request on its pair's prefill engine."""
+        match, seen = pairs.matches[at - pairs.first], pairs.prefill
+        engine = seen.engines[match.at]
+        charge = self.ledger.charge(
+            engine.slot,
+            prefill_tokens=seen.prefill_work[match.at],
+            prefill_s=seen.own_s[match.at],
+            kv_tokens=seen.prompt_tokens - seen.warm_tokens[match.at] + 1,
+            sequences=1,
+            now_s=now_s,
+        )
+        trace = self.index.put(engine.slot, request.prompt)
+        if seen.prefix is not None and not trace.is_ahead:
+            self.demand.add(seen.prefix, _missed_s(seen, match.at), now_s)
+        if self.voice is not None:
+            self.voice.placed(charge, engine.name, replace(request, session=None))
+        predicted = predicted_prefill(pairs, match)
+        decode = pairs.decode[at - pairs.first].slot
+        return PrefillSide(
+            self, request, engine, charge, trace, predicted, match.transfer, decode_slot=decode, placed_s=now_s
+        )
+
+    # -- what placements learn by, and what they leave --------------------------------------------------------------
+
+    def counter(self, model: str) -> TokenCounter | ExactCounter:
+        """The token counter of a model that the fleet knows."""
+        counter = self._counters.get(model)
+        if counter is None:
+            counter = ExactCounter() if self._exact_sizes else TokenCounter(USUAL_BYTES_PER_TOKEN)
+            self._counters[model] = counter
+        return counter
+
+    def _pod_size_per_token(self, url: str) -> float:
+        pod = self.fleet.pod(url)
+        counters = [self._counters[model] for model in (pod.models if pod else ()) if model in self._counters]
+        unknown = ExactCounter.size_per_token if self._exact_sizes else USUAL_BYTES_PER_TOKEN
+        return max((counter.size_per_token for counter in counters), default=unknown)
+
+    def recycle(self, slot: int) -> None:
+        """Give a retired slot out again once nothing is charged to it, with nothing of its last engine left in it."""
+        if slot not in self._retired or self.ledger.running[slot]:
+            return
+        self._retired.discard(slot)
+        self.costs.forget(slot)
+        self.stores.forget(slot)
+        self.transfers.forget((slot,))
+        self.ledger.observe(slot, NOTHING_FOREIGN)
+        for table in (self.sessions, self.responses, self.adapters):
+            table.drop_value(slot)
+        self.fleet.recycle(slot)
+
+    def _retire(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self.index.forget(slot)
+            self._retired.add(slot)
+            self.recycle(slot)
+
+
+def _missed_s(candidates: Candidates, at: int) -> float:
+    """How much sooner the first token would come if all engines held as much of the prompt as the warmest; negative
+    where the chosen one will only come to hold it: what that costs.
+    """
+    own_s, ahead_s = candidates.own_s, candidates.ahead_s
+    least_s = min(own_s)
+    if own_s[at] > least_s + TIE_S:
+        return least_s - own_s[at]
+    return ahead_s[at] - min(ahead_s)

@@ -1,0 +1,178 @@
+"""The prefill engine of a pair: what was charged there, and the moments at which the router learns from it.
+
+Ends with its placement at the latest. Time is an argument; how the legs are carried is not known here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from routing.connectors.shape import Connector
+from routing.learning import Learner, Prediction, Usage, learn_warmth
+from routing.ledger import Charge
+from routing.pairing.links import Link, Transfers
+from routing.pods import Engine
+from routing.prefix_index import Trace
+from routing.replica_state import Settled
+from routing.request import Request
+
+
+class Transfer(Struct, frozen=True, gc=False):
+    """What is believed of one hand-over."""
+
+    connector: Connector
+    link: Link
+    tokens: float
+    """That the decode engine does not hold already."""
+    prior_s: float
+    """By bytes and bandwidth alone."""
+    seconds: float
+    """As learned."""
+    bound_s: float
+    """After so long it has stalled."""
+    step_s: float = 0.0
+    """What the decode engine takes beside it: who is queued there, and a step."""
+
+    @property
+    def name(self) -> str:
+        """The connector's, for receipts and for what is learned."""
+        return self.connector.terms.names[0]
+
+
+class Handover(Struct, frozen=True, gc=False):
+    """What the decode leg is told, beside the client's own body."""
+
+    request_id: str
+    fields: bytes = b""
+    """`kv_transfer_params` as JSON; none where the engine is told nothing."""
+
+
+class PairLearner(Learner, Protocol):
+    """What a prefill leg teaches: of links too."""
+
+    transfers: Transfers
+
+
+class PrefillSide:
+    """One prefill leg, from the choice to its end."""
+
+    __slots__ = (
+        "_charge",
+        "_decode_slot",
+        "_has_left",
+        "_learner",
+        "_trace",
+        "cached_tokens",
+        "done_s",
+        "engine",
+        "handover",
+        "placed_s",
+        "predicted",
+        "request",
+        "transfer",
+        "transfer_s",
+    )
+
+    def __init__(
+        self,
+        learner: PairLearner,
+        request: Request,
+        engine: Engine,
+        charge: Charge,
+        trace: Trace,
+        predicted: Prediction,
+        transfer: Transfer,
+        *,
+        decode_slot: int,
+        placed_s: float,
+    ) -> None:
+        self._learner = learner
+        self._charge = charge
+        self._trace = trace
+        self._decode_slot = decode_slot
+        self._has_left = False
+        self.request = request
+        self.engine = engine
+        self.predicted = predicted
+        self.transfer = transfer
+        self.placed_s = placed_s
+        self.done_s: float | None = None
+        self.handover: Handover | None = None
+        self.cached_tokens: int | None = None
+        """What the engine says it held of the prompt already."""
+        self.transfer_s: float | None = None
+        """From its answer to the first token of the decode engine."""
+
+    def __repr__(self) -> str:
+        return f"<PrefillSide of {self.request.id} on {self.engine.name}>"
+
+    @property
+    def charge(self) -> Charge:
+        """What stands in the ledger for it."""
+        return self._charge
+
+    @property
+    def took_s(self) -> float | None:
+        """How long its leg took, None before its answer."""
+        return None if self.done_s is None else self.done_s - self.placed_s
+
+    def done(self, usage: Usage | None, now_s: float) -> None:
+        """The engine has computed the prompt. Learn what that took, and what it held before."""
+        if self.done_s is not None or self._has_left:
+            return
+        self.done_s = now_s
+        learner, predicted, slot = self._learner, self.predicted, self.engine.slot
+        took_s = now_s - self.placed_s
+        learner.ledger.prefill_done(self._charge, now_s)
+        learner.index.computed(self._trace)
+        if predicted.work_tokens > 0:
+            learner.costs.observe_first_token(slot, predicted.work_tokens, took_s)
+        if predicted.is_alone:
+            cold_tokens = predicted.prompt_tokens - predicted.warm_tokens
+            learner.costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
+        if learner.voice is not None:
+            learner.voice.first_token(self._charge, predicted.work_tokens, took_s)
+        if usage is not None and usage.prompt_tokens:
+            self._learn(usage)
+        if not self.request.stream:
+            # Nobody will see the first token of an answer in one piece; its KV is fetched well before that.
+            self.release(now_s)
+
+    def handed_over(self, now_s: float) -> None:
+        """The decode engine has begun to answer: it has the KV, and this engine may forget it."""
+        if self.transfer_s is None and self.done_s is not None:
+            transfer, slots = self.transfer, (self.engine.slot, self._decode_slot)
+            self.transfer_s = now_s - self.done_s
+            if transfer.tokens > 0:
+                moved_s = self.transfer_s - transfer.step_s
+                self._learner.transfers.observe(transfer.link, transfer.name, transfer.prior_s, moved_s)
+            self._learner.transfers.came(slots)
+        self.release(now_s)
+
+    def stalled(self, now_s: float) -> None:
+        """The hand-over was given up."""
+        waited_s = now_s - (self.done_s or self.placed_s)
+        self._learner.transfers.stalled((self.engine.slot, self._decode_slot), waited_s, now_s)
+
+    def release(self, now_s: float) -> None:
+        """Nothing of the request is left on the engine, however that came. Safe to call again."""
+        if self._has_left:
+            return
+        self._has_left = True
+        learner = self._learner
+        if self.done_s is None:
+            learner.index.retract(self._trace)
+        learner.ledger.release(self._charge, now_s)
+        if learner.voice is not None:
+            learner.voice.ended(self._charge)
+        learner.recycle(self.engine.slot)
+
+    def _learn(self, usage: Usage) -> None:
+        learner, request = self._learner, self.request
+        self.cached_tokens = usage.cached_tokens
+        learn_warmth(learner, request.model, self._trace, usage, None)
+        if learner.voice is not None:
+            word = Settled(self._charge.number, usage.prompt_tokens, usage.cached_tokens)
+            learner.voice.settled(self._charge, word)
