@@ -34,8 +34,10 @@ from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.pipeline import Passage
 from gateway.roles.making import keep_roles, make_canaries
 from gateway.runtime.descriptors import descriptors_allowed
+from gateway.runtime.guard import report
 from gateway.runtime.host import Host
 from gateway.runtime.tls import listener_tls
+from routing.canary import Rollout
 from routing.decision.router import Router
 from routing.prefix_index import WarmIndex
 from tenancy.policy import Policy
@@ -63,7 +65,13 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
     life, receipts, others = Life(), Receipts(), Others()
     say, logs = open_logs(settings, prices, host)
-    router = Router(settings.routing.scorers, index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks))
+    router = Router(
+        settings.routing.scorers,
+        index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks),
+        rollout=Rollout(settings.canaries) if settings.canaries else None,
+        keeps_roles=settings.roles is not None,
+        report=report,
+    )
     counts, errors = Counts(router, prices, say), CallbackErrors(say)
     static, pod_file = Static(settings.static_pods), WatchedFile(file, say) if (file := settings.pod_file) else None
     means = Means(say, clock, draw, Pushed(router, clock).take, is_first=host.number <= 1)
@@ -78,7 +86,7 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     room = Room(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
     quotas = make_quotas(router, prices, room, clock=clock, draw=draw)
     ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock, say=say, warns=warns)
-    canaries = make_canaries(settings.canaries, router, say, clock)
+    canaries = make_canaries(router, say, clock)
     passage = Passage(
         router,
         health=watcher.take_end,

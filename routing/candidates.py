@@ -213,6 +213,40 @@ class Ballot(Struct, frozen=True, gc=False):
         )
 
 
+ALONE = 0.05
+"""Below this share of its own work queued before it, a request's time to first token measures its own work."""
+
+
+class Prediction(Struct, frozen=True, gc=False):
+    """What was predicted when the engine was chosen."""
+
+    prompt_tokens: float
+    warm_tokens: float
+    """Leading tokens of the prompt in the engine's KV cache."""
+    ttft_s: float
+    work_tokens: float
+    """Prefill work before the first token: queued before it and its own."""
+    running: float
+    is_alone: bool = False
+    """Whether next to nothing was queued before it."""
+    own_s: float = 0.0
+    """What the request's own prefill takes the engine, were it idle."""
+
+
+def predicted(candidates: Candidates, at: int) -> Prediction:
+    """What the engine in a position will take for the request, alone or as the prefill side of a pair."""
+    ahead_s, own_s = candidates.ahead_s[at], candidates.own_s[at]
+    return Prediction(
+        prompt_tokens=candidates.prompt_tokens,
+        warm_tokens=candidates.warm_tokens[at],
+        ttft_s=candidates.prefill_overhead_s[at] + ahead_s + own_s,
+        work_tokens=candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at],
+        running=candidates.running[at],
+        is_alone=ahead_s <= ALONE * own_s,
+        own_s=own_s,
+    )
+
+
 class Foreseen(Struct, frozen=True, gc=False):
     """What a placing would come to."""
 

@@ -8,19 +8,17 @@ ids. They may be lost, late or duplicated, and engines may be unknown here: no u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
-from routing.affinity import LastSeen, Whereabouts, key_of
+from routing.affinity import key_of
 from routing.blocks import Prompt
-from routing.cost import CostBook
-from routing.fleet import Fleet
-from routing.learning import Learner, Usage, learn_warmth
-from routing.ledger import Charge, Ledger
-from routing.prefix_index import Trace, WarmIndex
-from routing.request import Request
-from routing.tokens import ExactCounter, TokenCounter
+from routing.ledger import Charge
+from routing.observers import Settlement
+from routing.pods import Engine
+from routing.prefix_index import Trace
+from routing.request import Request, Usage
+from routing.state import RoutingState
 
 
 class Open(Struct, frozen=True, gc=False):
@@ -88,9 +86,11 @@ News = Placed | FirstToken | Settled | Ended | Stated
 
 
 class Voice:
-    """What one router says. Kept in order until somebody takes it; `wake` is called when there is something to take."""
+    """Publishes what this router does. Updates are kept in order until `take`; `wake` is called when there are some."""
 
     __slots__ = ("_open", "_said", "_wake")
+
+    name = "replica sync"
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._wake = wake
@@ -98,40 +98,54 @@ class Voice:
         self._open: dict[int, tuple[Charge, str]] = {}
 
     def __repr__(self) -> str:
-        return f"<Voice {len(self._open)} open, {len(self._said)} to say>"
+        return f"<Voice {len(self._open)} open, {len(self._said)} to send>"
 
     @property
     def open_count(self) -> int:
-        """How many charges a statement would have."""
+        """Requests that a snapshot would list."""
         return len(self._open)
 
     def take(self) -> list[News]:
-        """All that was said since this was asked last."""
+        """All updates since the last call."""
         said, self._said = self._said, []
         return said
 
-    def placed(self, charge: Charge, engine: str, request: Request) -> None:
-        """A request was charged."""
-        self._open[charge.number] = charge, engine
+    def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
+        """Publish a charge."""
+        self._open[charge.number] = charge, engine.name
         session = key_of(request.session) if request.session else None
-        self._say(Placed(_shown(charge, engine), request.model, request.prompt, session))
+        self._say(Placed(_shown(charge, engine.name), request.model, request.prompt, session))
 
-    def first_token(self, charge: Charge, work_tokens: float, took_s: float) -> None:
-        """Its first token has come."""
+    def first_token(self, request: Request, charge: Charge, work_tokens: float, took_s: float) -> None:
+        """Publish that its prefill is done."""
         self._say(FirstToken(charge.number, work_tokens, took_s))
 
-    def settled(self, charge: Charge, word: Settled) -> None:
-        """It was answered in full."""
-        if charge.number in self._open:
-            self._say(word)
+    def settled(self, request: Request, charge: Charge, settlement: Settlement) -> None:
+        """Publish what the engine reports of a complete response; nothing of a charge that has ended."""
+        if charge.number not in self._open:
+            return
+        usage, grown = settlement.usage, settlement.grown
+        self._say(
+            Settled(
+                charge.number,
+                usage.prompt_tokens if usage and settlement.counts_prompt else 0,
+                usage.cached_tokens if usage else None,
+                usage.completion_tokens if usage else 0,
+                grown.blocks[len(request.prompt.blocks) :] if grown else (),
+                grown.size if grown else 0,
+                key_of(settlement.response_id) if settlement.response_id else None,
+                settlement.running,
+                settlement.decode_s if usage else None,
+            )
+        )
 
-    def ended(self, charge: Charge) -> None:
-        """It was released. Safe to call again."""
+    def ended(self, request: Request, charge: Charge) -> None:
+        """Publish that it was released. Safe to call again."""
         if self._open.pop(charge.number, None) is not None:
             self._say(Ended(charge.number))
 
     def state(self) -> None:
-        """Say all that is open."""
+        """Publish a snapshot of all open requests."""
         self._say(Stated(tuple([_shown(charge, engine) for charge, engine in self._open.values()])))
 
     def _say(self, word: News) -> None:
@@ -161,14 +175,6 @@ MOST_OPEN = 1 << 17
 
 MOST_TOKENS, MOST_SECONDS, MOST_SEQUENCES = 1e9, 1e5, 1 << 14
 """No request is larger: a word that says so is an error."""
-
-
-class Peer(Learner, Protocol):
-    """What hears: the router, as far as others change it."""
-
-    fleet: Fleet
-    sessions: Whereabouts
-    adapters: LastSeen[tuple[str, int], int]
 
 
 class Heard:
@@ -202,16 +208,16 @@ class Origin:
 class Hearing:
     """All other routers, by origin. One per router, which it changes as if their requests were its own."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, state: RoutingState, on_answer: Callable[[str, float], None] | None = None) -> None:
+        """`on_answer` is called with the name of an engine that has answered another replica's request, and when."""
         self.heard = 0
         """Words taken."""
         self.strange = 0
         """Words that could not be taken: of engines that are not known here, or with numbers that cannot be."""
         self.gaps = 0
         """How often batches were missing."""
-        self.spoke: Callable[[str, float], None] = lambda _engine, _now_s: None
-        """Called with an engine that has answered another router's request, and when that was heard."""
-        self._peer = peer
+        self._on_answer = on_answer
+        self._state = state
         self._origins: dict[int, Origin] = {}
 
     def __repr__(self) -> str:
@@ -297,54 +303,54 @@ class Hearing:
 
     def _place(self, origin: Origin, word: Placed, now_s: float) -> None:
         heard = self._charge(origin, word.charge, now_s)
-        prompt, peer = word.prompt, self._peer
+        prompt, state = word.prompt, self._state
         if heard is None:
             return
         slot = heard.charge.slot
         heard.model = word.model
         if word.session is not None:
-            peer.sessions.put_key(word.session, slot)
+            state.sessions.put_key(word.session, slot)
         if _is_sane(prompt):
-            heard.trace = peer.index.put(slot, prompt)
-        if peer.fleet.roster(word.model).is_adapter:
-            peer.adapters.put((word.model, slot), slot)
+            heard.trace = state.index.put(slot, prompt)
+        if state.fleet.roster(word.model).is_adapter:
+            state.adapters.put((word.model, slot), slot)
 
     def _begin(self, origin: Origin, word: FirstToken, now_s: float) -> None:
-        heard, peer = origin.open.get(word.number), self._peer
+        heard, state = origin.open.get(word.number), self._state
         if heard is None or heard.has_begun:
             return
         self._start(heard, now_s)
-        self.spoke(heard.engine, now_s)
+        self._answered(heard, now_s)
         if word.work_tokens == 0:
             return  # Its prefill was done elsewhere.
         if 0 < word.work_tokens <= MOST_TOKENS and 0 < word.took_s <= MOST_SECONDS:
-            peer.costs.observe_first_token(heard.charge.slot, word.work_tokens, word.took_s)
+            state.costs.observe_first_token(heard.charge.slot, word.work_tokens, word.took_s)
         else:
             self.strange += 1
 
     def _settle(self, origin: Origin, word: Settled, now_s: float) -> None:
-        heard, peer = origin.open.get(word.number), self._peer
+        heard, state = origin.open.get(word.number), self._state
         if heard is None:
             return
         heard.has_begun = True
         charge = heard.charge
         if word.response is not None:
-            peer.responses.put_key(word.response, charge.slot)
+            state.responses.put_key(word.response, charge.slot)
         if not _is_sane_settlement(word):
             self.strange += 1
             return
         if word.prompt_tokens or word.completion_tokens:
-            self.spoke(heard.engine, now_s)
+            self._answered(heard, now_s)
         if word.decode_s is not None:
             tokens = word.completion_tokens // charge.sequences - 1
-            peer.costs.observe_decode(charge.slot, word.running, tokens, word.decode_s)
+            state.costs.observe_decode(charge.slot, word.running, tokens, word.decode_s)
         trace = heard.trace
         if trace is None:
             return
-        peer.index.computed(trace)
-        if word.prompt_tokens and peer.fleet.knows(heard.model):
+        state.index.computed(trace)
+        if word.prompt_tokens and state.fleet.knows(heard.model):
             usage = Usage(word.prompt_tokens, word.completion_tokens, word.cached_tokens)
-            learn_warmth(peer, heard.model, trace, usage, _grown(trace.prompt, word))
+            state.learn_usage(heard.model, trace, usage, _grown(trace.prompt, word))
 
     def _restate(self, origin: Origin, word: Stated, now_s: float) -> None:
         stated = {charge.number: charge for charge in word.open}
@@ -360,11 +366,11 @@ class Hearing:
         """Put a charge on our own ledger, once; None where it was there already, or cannot be."""
         if said.number in origin.open:
             return None
-        engine = self._peer.fleet.engine(said.engine)
+        engine = self._state.fleet.engine(said.engine)
         if engine is None or not _is_sane_charge(said) or len(origin.open) >= MOST_OPEN:
             self.strange += 1
             return None
-        charge = self._peer.ledger.charge(
+        charge = self._state.ledger.charge(
             engine.slot,
             prefill_tokens=said.prefill_tokens,
             prefill_s=said.prefill_s,
@@ -376,18 +382,22 @@ class Hearing:
         heard = origin.open[said.number] = Heard(charge, said.engine)
         return heard
 
+    def _answered(self, heard: Heard, now_s: float) -> None:
+        if self._on_answer is not None:
+            self._on_answer(heard.engine, now_s)
+
     def _start(self, heard: Heard, now_s: float) -> None:
         heard.has_begun = True
-        self._peer.ledger.prefill_done(heard.charge, now_s)
+        self._state.ledger.prefill_done(heard.charge, now_s)
         if heard.trace is not None:
-            self._peer.index.computed(heard.trace)
+            self._state.index.computed(heard.trace)
 
     def _end(self, heard: Heard, now_s: float) -> None:
-        peer = self._peer
+        state = self._state
         if heard.trace is not None and not heard.has_begun:
-            peer.index.retract(heard.trace)
-        peer.ledger.release(heard.charge, now_s)
-        peer.recycle(heard.charge.slot)
+            state.index.retract(heard.trace)
+        state.ledger.release(heard.charge, now_s)
+        state.recycle(heard.charge.slot)
 
 
 def _is_sane_charge(said: Open) -> bool:
@@ -423,40 +433,28 @@ def _grown(prompt: Prompt, word: Settled) -> Prompt | None:
 
 
 class Bygone:
-    """Takes old batches as `Hearing` takes new ones, with a ledger of its own that is thrown away."""
+    """Applies old updates of other replicas at start: what engines hold and how fast they are.
 
-    def __init__(self, peer: Peer) -> None:
-        self.fleet: Fleet = peer.fleet
-        self.index: WarmIndex = peer.index
-        self.costs: CostBook = peer.costs
-        self.sessions: Whereabouts = peer.sessions
-        self.responses: Whereabouts = peer.responses
-        self.adapters: LastSeen[tuple[str, int], int] = peer.adapters
-        self.voice: Voice | None = None
-        self.ledger = Ledger()
-        self._counter = peer.counter
-        self._hearing = Hearing(self)
+    Nothing that was open then stays charged: live replicas publish a snapshot of what they have open.
+    """
+
+    def __init__(self, state: RoutingState) -> None:
+        self._state = state.for_replay()
+        self._hearing = Hearing(self._state)
         self._names: set[int] = set()
 
     @property
     def heard(self) -> int:
-        """Words taken."""
+        """Updates applied."""
         return self._hearing.heard
 
-    def counter(self, model: str) -> TokenCounter | ExactCounter:
-        """The counter of the router that has just come."""
-        return self._counter(model)
-
-    def recycle(self, slot: int) -> None:
-        """Slots are the router's affair."""
-
     def hear(self, name: int, number: int, news: Iterable[News]) -> None:
-        """Take an old batch; those of an origin in their order."""
-        self.ledger.reach(self.fleet.slot_count)
+        """Apply an old batch; those of one replica in their order."""
+        self._state.ledger.reach(self._state.fleet.slot_count)
         self._names.add(name)
         self._hearing.hear(name, number, news, 0.0)
 
     def close(self) -> None:
-        """The past has ended: what was never seen to begin is not believed to be anywhere."""
+        """End the replay: prompts that were never seen to be computed are dropped from the index."""
         for name in self._names:
             self._hearing.forget(name, 0.0)

@@ -48,6 +48,14 @@ USUAL_OUTPUT_TOKENS = 256
 """What an answer is taken to be when the client sets no limit; settled with the real length."""
 
 
+class Usage(Struct, frozen=True, gc=False):
+    """Tokens of a request as the engine reports them. `cached_tokens` is None where it does not report them."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+
+
 class Request(Struct, frozen=True, gc=False):
     """The facts of one request.
 

@@ -56,7 +56,7 @@ class Exchange:
         """Have a router tell and hear. Returns what it hears with."""
         name = len(self._members)
         voice = Voice(lambda: self._wake(name))
-        router.voice = voice
+        router.observe(voice)
         member = Member(name, router, voice, Hearing(router))
         self._members.append(member)
         for each in self._members:

@@ -81,8 +81,11 @@ class Replica:
         loop = asyncio.get_running_loop()
         draws = Random(made.seed * 1_000 + number)
         self.board = Board()
-        self.router = Router(scorers_of(made.routing, self.board, made.profile, draws), exact_sizes=True)
-        self.router.keeps_roles = made.split is not None and made.split.is_forced
+        self.router = Router(
+            scorers_of(made.routing, self.board, made.profile, draws),
+            keeps_roles=made.split is not None and made.split.is_forced,
+            exact_sizes=True,
+        )
         self._split = made.split
         self.role_changes: list[tuple[float, str, str]] = []
         self.keeper = RoleKeeper(self.router, made.split.terms) if made.split is not None else None

@@ -12,9 +12,9 @@ from gateway.limits.meter import Tab
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from routing.blocks import Prompt
 from routing.decision.placement import Placement
-from routing.learning import Usage
 from routing.pairing.prefill_side import PrefillSide
 from routing.rejection import Refused
+from routing.request import Usage
 from simulator.sequence import Milestone, MilestoneKind, Sequence
 from simulator.virtual_pod import LOST, Listener, VirtualPod
 

@@ -18,11 +18,10 @@ from routing.cost import CostBook, prefill_work
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.eligible import Roster
-from routing.learning import Usage
 from routing.ledger import STEP_TOKENS, Charge, Pledge
 from routing.pods import Engine
 from routing.rejection import Reason, Refused
-from routing.request import Request
+from routing.request import Request, Usage
 from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import Forecast
 from tenancy.promise import Promise

@@ -11,10 +11,9 @@ from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.facts import Role
-from routing.learning import Usage
 from routing.ledger import Foreign
 from routing.pods import EngineShape, Pod, Standing
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 
 MODEL = "model"

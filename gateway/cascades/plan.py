@@ -11,8 +11,7 @@ from gateway.cascades.escalation_share import Share
 from gateway.cascades.features import Asked
 from gateway.cascades.judge import HoldBack
 from gateway.cascades.logprobs import WITH_LOGPROBS
-from routing.learning import Usage
-from routing.request import Api
+from routing.request import Api, Usage
 
 
 class Plan(Struct, frozen=True):

@@ -24,7 +24,7 @@ from gateway.cascades.features import question_in
 from gateway.cascades.guarantee_state import Standing
 from gateway.cascades.record import KEPT
 from gateway.cascades.served import Served
-from routing.learning import Usage
+from routing.request import Usage
 
 
 class Said(Struct, frozen=True):

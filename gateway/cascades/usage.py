@@ -7,7 +7,7 @@ from gateway.cascades.plan import Plan
 from gateway.cascades.record import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step, answered_of
 from gateway.pipeline.attempt import Leg, LegEnd
 from routing.decision.placement import Placement
-from routing.learning import Usage
+from routing.request import Usage
 
 
 class Taken:

@@ -57,6 +57,7 @@ class Sharing:
         say: EventLog,
         clock: Callable[[], float],
         fleet_known: asyncio.Event,
+        on_answer: Callable[[str, float], None] | None = None,
     ) -> None:
         """`fleet_known` is set when all pods have been looked at: before, the past would speak of engines unknown."""
         self.sent = 0
@@ -70,7 +71,7 @@ class Sharing:
         self.recalled = 0
         """Words of the past."""
         self.voice = Voice(self._wake)
-        self.hearing = Hearing(router)
+        self.hearing = Hearing(router, on_answer)
         self._router = router
         self._client = client
         self._say = say
@@ -82,7 +83,7 @@ class Sharing:
         self._unheard: deque[bytes] = deque()
         self._is_listening = False
         self._past: asyncio.Queue[Past] = asyncio.Queue()
-        router.voice = self.voice
+        router.observe(self.voice)
         client.on(Batch, self._take)
         client.on(Restate, self._restate)
         client.on(Past, self._past.put_nowait)

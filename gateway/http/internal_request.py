@@ -21,9 +21,8 @@ from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import Reply
 from gateway.pipeline.pipeline import Passage
 from gateway.relay.downstream_transport import Carries
-from routing.learning import Usage
 from routing.reading import answer_bytes, read_request, read_usage
-from routing.request import Api
+from routing.request import Api, Usage
 from tenancy.promise import promise_of
 from tenancy.tenants import Caller
 from tenancy.tier import Overload, Tier

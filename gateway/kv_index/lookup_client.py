@@ -29,6 +29,7 @@ from routing.cache_lookup import Seen, Sight
 from routing.decision.router import Router
 from routing.fleet import Fleet
 from routing.pods import Standing
+from routing.precise.lookup_notifier import LookupNotifier
 from routing.request import Request
 
 TELL_EVERY_S = 0.5
@@ -70,6 +71,7 @@ class Asking:
         self._ask_again_s = 0.0
         self._told_version = self._told_losses = -1
         self._known: frozenset[int] = frozenset()
+        router.observe(LookupNotifier())
         client.on(SightGiven, self._take_given)
         client.on(EnginesFollowed, self._take_followed)
         client.on_connected(self._greet)

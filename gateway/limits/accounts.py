@@ -13,8 +13,7 @@ from gateway.limits.meter import Tab
 from gateway.limits.rate_limit_headers import fields_of
 from gateway.limits.rejection import OverLimit
 from routing.cost import Ratio
-from routing.learning import Usage
-from routing.request import Request
+from routing.request import Request, Usage
 from tenancy.limits.book import Book, Books, Lack
 from tenancy.limits.reservation import Reservation, reserve
 from tenancy.limits.use import Kind, Rates

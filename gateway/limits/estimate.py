@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from gateway.config.models import ModelEntry
 from routing.cost import Ratio
 from routing.decision.router import Router
-from routing.learning import Usage
-from routing.request import Request
+from routing.request import Request, Usage
 from routing.tokens import TEMPLATE_TOKENS, USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler
 from tenancy.limits.book import Book
 from tenancy.limits.fitting import fitted

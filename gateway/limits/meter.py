@@ -12,9 +12,8 @@ from typing import Protocol
 
 from gateway.limits.rate_limit_headers import Fields, fields_of
 from gateway.limits.rejection import REASONS
-from routing.learning import Usage
 from routing.rejection import Reason
-from routing.request import Request
+from routing.request import Request, Usage
 from tenancy.limits.book import Lack
 from tenancy.limits.reservation import Reservation
 from tenancy.limits.use import NOTHING, Rates, Use

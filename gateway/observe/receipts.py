@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gateway.cascades.record import Climbed
 from gateway.pipeline.outcome import Outcome
 from routing.decision.receipt import Attempt
-from routing.learning import Usage
+from routing.request import Usage
 
 KEPT = 4096
 """Some minutes of a busy gateway, some megabytes."""

@@ -19,9 +19,8 @@ from gateway.runtime.guard import Ticker, report, run
 from routing.candidates import NotNow
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.learning import Usage
 from routing.rejection import Reason, Refused
-from routing.request import Request
+from routing.request import Request, Usage
 from tenancy.admission import Admission
 from tenancy.promise import Promise
 from tenancy.queue import Queue, Waiter

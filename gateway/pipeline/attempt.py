@@ -15,9 +15,8 @@ from gateway.limits.meter import Tab
 from gateway.pipeline.resume_blocker import Bar
 from routing.decision.placement import Placement
 from routing.eligible import Fallback
-from routing.learning import Usage
 from routing.rejection import Refused
-from routing.request import Request
+from routing.request import Request, Usage
 
 
 class LegEnd(StrEnum):

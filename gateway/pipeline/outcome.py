@@ -9,9 +9,8 @@ from msgspec import Struct
 from gateway.cascades.record import Climbed
 from gateway.pipeline.resume_blocker import Bar
 from routing.decision.receipt import Attempt
-from routing.learning import Usage
 from routing.rejection import Reason
-from routing.request import Request
+from routing.request import Request, Usage
 from tenancy.tier import USUAL
 
 CLIENT_GONE_STATUS = 499

@@ -16,9 +16,8 @@ from gateway.pipeline.rejections import SAYINGS, status_of
 from gateway.pipeline.resume_blocker import Bar
 from routing.decision.placement import Placement
 from routing.decision.receipt import Attempt
-from routing.learning import Usage
 from routing.rejection import Fault, Refused
-from routing.request import Request
+from routing.request import Request, Usage
 from tenancy.promise import Promise
 from tenancy.tenants import Caller
 

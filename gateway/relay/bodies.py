@@ -20,8 +20,7 @@ from gateway.relay.pinned_request import Errand
 from gateway.relay.pod_errors import PodError, about_model, error_event, read_error
 from gateway.relay.recorder import Kept
 from gateway.relay.sse import ABORTED, Scanner, is_whole_aborted
-from routing.learning import Usage
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 
 ERROR_BYTES = 64 << 10
 """Of a pod's error body: enough for its message."""

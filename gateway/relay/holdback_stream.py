@@ -19,8 +19,8 @@ from gateway.relay.fast_path import Flow, Parsing
 from gateway.relay.holdback_buffer import Window
 from gateway.relay.sse import HELD_BYTES as EVENT_BYTES
 from gateway.relay.sse import Scanner
-from routing.learning import Usage
 from routing.reading import read_usage
+from routing.request import Usage
 
 EARLY = 0.9
 """Of a window's time: a loop with much to do comes to its timers late, and never early."""

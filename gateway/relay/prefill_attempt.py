@@ -9,7 +9,7 @@ import msgspec
 from gateway.pipeline.attempt import LegEnd, Prefilled
 from gateway.relay.unary import ask_whole
 from gateway.relay.upstream_pool import Pool
-from routing.learning import Usage
+from routing.request import Usage
 
 
 class _CachedTokens(msgspec.Struct):

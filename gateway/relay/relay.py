@@ -33,11 +33,10 @@ from gateway.relay.resumed import ResumedStream
 from gateway.relay.sse import Scanner
 from gateway.resume.continuation import Rest
 from gateway.resume.delivered import Said, read_said
-from routing.learning import Usage
 from routing.pairing.prefill_side import Handover
 from routing.pods import Engine
 from routing.reading import AnswerFacts, answer_bytes, read_whole
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 
 EVENT_STREAM = "text/event-stream"
 PREFILL_ONLY = frozenset({Api.EMBEDDINGS, Api.RERANK, Api.SCORE, Api.POOLING, Api.CLASSIFY})

@@ -8,8 +8,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.resume.delivered import END, Event, Said, read_event, read_told
-from routing.learning import Usage
-from routing.request import Api
+from routing.request import Api, Usage
 
 DONE_EVENT = b"data: [DONE]\n\n"
 

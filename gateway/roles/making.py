@@ -14,18 +14,13 @@ from gateway.roles.keeper import RoleKeeper
 from gateway.roles.on_host import RolesOnHost
 from gateway.roles.setup import RolesAtWork, Shared
 from gateway.runtime.host import Host
-from routing.canary import CanaryTerms, Rollout
+from routing.canary import Rollout
 from routing.decision.router import Router
 
 
-def make_canaries(
-    terms: tuple[CanaryTerms, ...], router: Router, say: Callable[..., None], clock: Callable[[], float]
-) -> CanaryWatch:
+def make_canaries(router: Router, say: Callable[..., None], clock: Callable[[], float]) -> CanaryWatch:
     """The watch over what is on trial; a router without canaries looks at nothing."""
-    rollout = Rollout(terms)
-    if terms:
-        router.rollout = rollout
-    return CanaryWatch(rollout, router.fleet, say, clock)
+    return CanaryWatch(router.rollout or Rollout(()), router.fleet, say, clock)
 
 
 def keep_roles(gateway: Gateway, host: Host) -> None:

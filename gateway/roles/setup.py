@@ -53,7 +53,6 @@ class RolesAtWork(Collector):
         self._shared = shared
         self._say = say
         self._clock = clock
-        router.keeps_roles = True
 
     @restarted("roles")
     async def run(self) -> None:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from routing.affinity import key_of
-from routing.candidates import Ballot, Few
+from routing.candidates import Ballot, Few, predicted
 from routing.eligible import Fallback
-from routing.learning import ALONE, Learner, Prediction, Usage, learn_warmth
 from routing.ledger import Charge
+from routing.observers import Settlement
 from routing.pairing.prefill_side import Handover, PrefillSide
 from routing.pods import Engine
 from routing.prefix_index import Trace
-from routing.replica_state import Settled
-from routing.request import Request
+from routing.request import Request, Usage
+from routing.state import RoutingState
 
 
 class Placement:
@@ -27,7 +26,7 @@ class Placement:
         "_charge",
         "_few",
         "_is_moved",
-        "_learner",
+        "_state",
         "_trace",
         "candidates_in_all",
         "engine",
@@ -41,7 +40,7 @@ class Placement:
 
     def __init__(
         self,
-        learner: Learner,
+        state: RoutingState,
         request: Request,
         engine: Engine,
         charge: Charge,
@@ -55,7 +54,7 @@ class Placement:
         no pair where it should be one.
         """
         candidates, at = ballot.candidates, ballot.at
-        self._learner = learner
+        self._state = state
         self._charge = charge
         self._trace = trace
         self.request = request
@@ -68,17 +67,7 @@ class Placement:
         self.placed_s = candidates.now_s
         self.first_token_s: float | None = None
         self._is_moved = False
-        ahead_s, own_s = candidates.ahead_s[at], candidates.own_s[at]
-        work = candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at]
-        self.predicted = Prediction(
-            prompt_tokens=candidates.prompt_tokens,
-            warm_tokens=candidates.warm_tokens[at],
-            ttft_s=candidates.prefill_overhead_s[at] + ahead_s + own_s,
-            work_tokens=work,
-            running=candidates.running[at],
-            is_alone=ahead_s <= ALONE * own_s,
-            own_s=own_s,
-        )
+        self.predicted = predicted(candidates, at)
 
     def __repr__(self) -> str:
         return f"<Placement of {self.request.id} on {self.engine.name}>"
@@ -105,14 +94,14 @@ class Placement:
 
         What comes of it is learned for that engine; how long its prefill took is not known: some was lost on the way.
         """
-        learner, left, old = self._learner, self.engine, self._charge
+        state, left, old = self._state, self.engine, self._charge
         if old.released:
             return
         self.few()
-        learner.index.retract(self._trace)
-        learner.ledger.release(old, now_s)
+        state.index.retract(self._trace)
+        state.ledger.release(old, now_s)
         self.engine, self._is_moved = engine, True
-        self._charge = learner.ledger.charge(
+        self._charge = state.ledger.charge(
             engine.slot,
             prefill_tokens=0.0,
             prefill_s=0.0,
@@ -122,16 +111,13 @@ class Placement:
             pledge=old.pledge,
             queues=False,
         )
-        self._trace = learner.index.put(engine.slot, self.request.prompt)
+        self._trace = state.index.put(engine.slot, self.request.prompt)
         if self.request.session:
-            learner.sessions.put(self.request.session, engine.slot)
-        if learner.voice is not None:
-            learner.voice.ended(old)
-            learner.voice.placed(self._charge, engine.name, self.request)
-        if self.request.sight is not None:
-            self.request.sight.watch.left()
-            self.request.sight.watch.placed(engine.name)
-        learner.recycle(left.slot)
+            state.sessions.put(self.request.session, engine.slot)
+        if state.observers is not None:
+            state.observers.ended(self.request, old)
+            state.observers.placed(self.request, engine, self._charge)
+        state.recycle(left.slot)
 
     def first_token(self, now_s: float) -> None:
         """The engine has begun to answer: its prefill is done."""
@@ -139,22 +125,20 @@ class Placement:
             return
         self.first_token_s = now_s
         self.few()
-        learner, took_s = self._learner, now_s - self.placed_s
-        learner.ledger.prefill_done(self._charge, now_s)
-        learner.index.computed(self._trace)
+        state, took_s = self._state, now_s - self.placed_s
+        state.ledger.prefill_done(self._charge, now_s)
+        state.index.computed(self._trace)
         work_tokens = 0.0
         if self.prefill is not None:
             self.prefill.handed_over(now_s)
         elif not self._is_moved:
             work_tokens = self._learn_prefill(took_s)
-        if learner.voice is not None:
-            learner.voice.first_token(self._charge, work_tokens, took_s)
-        if self.request.sight is not None:
-            self.request.sight.watch.computed()
+        if state.observers is not None:
+            state.observers.first_token(self.request, self._charge, work_tokens, took_s)
 
     def _learn_prefill(self, took_s: float) -> float:
         """Learn from one's own prefill; returns the work it was."""
-        costs, predicted, slot = self._learner.costs, self.predicted, self.engine.slot
+        costs, predicted, slot = self._state.costs, self.predicted, self.engine.slot
         costs.observe_first_token(slot, predicted.work_tokens, took_s)
         if predicted.is_alone:
             cold_tokens = predicted.prompt_tokens - predicted.warm_tokens
@@ -166,52 +150,38 @@ class Placement:
 
         `answer` is the canonical form of what was generated, as the next turn's prompt will contain it.
         """
-        learner, slot = self._learner, self.engine.slot
+        state, slot = self._state, self.engine.slot
         if usage is not None and self.prefill is not None:
             # What a pair's decode engine calls cached is what was held elsewhere, or moved.
             usage = replace(usage, cached_tokens=None)
         # An answer without a first token of its own (not streamed) still shows that the prompt was computed.
-        learner.index.computed(self._trace)
+        state.index.computed(self._trace)
         if response_id:
-            learner.responses.put(response_id, slot)
-        running = (self.predicted.running + learner.ledger.running[slot]) / 2
+            state.responses.put(response_id, slot)
+        running = (self.predicted.running + state.ledger.running[slot]) / 2
         decode_s = None if self.first_token_s is None else now_s - self.first_token_s
         # Of a response that continues another we see the newest part only, and the engine counts the whole.
         tells_warmth = usage is not None and usage.prompt_tokens and not self.request.continues
         grown = self.request.prompt.extended(answer) if tells_warmth and answer else None
         if usage is not None and tells_warmth:
-            learn_warmth(learner, self.request.model, self._trace, usage, grown)
+            state.learn_usage(self.request.model, self._trace, usage, grown)
         if usage is not None and decode_s is not None:
             tokens = usage.completion_tokens // self.request.sequences - 1
-            learner.costs.observe_decode(slot, running, tokens, decode_s)
-        if usage is not None and self.request.sight is not None:
-            self.request.sight.watch.answered(usage.prompt_tokens, usage.cached_tokens)
-        if learner.voice is not None:
-            word = Settled(
-                self._charge.number,
-                usage.prompt_tokens if usage and tells_warmth else 0,
-                usage.cached_tokens if usage else None,
-                usage.completion_tokens if usage else 0,
-                grown.blocks[len(self.request.prompt.blocks) :] if grown else (),
-                grown.size if grown else 0,
-                key_of(response_id) if response_id else None,
-                running,
-                decode_s if usage else None,
-            )
-            learner.voice.settled(self._charge, word)
+            state.costs.observe_decode(slot, running, tokens, decode_s)
+        if state.observers is not None:
+            settlement = Settlement(usage, bool(tells_warmth), grown, response_id, running, decode_s)
+            state.observers.settled(self.request, self._charge, settlement)
 
     def release(self, now_s: float) -> None:
         """The request has left the engine, however it ended. Safe to call again."""
-        learner = self._learner
+        state = self._state
         try:
             if self.prefill is not None:
                 self.prefill.release(now_s)
             if self.first_token_s is None:
-                learner.index.retract(self._trace)
+                state.index.retract(self._trace)
         finally:
-            learner.ledger.release(self._charge, now_s)
-        if learner.voice is not None:
-            learner.voice.ended(self._charge)
-        if self.request.sight is not None:
-            self.request.sight.watch.left()
-        learner.recycle(self.engine.slot)
+            state.ledger.release(self._charge, now_s)
+        if state.observers is not None:
+            state.observers.ended(self.request, self._charge)
+        state.recycle(self.engine.slot)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from routing.candidates import CandidateShown, Few
 from routing.decision.placement import Placement
 from routing.eligible import Fallback
-from routing.learning import Usage
+from routing.request import Usage
 
 
 class Attempt(Struct, frozen=True, gc=False):

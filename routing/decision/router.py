@@ -1,7 +1,8 @@
-"""Puts a request on an engine: walk, score, choose and charge in one synchronous step.
+"""Puts a request on an engine: look up cached prefixes, score, choose and charge in one synchronous step.
 
-Holds what decisions read and learn from: fleet, warm index, ledger, costs. Reads no clock and draws no number: both are
-arguments, so every decision can be replayed.
+Charges are direct calls in a fixed order: prefill side of a pair, ledger (and through it admission), prefix index,
+prefix demand, affinity; observers are notified last. Reads no clock and draws no number: both are arguments, so every
+decision can be replayed.
 """
 
 from __future__ import annotations
@@ -11,26 +12,23 @@ from operator import add, mul
 
 from msgspec.structs import replace
 
-from routing.affinity import LastSeen, Whereabouts
 from routing.cache_lookup import seen_warmth
 from routing.canary import Rollout, not_meant
-from routing.candidates import Ballot, Candidates, Foreseen, Gate, Scored, Scorer, foreseen
+from routing.candidates import Ballot, Candidates, Foreseen, Gate, Scored, Scorer, foreseen, predicted
 from routing.choice import ALONE, TIE_S, choose
 from routing.cost import CostBook
 from routing.decision.placement import Placement
-from routing.demand import Demand
 from routing.eligible import SCORED_WHOLE, Roster, shortlist
-from routing.fleet import Fleet, eligible
-from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
-from routing.pairing.pairing import Pairing, Pairs, View, predicted_prefill
+from routing.fleet import eligible
+from routing.observers import Report, drop
+from routing.pairing.pairing import Pairing, Pairs, View
 from routing.pairing.prefill_side import PrefillSide
 from routing.pairing.roles import PairsOnly
-from routing.pods import EngineShape, Pod
 from routing.prefix_index import WarmIndex, prefix_of, warmth_of
-from routing.replica_state import Voice
 from routing.request import Request
-from routing.stores import Stores, fetched
-from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler, TokenCounter
+from routing.state import RoutingState
+from routing.stores import fetched
+from routing.tokens import Ruler
 
 SECONDS_OF_LOAD = frozenset(
     {"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start", "suited", "duty", "stall"}
@@ -41,16 +39,9 @@ a fleet are scored, however many they are."""
 SETTLED_S = 60.0
 """A pod that is newer may be worth less than its empty queue says."""
 
-UNKNOWN_KV_TOKENS = 200_000
-"""An engine that does not say how much it holds is taken to be small, so that it is not believed warm for long."""
 
-REMEMBERED_SESSIONS = 1 << 17
-
-REMEMBERED_ADAPTERS = 1 << 12
-
-
-class Router:
-    """One per gateway process; every method is synchronous, so no decision sees another half done."""
+class Router(RoutingState):
+    """One per gateway process: the routing state, and the decisions that read and charge it."""
 
     def __init__(
         self,
@@ -58,76 +49,28 @@ class Router:
         *,
         costs: CostBook | None = None,
         index: WarmIndex | None = None,
+        rollout: Rollout | None = None,
+        keeps_roles: bool = False,
         exact_sizes: bool = False,
-        voice: Voice | None = None,
+        report: Report = drop,
     ) -> None:
-        """`exact_sizes`: the sizes of prompts are tokens already, not bytes. `voice` tells other routers what we do."""
+        """`rollout` restricts pods on trial to their share of requests; None without canaries. `keeps_roles`: engines
+        with role decode prefill nothing that another engine can, where no gate of admission decides that.
+        """
+        super().__init__(costs=costs, index=index, exact_sizes=exact_sizes, report=report)
         self.scorers = tuple(scorers)
         self._counts_seconds = {scorer.name for scorer in self.scorers} <= SECONDS_OF_LOAD
-        self.voice = voice
         self.seat = ALONE
-        """Where we sit among the routers that share our engines."""
-        self.rollout: Rollout | None = None
-        """Pods on trial, and who may be sent to them."""
-        self.keeps_roles = False
-        """Whether engines that are there to decode prefill nothing that others can, where no gate says otherwise."""
-        self.fleet = Fleet()
-        self.ledger = Ledger()
-        self.index = index or WarmIndex()
-        self.costs = costs or CostBook()
-        self.demand = Demand()
+        """This replica's position among those that share its engines."""
+        self.rollout = rollout
+        self.keeps_roles = keeps_roles
+        self._default_gate: Gate | None = PairsOnly() if keeps_roles else None
         self.pairing = Pairing(self.fleet)
         self.transfers = self.pairing.transfers
-        self.sessions = Whereabouts(REMEMBERED_SESSIONS)
-        self.responses = Whereabouts(REMEMBERED_SESSIONS)
-        self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
-        self.stores = Stores()
-        self.lives: dict[str, int] = {}
-        """How often each pod has lost its cache, by URL."""
-        self.losses = 0
-        """How often any pod has."""
-        self._counters: dict[str, TokenCounter | ExactCounter] = {}
-        self._exact_sizes = exact_sizes
-        self._retired: set[int] = set()
 
-    # -- the fleet, written by one watcher -------------------------------------------------------------------------
-
-    def put_pod(self, pod: Pod) -> None:
-        """Add a pod, or replace its standing and models."""
-        self.fleet.put(pod)
-
-    def reshape_pod(self, url: str, shapes: Iterable[EngineShape]) -> None:
-        """Take over the engines a pod says it has, and how much each of them holds."""
-        self._retire(self.fleet.reshape(url, shapes))
-        self.ledger.reach(self.fleet.slot_count)
-        self.costs.reach(self.fleet.slot_count)
-        self.resize_caches(url)
-
-    def resize_caches(self, url: str) -> None:
-        """Reckon anew, by what is now known of bytes per token, how much the caches of a pod hold."""
-        pod = self.fleet.pod(url)
-        for engine in pod.engines if pod else ():
-            held = engine.kv_tokens or UNKNOWN_KV_TOKENS
-            self.index.resize(engine.slot, int(held * self._pod_size_per_token(url)))
-
-    def remove_pod(self, url: str) -> None:
-        """Forget a pod. What still runs there is settled as it ends."""
-        self.lives.pop(url, None)
-        self._retire(self.fleet.remove(url))
-
-    def forget_warmth(self, url: str) -> None:
-        """A pod has restarted or emptied its cache."""
-        self.lives[url] = self.lives.get(url, 0) + 1
-        self.losses += 1
-        self.fleet.version += 1
-        pod = self.fleet.pod(url)
-        for engine in pod.engines if pod else ():
-            self.index.forget(engine.slot)
-        self.resize_caches(url)
-
-    def observe_load(self, slot: int, foreign: Foreign) -> None:
-        """Take over a scrape."""
-        self.ledger.observe(slot, foreign)
+    def clear_slot(self, slot: int) -> None:
+        super().clear_slot(slot)
+        self.transfers.forget((slot,))
 
     # -- one decision -----------------------------------------------------------------------------------------------
 
@@ -141,8 +84,8 @@ class Router:
         """
         view = self._look(request, avoid, now_s)
         candidates, pairs = view.candidates, view.pairs
-        if gate is None and self.keeps_roles:
-            gate = PairsOnly()
+        if gate is None:
+            gate = self._default_gate
         at = choose(view.scored, candidates, draw, self.seat, gate)
         engine = candidates.engines[at]
         prefill = None if pairs is None or at < pairs.first else self._charge_prefill(request, pairs, at, now_s)
@@ -165,10 +108,8 @@ class Router:
             self.sessions.put(request.session, engine.slot)
         if candidates.holds_adapter:
             self.adapters.put((request.model, engine.slot), engine.slot)
-        if self.voice is not None:
-            self.voice.placed(charge, engine.name, request)
-        if request.sight is not None:
-            request.sight.watch.placed(engine.name)
+        if self.observers is not None:
+            self.observers.placed(request, engine, charge)
         ballot = Ballot(candidates, view.scored, at)
         return Placement(self, request, engine, charge, trace, ballot, prefill=prefill, fallback=view.fallback)
 
@@ -298,48 +239,23 @@ class Router:
         trace = self.index.put(engine.slot, request.prompt)
         if seen.prefix is not None and not trace.is_ahead:
             self.demand.add(seen.prefix, _missed_s(seen, match.at), now_s)
-        if self.voice is not None:
-            self.voice.placed(charge, engine.name, replace(request, session=None))
-        predicted = predicted_prefill(pairs, match)
+        # The session, and what was looked up of the prompt, belong to the decode engine.
+        leg = replace(request, session=None, sight=None)
+        if self.observers is not None:
+            self.observers.placed(leg, engine, charge)
         decode = pairs.decode[at - pairs.first].slot
         return PrefillSide(
-            self, request, engine, charge, trace, predicted, match.transfer, decode_slot=decode, placed_s=now_s
+            self,
+            self.transfers,
+            leg,
+            engine,
+            charge,
+            trace,
+            predicted(seen, match.at),
+            match.transfer,
+            decode_slot=decode,
+            placed_s=now_s,
         )
-
-    # -- what placements learn by, and what they leave --------------------------------------------------------------
-
-    def counter(self, model: str) -> TokenCounter | ExactCounter:
-        """The token counter of a model that the fleet knows."""
-        counter = self._counters.get(model)
-        if counter is None:
-            counter = ExactCounter() if self._exact_sizes else TokenCounter(USUAL_BYTES_PER_TOKEN)
-            self._counters[model] = counter
-        return counter
-
-    def _pod_size_per_token(self, url: str) -> float:
-        pod = self.fleet.pod(url)
-        counters = [self._counters[model] for model in (pod.models if pod else ()) if model in self._counters]
-        unknown = ExactCounter.size_per_token if self._exact_sizes else USUAL_BYTES_PER_TOKEN
-        return max((counter.size_per_token for counter in counters), default=unknown)
-
-    def recycle(self, slot: int) -> None:
-        """Give a retired slot out again once nothing is charged to it, with nothing of its last engine left in it."""
-        if slot not in self._retired or self.ledger.running[slot]:
-            return
-        self._retired.discard(slot)
-        self.costs.forget(slot)
-        self.stores.forget(slot)
-        self.transfers.forget((slot,))
-        self.ledger.observe(slot, NOTHING_FOREIGN)
-        for table in (self.sessions, self.responses, self.adapters):
-            table.drop_value(slot)
-        self.fleet.recycle(slot)
-
-    def _retire(self, slots: Iterable[int]) -> None:
-        for slot in slots:
-            self.index.forget(slot)
-            self._retired.add(slot)
-            self.recycle(slot)
 
 
 def _missed_s(candidates: Candidates, at: int) -> float:

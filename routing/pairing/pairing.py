@@ -26,7 +26,6 @@ from routing.connectors.shape import Connector
 from routing.eligible import Fallback, Roster
 from routing.fleet import Fleet
 from routing.kv_bytes import USUAL_KV_BYTES
-from routing.learning import ALONE, Prediction
 from routing.pairing.links import FIXED_S, Link, Transfers, bytes_per_s
 from routing.pairing.partners import Partners, find_partners
 from routing.pairing.prefill_side import Transfer
@@ -61,21 +60,6 @@ class View(Struct, frozen=True, gc=False):
     pairs: Pairs | None = None
     fallback: Fallback | None = None
     """Why the single engines do what they are not there for."""
-
-
-def predicted_prefill(pairs: Pairs, match: Match) -> Prediction:
-    """What is believed of a pair's prefill leg by itself."""
-    seen, at = pairs.prefill, match.at
-    ahead_s, own_s = seen.ahead_s[at], seen.own_s[at]
-    return Prediction(
-        prompt_tokens=seen.prompt_tokens,
-        warm_tokens=seen.warm_tokens[at],
-        ttft_s=seen.prefill_overhead_s[at] + ahead_s + own_s,
-        work_tokens=seen.prefill_work[at] + ahead_s / seen.seconds_per_token[at],
-        running=seen.running[at],
-        is_alone=ahead_s <= ALONE * own_s,
-        own_s=own_s,
-    )
 
 
 STEPS_TO_JOIN = 1.5

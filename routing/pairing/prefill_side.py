@@ -5,18 +5,17 @@ Ends with its placement at the latest. Time is an argument; how the legs are car
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from msgspec import Struct
 
+from routing.candidates import Prediction
 from routing.connectors.shape import Connector
-from routing.learning import Learner, Prediction, Usage, learn_warmth
 from routing.ledger import Charge
+from routing.observers import Settlement
 from routing.pairing.links import Link, Transfers
 from routing.pods import Engine
 from routing.prefix_index import Trace
-from routing.replica_state import Settled
-from routing.request import Request
+from routing.request import Request, Usage
+from routing.state import RoutingState
 
 
 class Transfer(Struct, frozen=True, gc=False):
@@ -49,12 +48,6 @@ class Handover(Struct, frozen=True, gc=False):
     """`kv_transfer_params` as JSON; none where the engine is told nothing."""
 
 
-class PairLearner(Learner, Protocol):
-    """What a prefill leg teaches: of links too."""
-
-    transfers: Transfers
-
-
 class PrefillSide:
     """One prefill leg, from the choice to its end."""
 
@@ -62,8 +55,9 @@ class PrefillSide:
         "_charge",
         "_decode_slot",
         "_has_left",
-        "_learner",
+        "_state",
         "_trace",
+        "_transfers",
         "cached_tokens",
         "done_s",
         "engine",
@@ -77,7 +71,8 @@ class PrefillSide:
 
     def __init__(
         self,
-        learner: PairLearner,
+        state: RoutingState,
+        transfers: Transfers,
         request: Request,
         engine: Engine,
         charge: Charge,
@@ -88,7 +83,8 @@ class PrefillSide:
         decode_slot: int,
         placed_s: float,
     ) -> None:
-        self._learner = learner
+        self._state = state
+        self._transfers = transfers
         self._charge = charge
         self._trace = trace
         self._decode_slot = decode_slot
@@ -123,17 +119,17 @@ class PrefillSide:
         if self.done_s is not None or self._has_left:
             return
         self.done_s = now_s
-        learner, predicted, slot = self._learner, self.predicted, self.engine.slot
+        state, predicted, slot = self._state, self.predicted, self.engine.slot
         took_s = now_s - self.placed_s
-        learner.ledger.prefill_done(self._charge, now_s)
-        learner.index.computed(self._trace)
+        state.ledger.prefill_done(self._charge, now_s)
+        state.index.computed(self._trace)
         if predicted.work_tokens > 0:
-            learner.costs.observe_first_token(slot, predicted.work_tokens, took_s)
+            state.costs.observe_first_token(slot, predicted.work_tokens, took_s)
         if predicted.is_alone:
             cold_tokens = predicted.prompt_tokens - predicted.warm_tokens
-            learner.costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
-        if learner.voice is not None:
-            learner.voice.first_token(self._charge, predicted.work_tokens, took_s)
+            state.costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
+        if state.observers is not None:
+            state.observers.first_token(self.request, self._charge, predicted.work_tokens, took_s)
         if usage is not None and usage.prompt_tokens:
             self._learn(usage)
         if not self.request.stream:
@@ -147,32 +143,32 @@ class PrefillSide:
             self.transfer_s = now_s - self.done_s
             if transfer.tokens > 0:
                 moved_s = self.transfer_s - transfer.step_s
-                self._learner.transfers.observe(transfer.link, transfer.name, transfer.prior_s, moved_s)
-            self._learner.transfers.came(slots)
+                self._transfers.observe(transfer.link, transfer.name, transfer.prior_s, moved_s)
+            self._transfers.came(slots)
         self.release(now_s)
 
     def stalled(self, now_s: float) -> None:
         """The hand-over was given up."""
         waited_s = now_s - (self.done_s or self.placed_s)
-        self._learner.transfers.stalled((self.engine.slot, self._decode_slot), waited_s, now_s)
+        self._transfers.stalled((self.engine.slot, self._decode_slot), waited_s, now_s)
 
     def release(self, now_s: float) -> None:
         """Nothing of the request is left on the engine, however that came. Safe to call again."""
         if self._has_left:
             return
         self._has_left = True
-        learner = self._learner
+        state = self._state
         if self.done_s is None:
-            learner.index.retract(self._trace)
-        learner.ledger.release(self._charge, now_s)
-        if learner.voice is not None:
-            learner.voice.ended(self._charge)
-        learner.recycle(self.engine.slot)
+            state.index.retract(self._trace)
+        state.ledger.release(self._charge, now_s)
+        if state.observers is not None:
+            state.observers.ended(self.request, self._charge)
+        state.recycle(self.engine.slot)
 
     def _learn(self, usage: Usage) -> None:
-        learner, request = self._learner, self.request
+        state, request = self._state, self.request
         self.cached_tokens = usage.cached_tokens
-        learn_warmth(learner, request.model, self._trace, usage, None)
-        if learner.voice is not None:
-            word = Settled(self._charge.number, usage.prompt_tokens, usage.cached_tokens)
-            learner.voice.settled(self._charge, word)
+        state.learn_usage(request.model, self._trace, usage, None)
+        if state.observers is not None:
+            prompt_alone = Usage(usage.prompt_tokens, cached_tokens=usage.cached_tokens)
+            state.observers.settled(request, self._charge, Settlement(prompt_alone, counts_prompt=True))

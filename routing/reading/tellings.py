@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from routing.learning import Usage
-from routing.request import Api
+from routing.request import Api, Usage
 
 
 class AnswerFacts(Struct, frozen=True, gc=False):

@@ -28,7 +28,8 @@ class Talker:
 
 def talker(name: int, pods: int) -> Talker:
     voice = Voice()
-    router = Router(routings()["warm"], voice=voice)
+    router = Router(routings()["warm"])
+    router.observe(voice)
     for number in range(pods):
         add_pod(router, f"http://{number}")
     return Talker(name, router, voice, Hearing(router))

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from routing.cache_lookup import Seen, Sight
-from routing.learning import Usage
 from routing.request import Request
 from tests.routing.engines import TALK, ask, place, router_of, serve
 
@@ -65,23 +64,3 @@ def test_tokens_on_a_slower_medium_cost_their_loading() -> None:
     quick.release(1.0)
     slow = place(router, seeing(ask(TALK), 2000, {0: Seen(1984, 30.0), 1: Seen(0)}), now_s=9.0)
     assert slow.engine.slot == 1
-
-
-def test_who_watches_is_told_every_step() -> None:
-    """Placed, computed, answered, left; a request that fails is left at once, and may be placed again."""
-    router, notes = router_of(2), Notes()
-    request = seeing(ask(TALK), 2000, {0: Seen(0), 1: Seen(0)}, notes)
-    first = place(router, request)
-    first.release(0.5)
-    second = place(router, request, avoid=first.engine.pod)
-    second.first_token(1.0)
-    second.settle(Usage(2000, 5, 1984), 2.0)
-    second.release(2.0)
-    assert notes.said == [
-        ("placed", first.engine.name),
-        ("left",),
-        ("placed", second.engine.name),
-        ("computed",),
-        ("answered", 2000, 1984),
-        ("left",),
-    ]

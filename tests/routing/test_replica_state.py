@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from routing.affinity import key_of
 from routing.blocks import BLOCK_ENDS, Prompt
-from routing.learning import Usage
 from routing.replica_state import (
     MOST_ORIGINS,
     Bygone,
@@ -23,6 +22,7 @@ from routing.replica_state import (
     Stated,
     Voice,
 )
+from routing.request import Usage
 from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve
 from tests.routing.exchanges import Talker, loads, pair, talker, tell_all
 
@@ -85,7 +85,7 @@ def test_without_a_voice_nothing_is_kept() -> None:
     """A router by itself says nothing and pays nothing."""
     router = router_of(1)
     place(router, ask()).release(1.0)
-    assert router.voice is None
+    assert router.observers is None
 
 
 def test_what_continues_a_response_does_not_tell_of_warmth() -> None:
@@ -126,7 +126,7 @@ def test_what_engines_answer_others_is_passed_on_as_a_sign_of_life() -> None:
     """First tokens and whole answers, by the engine's name; not a request that is only placed, or ends unanswered."""
     here, there = pair()
     spoken: list[tuple[str, float]] = []
-    here.hearing.spoke = lambda engine, now_s: spoken.append((engine, now_s))
+    here.hearing = Hearing(here.router, lambda engine, now_s: spoken.append((engine, now_s)))
     streamed, whole, gone = (place(there.router, ask()) for _ in range(3))
     tell_all([here, there], 0.1)
     streamed.first_token(1.0)

@@ -11,11 +11,10 @@ from routing.blocks import cut_prompt
 from routing.candidates import Candidates, NotNow
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.learning import Usage
 from routing.ledger import STEP_TOKENS, Pledge
 from routing.pods import EngineShape, Pod, Standing
 from routing.rejection import Reason, Refused
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.admission import LATEST_S, MOST_WAITING, Admission, Gate
 from tenancy.promise import promise_of

@@ -15,9 +15,8 @@ from routing.canary import CanaryTerms, Rollout, Stage
 from routing.decision.receipt import Attempt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.learning import Usage
 from routing.pods import EngineShape, Pod, Standing
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 
 MODEL = "m"

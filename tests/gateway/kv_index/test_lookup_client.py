@@ -26,11 +26,10 @@ from gateway.kv_index.lookup_service import Sights
 from gateway.kv_index.prompts import read_spoken
 from gateway.kv_index.tokenizer import LocalTokenizer
 from routing.decision.router import Router
-from routing.learning import Usage
 from routing.pods import EngineShape, ModelCard, Pod, Standing
 from routing.precise.event_reliability import AGREEMENTS
 from routing.reading import read_request
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tests.gateway.fake_pod import Pulse
 from tests.gateway.kv_index.exchange import Host, Said, host, until

@@ -12,10 +12,9 @@ from gateway.limits.meter import LOOK, STEPS, Tab
 from gateway.limits.rejection import OverLimit
 from routing.blocks import cut_prompt
 from routing.decision.router import Router
-from routing.learning import Usage
 from routing.pods import EngineShape, ModelCard, Pod, Standing
 from routing.rejection import Reason
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.forecast import Forecast
 from tenancy.limits.use import Kind

@@ -8,8 +8,7 @@ from gateway.config.models import ModelEntry
 from gateway.limits.estimate import Expecting
 from routing.blocks import cut_prompt
 from routing.decision.router import Router
-from routing.learning import Usage
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.limits.book import Books
 from tenancy.limits.use import Rates

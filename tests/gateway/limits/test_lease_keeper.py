@@ -19,8 +19,7 @@ from gateway.limits.meter import Tab
 from gateway.limits.redis_coordinator import RedisLender
 from gateway.limits.rejection import OverLimit
 from routing.decision.router import Router
-from routing.learning import Usage
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.limits.use import Kind
 from tenancy.quota import Quota

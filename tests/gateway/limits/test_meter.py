@@ -5,9 +5,8 @@ from __future__ import annotations
 from gateway.limits.accounts import Quotas
 from gateway.limits.meter import AHEAD, LOOK, Tab
 from routing.decision.router import Router
-from routing.learning import Usage
 from routing.rejection import Reason
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.limits.use import Kind
 from tenancy.quota import Quota

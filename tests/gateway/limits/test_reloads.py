@@ -16,8 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from gateway.limits.meter import LOOK, Tab
 from gateway.limits.rejection import OverLimit
 from routing.decision.router import Router
-from routing.learning import Usage
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.limits.book import Meter
 from tenancy.limits.memories import Window

@@ -13,8 +13,8 @@ from gateway.observe.log import MOST_AT_ONCE, Bridge, EventLog, OutcomeLog, requ
 from gateway.pipeline.outcome import Outcome
 from gateway.runtime.line_writer import LineWriter
 from routing.blocks import Prompt
-from routing.learning import Usage
 from routing.rejection import Reason
+from routing.request import Usage
 from tests.gateway.samples import a_request, an_outcome
 
 

@@ -9,8 +9,7 @@ from gateway.observe.route_log import RouteRecorder, shared_key
 from gateway.pipeline.outcome import Outcome
 from routing.blocks import cut_prompt
 from routing.decision.receipt import Attempt
-from routing.learning import Usage
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 
 KEY = bytes(range(32))
 

@@ -19,10 +19,9 @@ from routing.decision.placement import Placement
 from routing.decision.receipt import Attempt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.learning import Usage
 from routing.pods import EngineShape, Pod, Standing
 from routing.rejection import Refused
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from simulator.clock import run_virtually
 

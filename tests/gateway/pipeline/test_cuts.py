@@ -11,8 +11,7 @@ from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.resume_blocker import Bar
 from routing.decision.placement import Placement
-from routing.learning import Usage
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from routing.retries import RetryTerms
 from simulator.clock import run_virtually
 from tests.gateway.pipeline.test_pipeline import MODEL, PROMPT, PlayedCarrier, Stage

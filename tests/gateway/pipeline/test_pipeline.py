@@ -19,10 +19,9 @@ from gateway.pipeline.pipeline import Passage
 from routing.blocks import cut_prompt
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.learning import Usage
 from routing.pods import EngineShape, Pod, Standing
 from routing.rejection import Reason, Refused
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from tenancy.tenants import Caller, Tenant

@@ -9,11 +9,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.learning import Usage
 from routing.ledger import Foreign
 from routing.pods import EngineShape
 from routing.rejection import Refused
-from routing.request import Api
+from routing.request import Api, Usage
 from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve
 
 URLS = [f"http://{number}" for number in range(3)]
@@ -121,7 +120,7 @@ class AnyDay(RuleBasedStateMachine):
         """Slots of living engines, of gone ones with open requests, and free ones are three kinds."""
         fleet = self.router.fleet
         living = [engine.slot for pod in fleet.pods for engine in pod.engines]
-        retired, free = self.router._retired, fleet._free_slots
+        retired, free = self.router.retired, fleet._free_slots
         assert sorted([*living, *retired, *free]) == list(range(fleet.slot_count))
         assert all(self.router.ledger.running[slot] for slot in retired)
         assert not any(self.router.ledger.running[slot] for slot in free)
@@ -147,7 +146,7 @@ class AnyDay(RuleBasedStateMachine):
         for placement in self.open:
             placement.release(self.now_s)
         assert self.router.ledger.is_empty()
-        assert not self.router._retired
+        assert not self.router.retired
         for url in URLS:
             self.router.remove_pod(url)
         assert len(self.router.index) == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from routing.decision.receipt import show_attempt
-from routing.learning import Usage
+from routing.request import Usage
 from tests.routing.engines import TALK, ask, place, router_of, serve
 
 

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from routing.blocks import cut_prompt
 from routing.decision.router import Router
-from routing.learning import Usage
 from routing.ledger import Foreign
 from routing.pods import EngineShape
-from routing.request import Api
+from routing.request import Api, Usage
 from scorers.registry import routings
 from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve, texts_apart
 

@@ -10,17 +10,15 @@ from msgspec import structs
 from msgspec.structs import fields
 
 from routing.blocks import Prompt
-from routing.candidates import foreseen
+from routing.candidates import foreseen, predicted
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.eligible import Fallback
 from routing.facts import PodFacts, Role
 from routing.kv_bytes import USUAL_KV_BYTES
-from routing.learning import Usage
 from routing.pairing.links import BYTES_PER_S, FIXED_S, Link
-from routing.pairing.pairing import predicted_prefill
 from routing.pods import EngineShape, Pod, Standing
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tests.routing.test_candidates import OF_SOME, ONE_NUMBER
 
@@ -45,7 +43,7 @@ def test_a_prefill_leg_is_foretold_by_itself() -> None:
     view = split_fleet(1, 1)._look(long(), frozenset(), 0.0)
     assert view.pairs is not None
     match = view.pairs.matches[0]
-    leg = predicted_prefill(view.pairs, match)
+    leg = predicted(view.pairs.prefill, match.at)
     assert leg.is_alone
     assert foreseen(view.candidates, view.scored, 1).ttft_s > leg.ttft_s + match.transfer.seconds
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.learning import Usage
+from routing.request import Usage
 from tests.routing.pairing.test_pairing import busy, long, place, split_fleet
 
 MOMENTS = st.lists(st.sampled_from(["done", "handed", "stalled", "release", "first", "end"]), max_size=8)

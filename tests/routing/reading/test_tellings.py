@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.learning import Usage
 from routing.reading import AnswerFacts, read_facts, read_usage
-from routing.request import Api
+from routing.request import Api, Usage
 from tests.routing.reading.wire import Json
 
 CHAT_USAGE: Json = {

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from gateway.observe.metrics.counters import COUNTED_AT_ONCE, OTHER, Histogram, Tallies
 from gateway.pipeline.resume_blocker import Bar
-from routing.learning import Usage
 from routing.rejection import Reason
+from routing.request import Usage
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
 

@@ -12,9 +12,9 @@ from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.rejections import status_of
 from routing.decision.router import Router
 from routing.fleet import Fleet
-from routing.learning import Usage
 from routing.pods import Pod, Standing
 from routing.rejection import Reason
+from routing.request import Usage
 from tests.gateway.samples import a_request, an_outcome
 
 

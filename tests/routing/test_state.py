@@ -4,8 +4,8 @@ import pytest
 
 from routing.blocks import Prompt
 from routing.decision.router import Router
-from routing.learning import Usage, learn_warmth
 from routing.prefix_index import Trace
+from routing.request import Usage
 from routing.tokens import Ruler
 from tests.routing.engines import MODEL, ask, router_of, serve
 
@@ -42,7 +42,7 @@ def test_a_prompt_with_its_answer_is_held_and_measured_exactly(router: Router) -
     """The next turn begins with both, and the engine has counted both."""
     grown = ask().prompt.extended(ANSWER)
     before = held(router, grown)
-    learn_warmth(router, MODEL, computed(router), Usage(1777, 321), grown)
+    router.learn_usage(MODEL, computed(router), Usage(1777, 321), grown)
     assert counted(router, grown) == 1777 + 321
     assert held(router, grown) > before > 0
 
@@ -51,7 +51,7 @@ def test_without_its_answer_the_length_of_a_prompt_is_learned(router: Router) ->
     """Of all prompts of the model: this one tells how many bytes a token has. Nothing more is held than before."""
     grown = ask().prompt.extended(ANSWER)
     before, ratio = held(router, grown), router.counter(MODEL).size_per_token
-    learn_warmth(router, MODEL, computed(router), Usage(ask().prompt.size // 8, 5), None)
+    router.learn_usage(MODEL, computed(router), Usage(ask().prompt.size // 8, 5), None)
     assert router.counter(MODEL).size_per_token > ratio
     assert held(router, grown) == before
 
@@ -62,5 +62,5 @@ def test_a_cache_that_held_less_than_believed_is_smaller(
 ) -> None:
     """Unknown is not zero."""
     before = router.index._engines[0].shadow.capacity
-    learn_warmth(router, MODEL, computed(router), Usage(2000, 1, cached_tokens), None)
+    router.learn_usage(MODEL, computed(router), Usage(2000, 1, cached_tokens), None)
     assert (router.index._engines[0].shadow.capacity < before) == is_smaller
