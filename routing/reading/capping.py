@@ -6,10 +6,9 @@ import msgspec
 from msgspec import Raw
 
 from routing.reading.bodies import BODIES
-from routing.reading.rewriting import with_fields
+from routing.reading.rewriting import TOP_LEVEL, with_fields
 from routing.request import Api
 
-TOP_LEVEL = msgspec.json.Decoder(dict[str, Raw])
 NUMBER = msgspec.json.Decoder(int | None)
 
 

@@ -6,6 +6,8 @@ import json
 import re
 
 import msgspec
+
+from routing.reading.once import TOP_LEVEL
 from msgspec import Raw
 
 MOST_DIGITS = 4300
@@ -18,7 +20,6 @@ ENDS = 64
 RUN = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MOST_DIGITS + 1))
 """Looked for at the first digit of a run only: else ten runs that are just short enough take a tenth of a second."""
 
-_TOP_LEVEL = msgspec.json.Decoder(dict[str, Raw])
 
 
 class _TooLong(Exception):  # noqa: N818 - says where to stop
@@ -33,7 +34,7 @@ def long_integer(body: bytes) -> str | None:
     """
     if not _may_hold(body):
         return None
-    for name, value in _TOP_LEVEL.decode(body).items():
+    for name, value in TOP_LEVEL.decode(body).items():
         if RUN.search(value):
             try:
                 json.loads(bytes(value), parse_int=_checked, parse_float=str)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
+from routing.reading.rewriting import TOP_LEVEL
 from routing.request import Api
 
 DROPPED = frozenset(
@@ -32,7 +33,6 @@ LIMITS = {
 }
 """Each API's words for how long an answer may be. Chat has an old one too, and old engines know only that."""
 
-_DECODER = msgspec.json.Decoder(dict[str, Raw])
 
 
 def prefill_body(api: Api, raw: bytes, fields: bytes = b"", *, ends_by_length: bool = False) -> bytes:
@@ -40,7 +40,7 @@ def prefill_body(api: Api, raw: bytes, fields: bytes = b"", *, ends_by_length: b
 
     `ends_by_length`: a first token that would end the answer must not end this one.
     """
-    kept = {name: value for name, value in _DECODER.decode(raw).items() if name not in DROPPED}
+    kept = {name: value for name, value in TOP_LEVEL.decode(raw).items() if name not in DROPPED}
     kept["stream"] = NO
     kept |= dict.fromkeys(LIMITS[api], ONE)
     if api is Api.RESPONSES:
