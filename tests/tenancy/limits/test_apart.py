@@ -14,7 +14,7 @@ from tenancy.limits.slices import Slices
 from tenancy.limits.use import Kind, Use
 from tenancy.quota import Account, Quota
 
-NOW_S = 1.8e9
+APART_S = 1.8e9
 SPAN_S = 60.0
 LOST_S = 90.0
 END_S = 330.0
@@ -29,8 +29,8 @@ def test_the_bound_holds_when_all_lose_sight(replicas: int, seed: int, limit: in
     bound = limit + replicas * max(limit / (8 * replicas), size)
     for end_s in {at_s for at_s, _ in granted}:
         within = sum(amount for at_s, amount in granted if end_s - SPAN_S < at_s <= end_s)
-        assert within <= (limit if end_s < NOW_S + LOST_S else bound)
-    later = [(at_s, amount) for at_s, amount in granted if at_s > NOW_S + LOST_S + 160]
+        assert within <= (limit if end_s < APART_S + LOST_S else bound)
+    later = [(at_s, amount) for at_s, amount in granted if at_s > APART_S + LOST_S + 160]
     assert sum(amount for _, amount in later) > 0.4 * limit
 
 
@@ -39,7 +39,7 @@ class Play:
 
     def __init__(self, replicas: int, limit: int) -> None:
         account = Account("a", Quota(tokens_per_min=limit))
-        self.books = [Books().of([account], NOW_S)[0] for _ in range(replicas)]
+        self.books = [Books().of([account], APART_S)[0] for _ in range(replicas)]
         self.slices = Slices()
         self.since_s = 0.0
         for book in self.books:
@@ -47,7 +47,7 @@ class Play:
 
     @property
     def now_s(self) -> float:
-        return NOW_S + self.since_s
+        return APART_S + self.since_s
 
     @property
     def is_lost(self) -> bool:
@@ -95,6 +95,6 @@ def _play(replicas: int, random: Random, limit: int, size: int) -> list[tuple[fl
 
 def test_a_gateway_alone_goes_by_all_of_the_limit() -> None:
     """One that never had others has lost nobody."""
-    [book] = Books().of([Account("a", Quota(tokens_per_min=100))], NOW_S)
+    [book] = Books().of([Account("a", Quota(tokens_per_min=100))], APART_S)
     [meter] = book.meters.values()
     assert cap_apart(meter, 1, float("inf")) == 100
