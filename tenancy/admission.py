@@ -1,14 +1,16 @@
-"""Whether a request may be placed now, has to wait, or cannot be served as promised. Time and chance are arguments.
+"""Whether a request may be placed now, has to wait, or cannot meet its objective. Time and chance are arguments.
 
 First token: overhead + queued before it + own prefill, of the very candidates that routing looks at, must fit what is
-left of its promise. Tokens: an engine takes only so much prefill as those who decode there can bear (`stall.py`).
-Higher tiers find as many engines open as they are expected to need. Who could not start in time behind all that waits
-at or above its rank is refused as it comes, as in Mooncake's early rejection (Qin et al., FAST '25), but by what will
-be free when its turn has come.
+left of its TTFT objective. Tokens: an engine takes only so much prefill as the streams that decode there can bear
+(`stall.py`). Higher tiers find as many engines open as they are expected to need. A request that could not start in
+time behind all that waits at or above its rank is rejected on arrival, as in Mooncake's early rejection (Qin et al.,
+FAST '25), but by what will be free when its turn has come. A rejected request that returns is recognised, and its
+objective runs since it first came.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from itertools import count
 from math import inf
@@ -24,13 +26,52 @@ from routing.rejection import Reason, Refused
 from routing.request import Request, Usage
 from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import Forecast
-from tenancy.promise import Promise
-from tenancy.queue import Line, Queue, Waiter, open_within_s
-from tenancy.returning import Returning, face_of
-from tenancy.service import price
+from tenancy.objective import Promise, Tier, Unattainable
+from tenancy.queue import Line, Queue, Waiter, open_within_s, price
 from tenancy.stall import Stalls
 from tenancy.tenants import Caller
-from tenancy.tier import Tier, Unattainable
+
+RETURNING_MEMORY_S = 120.0
+"""No client in wide use waits longer before it comes again."""
+
+MOST_RETURNING = 1 << 16
+
+Face = tuple[str | None, str, int, int]
+"""By what a request is known again: tenant, model, and its prompt's last block and size."""
+
+
+def face_of(request: Request, tenant: str | None) -> Face | None:
+    """None for a prompt too short to be told from others."""
+    prompt = request.prompt
+    return (tenant, request.model, prompt.blocks[-1], prompt.size) if prompt.blocks else None
+
+
+class Returning:
+    """Those refused of late, and when each came first."""
+
+    def __init__(self) -> None:
+        self._first_s: OrderedDict[Face, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._first_s)
+
+    def first_s(self, face: Face | None, now_s: float) -> float:
+        """When a request came first: now, where it is not known."""
+        return now_s if face is None else self._first_s.get(face, now_s)
+
+    def refused(self, face: Face | None, came_s: float, now_s: float) -> None:
+        """It may come again."""
+        first_s = self._first_s
+        while first_s and (len(first_s) >= MOST_RETURNING or next(iter(first_s.values())) < now_s - RETURNING_MEMORY_S):
+            first_s.popitem(last=False)
+        if face is not None:
+            first_s.setdefault(face, came_s)
+
+    def served(self, face: Face | None) -> None:
+        """Who comes now and looks the same is another."""
+        if face is not None:
+            self._first_s.pop(face, None)
+
 
 ON_THE_WAY = 0.1
 """Of its TTFT, at most so much is taken to be lost before a request asks to be placed: it is read, and may wait for its

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
+from tenancy.objective import Tier
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Tier
 
 HMAC = "hmac-sha256:"
 """Stands before a digest that was made with the secret; one without is a plain sha256."""

@@ -21,10 +21,9 @@ from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.request import Request
 from tenancy.admission import Admission
-from tenancy.promise import promise_of
+from tenancy.objective import Tier, promise_of
 from tenancy.queue import Waiter
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Tier
 
 TIERS = (
     Tier("gold", 10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05, reserve=0.5),

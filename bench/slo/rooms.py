@@ -11,7 +11,7 @@ from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.rejection import Reason, Refused
 from routing.request import Request
-from tenancy.promise import Promise
+from tenancy.objective import Promise
 from tenancy.tenants import Caller
 
 SLOTS = 64

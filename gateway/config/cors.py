@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from gateway.http.cors import ANY, Cors
 from tenancy.document import Table, Wrong, not_negative, text, whole
-from tenancy.reading.kinds import TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import TEXT
 
 USUAL_MAX_AGE_S = Cors(frozenset()).max_age_s
 

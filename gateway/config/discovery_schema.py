@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gateway.config.discovery_places import SCHEMES
 from routing.facts import WORDS
-from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FLAG, NAMES, TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import ABOVE_ZERO, COUNT, FLAG, NAMES, TEXT
 
 PORT: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65_535}, COUNT.schema["anyOf"][1]]}
 

@@ -8,8 +8,8 @@ from gateway.config.listening import MutualTlsFiles
 from gateway.config.secret import Secret
 from gateway.config.values import Settings
 from tenancy.document import Fault, Table, Wrong, flag, not_negative, number, positive, whole
-from tenancy.reading.kinds import COUNT, FLAG, TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import COUNT, FLAG, TEXT
 
 
 def extproc(root: Table) -> ExtProc | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cascade.ladder import Ability
 from gateway.cascades.judge import AtTime
 from gateway.config.ladder import HOLD, LARGEST, MOST_TOP, SMALLEST, STREAM
-from tenancy.reading.kinds import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
 
 OFF: Schema = {"enum": [False, "off"]}
 

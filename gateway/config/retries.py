@@ -8,9 +8,8 @@ from dataclasses import replace
 from routing.retries import RetryTerms
 from routing.stall_detection import Bounds
 from tenancy.document import Table, not_negative, read_fields, whole
-from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FRACTION, Kind
-from tenancy.reading.words import Word
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import ABOVE_ZERO, COUNT, FRACTION, Kind, Word
 
 NONE_OR_MORE = Kind(
     lambda value: whole(not_negative(value)),

@@ -15,8 +15,8 @@ from gateway.config.port_limits import Limits, Timeouts
 from gateway.config.retries import retries_schema, stalls_schema
 from routing.pairing.roles import RoleTerms
 from scorers.registry import SCORERS, routings
-from tenancy.reading.kinds import ABOVE_ZERO, AMOUNT, COUNT, FLAG, NAMES, TEXT
-from tenancy.schema import DRAFT, Schema, described, table
+from tenancy.json_schema import DRAFT, Schema, described, table
+from tenancy.reading.fields import ABOVE_ZERO, AMOUNT, COUNT, FLAG, NAMES, TEXT
 
 WHERE: Schema = {"type": "string", "description": "HOST:PORT, with brackets around an IPv6 host."}
 

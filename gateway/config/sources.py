@@ -30,8 +30,7 @@ from gateway.config.parsed import Given, Word, read_said
 from gateway.config.split_canaries import split_canaries
 from gateway.config.values import Routing, Settings
 from scorers.registry import routings
-from tenancy.document import Fault, Invalid, one_of
-from tenancy.loading import load_yaml
+from tenancy.document import Fault, Invalid, load_yaml, one_of
 
 WORDS: tuple[Word, ...] = (
     Word("listen", address, "where clients come in (default 127.0.0.1:8000)"),

@@ -13,8 +13,7 @@ from typing import Any
 
 from gateway.config.discovery import each_once, pod_place
 from gateway.discovery.source import Found, Tell
-from tenancy.document import DEEP, Wrong
-from tenancy.loading import load_yaml
+from tenancy.document import DEEP, Wrong, load_yaml
 
 POLL_S = 1.0
 """A stat a second costs nothing, and sees every kind of change on every kind of file system."""

@@ -31,7 +31,7 @@ from gateway.relay.transport_factory import Carriers
 from routing.reading import Reading, read_request
 from routing.rejection import Reason, Refused
 from routing.request import Api, Request
-from tenancy.promise import Promise
+from tenancy.objective import Promise
 
 LookAt = Callable[[Request, bytes], Awaitable[Request]]
 """`Look` with the request's body."""

@@ -23,9 +23,8 @@ from gateway.pipeline.pipeline import Passage
 from gateway.relay.downstream_transport import Carries
 from routing.reading import answer_bytes, read_request, read_usage
 from routing.request import Api, Usage
-from tenancy.promise import promise_of
+from tenancy.objective import Overload, Tier, promise_of
 from tenancy.tenants import Caller
-from tenancy.tier import Overload, Tier
 
 LOWEST = Tier("shadow", priority=-1_000_000, is_batch=True)
 

@@ -12,8 +12,7 @@ from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from routing.rejection import Reason, Refused
-from tenancy.promise import Promise, promise_of
-from tenancy.tier import Tier
+from tenancy.objective import Promise, Tier, promise_of
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from gateway.identity.tokens import Claims, claimed, no
 from routing.rejection import Reason, Refused
+from tenancy.objective import Tier
 from tenancy.policy import Policy, TokenRules
 from tenancy.reading.tenants import next_below
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Tier
 
 LONGEST_USER = 256
 """Characters; more is cut off: a user is a name in an account, not a message."""

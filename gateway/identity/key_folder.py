@@ -16,8 +16,7 @@ from gateway.identity.key_store import Files
 from tenancy.document import Wrong
 from tenancy.policy import KeyFile
 from tenancy.reading.auth import read_key_file
-from tenancy.reading.kinds import name
-from tenancy.reading.words import KEY
+from tenancy.reading.fields import KEY, name
 
 PREFIX = "sk-hearth-"
 """By which scanners for leaked secrets know a key."""

@@ -14,11 +14,10 @@ from gateway.limits.rate_limit_headers import fields_of
 from gateway.limits.rejection import OverLimit
 from routing.cost import Ratio
 from routing.request import Request, Usage
-from tenancy.limits.book import Book, Books, Lack
+from tenancy.limits.account_usage import Book, Books, Lack
 from tenancy.limits.reservation import Reservation, reserve
-from tenancy.limits.use import Kind, Rates
-from tenancy.quota import Quota
-from tenancy.tenants import Caller, Tenant, quota_of, renewed
+from tenancy.limits.usage import Kind, Rates
+from tenancy.tenants import Caller, Quota, Tenant, quota_of, renewed
 
 WAIT_S = 1.0
 """So long a request waits for others' leave where its own gateway runs short; usually a millisecond, and no longer than

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tenancy.limits.slices import Ask, Granted
+from tenancy.limits.leases import Ask, Granted
 
 
 class LenderAway(Exception):  # noqa: N818 - a state, not an error

@@ -20,9 +20,8 @@ from routing.cost import Ratio
 from routing.decision.router import Router
 from routing.request import Request, Usage
 from routing.tokens import TEMPLATE_TOKENS, USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler
-from tenancy.limits.book import Book
-from tenancy.limits.fitting import fitted
-from tenancy.limits.use import FREE, Kind, Rates, Use
+from tenancy.limits.account_usage import Book
+from tenancy.limits.usage import FREE, Kind, Rates, Use, fitted
 from tenancy.tenants import Caller
 
 STREAMED, WHOLE = 0.9, 0.99

@@ -10,7 +10,7 @@ from gateway.cluster.host_client import WarmthClient
 from gateway.cluster.ipc import Line
 from gateway.cluster.ipc_messages import SlicesAsked, SlicesGranted
 from gateway.limits.coordinator import LenderAway
-from tenancy.limits.slices import Ask, Granted, Slices
+from tenancy.limits.leases import Ask, Granted, Slices
 
 ANSWER_S = 0.2
 """A warmth process that has not answered by then is busy with something else."""

@@ -14,9 +14,9 @@ from gateway.limits.rate_limit_headers import Fields, fields_of
 from gateway.limits.rejection import REASONS
 from routing.rejection import Reason
 from routing.request import Request, Usage
-from tenancy.limits.book import Lack
+from tenancy.limits.account_usage import Lack
 from tenancy.limits.reservation import Reservation
-from tenancy.limits.use import NOTHING, Rates, Use
+from tenancy.limits.usage import NOTHING, Rates, Use
 
 STEPS = (64, 8, 1)
 """Tokens that a stream asks for when it has used up what it has; the most that there is room for."""

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.limits.accounts import Quotas, tenant_of
-from tenancy.limits.use import Kind
+from tenancy.limits.usage import Kind
 
 Family = CounterMetricFamily | GaugeMetricFamily
 

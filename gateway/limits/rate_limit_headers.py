@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from math import ceil
 from operator import itemgetter
 
-from tenancy.limits.book import Book, Meter
-from tenancy.limits.use import TOKEN_KINDS, Kind
+from tenancy.limits.account_usage import Book, Meter
+from tenancy.limits.usage import TOKEN_KINDS, Kind
 
 Fields = tuple[tuple[str, str], ...]
 

@@ -21,7 +21,7 @@ from gateway.limits.coordinator import LenderAway
 from gateway.observe.log import EventLog
 from gateway.runtime.guard import restarted
 from gateway.runtime.redis_client import Client, connected
-from tenancy.limits.slices import Ask, Granted
+from tenancy.limits.leases import Ask, Granted
 
 KEY = "hearth:quota:"
 
@@ -98,7 +98,7 @@ end
 redis.call('EXPIRE', KEYS[1], math.ceil(longest) + 60)
 return told
 """
-"""`Slices` of `tenancy/limits/slices.py`, by the clock of Redis. A field is NAME and WHO with a 31 between them, no WHO
+"""`Slices` of `tenancy/limits/leases.py`, by the clock of Redis. A field is NAME and WHO with a 31 between them, no WHO
 for what those have used who are gone; its value is slice, wanted, and until when both count."""
 
 LOSSES = (OSError, TimeoutError, RedisLost, RedisLate)

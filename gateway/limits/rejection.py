@@ -7,8 +7,8 @@ from math import inf
 
 from gateway.limits.rate_limit_headers import Fields, show_period, show_wait
 from routing.rejection import Reason, Refused
-from tenancy.limits.book import Lack
-from tenancy.limits.use import Kind
+from tenancy.limits.account_usage import Lack
+from tenancy.limits.usage import Kind
 
 REASONS: Mapping[Kind, Reason] = {
     Kind.REQUESTS: Reason.RATE_LIMITED_REQUESTS,

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from gateway.limits.accounts import Quotas, tenant_of
-from tenancy.limits.book import Book
+from tenancy.limits.account_usage import Book
 
 Shown = dict[str, Any]
 

@@ -22,7 +22,7 @@ from routing.decision.router import Router
 from routing.rejection import Reason, Refused
 from routing.request import Request, Usage
 from tenancy.admission import Admission
-from tenancy.promise import Promise
+from tenancy.objective import Promise
 from tenancy.queue import Queue, Waiter
 from tenancy.tenants import Caller
 

@@ -11,7 +11,7 @@ from gateway.pipeline.resume_blocker import Bar
 from routing.decision.receipt import Attempt
 from routing.rejection import Reason
 from routing.request import Request, Usage
-from tenancy.tier import USUAL
+from tenancy.objective import USUAL
 
 CLIENT_GONE_STATUS = 499
 """No standard status exists for a client that left; nginx's number is the one that operators know."""

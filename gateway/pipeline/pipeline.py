@@ -25,7 +25,7 @@ from routing.decision.router import Router
 from routing.rejection import Refused
 from routing.request import Request
 from routing.retries import Budget
-from tenancy.promise import Promise, promise_of
+from tenancy.objective import Promise, promise_of
 from tenancy.tenants import NOBODY, Caller
 
 Look = Callable[[Request], Awaitable[Request]]

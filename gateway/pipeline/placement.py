@@ -21,8 +21,7 @@ from gateway.pipeline.attempt_runner import GONE, refusal_for
 from gateway.pipeline.request_context import Journey
 from routing.decision.placement import Placement
 from routing.rejection import Reason, Refused
-from tenancy.promise import NO_PROMISE, relaxed
-from tenancy.tier import Overload
+from tenancy.objective import NO_PROMISE, Overload, relaxed
 
 OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
 

@@ -18,7 +18,7 @@ from routing.decision.placement import Placement
 from routing.decision.receipt import Attempt
 from routing.rejection import Fault, Refused
 from routing.request import Request, Usage
-from tenancy.promise import Promise
+from tenancy.objective import Promise
 from tenancy.tenants import Caller
 
 Smaller = Callable[[str], Request]

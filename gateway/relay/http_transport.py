@@ -27,8 +27,7 @@ from gateway.resume.splice import UNLIKE
 from routing.decision.placement import Placement
 from routing.pods import Engine
 from routing.reading import with_fields
-from routing.reading.capping import capped
-from routing.reading.prefilling import prefill_body
+from routing.reading.rewriting import capped, prefill_body
 from routing.rejection import Refused
 from routing.request import Api, Request
 

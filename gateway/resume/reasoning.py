@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.resume.delivered import UNREADABLE, Said
-from routing.reading.prefilling import DROPPED, LIMITS
+from routing.reading.rewriting import DROPPED, LIMITS
 from routing.request import Api
 
 START, END = "<think>", "</think>"

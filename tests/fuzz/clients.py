@@ -13,7 +13,7 @@ from gateway.pipeline.rejections import SAYINGS
 from routing.reading import Reading, read_request
 from routing.rejection import Fault, Refused
 from routing.request import Api
-from tenancy.tier import USUAL
+from tenancy.objective import USUAL
 from tests.fuzz.target import Target, cut, split
 
 APIS = tuple(Api)

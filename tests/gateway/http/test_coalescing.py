@@ -9,8 +9,7 @@ import pytest
 
 from gateway.http.listener import Identify
 from routing.rejection import Reason
-from tenancy.quota import Account, Quota
-from tenancy.tenants import Caller, Tenant
+from tenancy.tenants import Account, Caller, Quota, Tenant
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import until
 from tests.gateway.http.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunked

@@ -9,8 +9,7 @@ from gateway.config.models import ModelEntry
 from gateway.limits.accounts import Quotas
 from gateway.limits.estimate import Expecting
 from routing.decision.router import Router
-from tenancy.quota import Account, Quota
-from tenancy.tenants import Caller, Tenant
+from tenancy.tenants import Account, Caller, Quota, Tenant
 
 NOW_S = 1.8e9
 

@@ -17,9 +17,8 @@ from routing.rejection import Reason
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.forecast import Forecast
-from tenancy.limits.use import Kind
-from tenancy.quota import Quota
-from tenancy.tenants import Caller, Tenant
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.limits.making import Hand, quotas_of
 
 CONTEXT = 8_192

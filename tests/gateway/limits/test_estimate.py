@@ -10,9 +10,9 @@ from routing.blocks import cut_prompt
 from routing.decision.router import Router
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.book import Books
-from tenancy.limits.use import Rates
-from tenancy.quota import Quota
+from tenancy.limits.account_usage import Books
+from tenancy.limits.usage import Rates
+from tenancy.tenants import Quota
 from tests.gateway.http.rig import put_pod
 from tests.gateway.limits.making import NOW_S, Told, caller_of
 

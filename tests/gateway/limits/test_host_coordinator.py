@@ -12,7 +12,7 @@ from gateway.cluster.ipc import Line
 from gateway.cluster.ipc_messages import SlicesAsked, SlicesGranted, framed, read_message
 from gateway.limits.coordinator import LenderAway
 from gateway.limits.host_coordinator import SWEPT_AFTER, HostLender, HostSlices
-from tenancy.limits.slices import Ask
+from tenancy.limits.leases import Ask
 
 ASK = Ask("tokens", 100.0, 0.0, 70.0, 0.0, keeps_s=75.0)
 

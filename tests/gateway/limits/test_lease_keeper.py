@@ -21,8 +21,8 @@ from gateway.limits.rejection import OverLimit
 from routing.decision.router import Router
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.use import Kind
-from tenancy.quota import Quota
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Quota
 from tests.gateway.kv_index.exchange import until
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 from tests.gateway.limits.making import PRICES, Hand, caller_of, quotas_of

@@ -10,9 +10,8 @@ from gateway.limits.view import merge_accounts, show_accounts
 from routing.decision.router import Router
 from routing.request import Api, Request
 from scorers.registry import routings
-from tenancy.limits.use import Kind
-from tenancy.quota import Account, Quota
-from tenancy.tenants import Caller, Tenant
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Account, Caller, Quota, Tenant
 from tests.gateway.limits.making import caller_of, quotas_of
 
 

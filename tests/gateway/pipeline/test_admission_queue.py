@@ -25,8 +25,8 @@ from simulator.sequence import Sequence
 from simulator.virtual_carrier import VirtualCarrier
 from simulator.virtual_pod import VirtualPod
 from tenancy.admission import Admission
+from tenancy.objective import Tier
 from tenancy.tenants import NOBODY, Caller, Tenant
-from tenancy.tier import Tier
 
 MODEL = "m"
 TIERS = {
