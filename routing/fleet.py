@@ -7,7 +7,7 @@ nothing of load or cached prefixes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from routing.eligible import Fallback, Roster, roster_of
@@ -35,8 +35,6 @@ class Fleet:
         """Models that the operator names: they exist, whether or not a pod is there that serves them."""
         self.is_whole = True
         """Whether all who know of pods have told theirs."""
-        self.doubts: Mapping[str, str] = {}
-        """Engines whose KV events are followed, by name, and why these do not decide; empty where they do."""
         self._engines: dict[str, Engine] = {}
         self._assumed: dict[tuple[str, int | None], Role] = {}
         """Roles that engines were given here, by pod and rank: they stand above what their pods say."""

@@ -117,7 +117,7 @@ class Ledger:
         self.queue_rank: list[float] = []
         """Orders engines by the prefill tokens they have not been seen to finish; those with none stand first, the one
         chosen longest ago foremost."""
-        self.watch: Watch | None = None
+        self._listener: Watch | None = None
         self._in_prefill: list[OrderedDict[int, Charge]] = []
         self._last_steps: list[LastStep] = []
         self._open_steps: dict[int, LastStep] = {}
@@ -154,6 +154,10 @@ class Ledger:
             self._shares_at_s.append(0.0)
             self.queue_rank.append(NO_QUEUE)
 
+    def attach(self, listener: Watch) -> None:
+        """Call `listener` with every charge from now on, in the same step: admission accounts decoding streams so."""
+        self._listener = listener
+
     def is_empty(self) -> bool:
         """Whether everything was given back."""
         return not (any(self.running) or any(self.prefill_tokens) or any(self.kv_tokens) or any(self._in_prefill))
@@ -183,9 +187,9 @@ class Ledger:
         self.running[slot] += sequences
         self.last_turn[slot] = self._turns
         self._sum_up(slot)
-        if self.watch is not None:
+        if self._listener is not None:
             try:
-                self.watch.charged(charge, now_s)
+                self._listener.charged(charge, now_s)
             except BaseException:
                 self.release(charge, now_s)
                 raise
@@ -214,8 +218,8 @@ class Ledger:
         charge.in_prefill = False
         if charge.queues:
             self._dequeue(charge, now_s)
-        if self.watch is not None:
-            self.watch.begun(charge, now_s)
+        if self._listener is not None:
+            self._listener.begun(charge, now_s)
 
     def _dequeue(self, charge: Charge, now_s: float) -> None:
         slot = charge.slot
@@ -243,8 +247,8 @@ class Ledger:
             self.running[slot] -= charge.sequences
             self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0
             self._sum_up(slot)
-        if self.watch is not None:
-            self.watch.ended(charge, now_s)
+        if self._listener is not None:
+            self._listener.ended(charge, now_s)
 
     def ahead_s(self, pick: Pick, now_s: float) -> list[float]:
         """Seconds of prefill that a request placed now would wait for, on each of the engines that `pick` takes.

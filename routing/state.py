@@ -6,7 +6,7 @@ method is synchronous, so no decision sees a half-made change. Reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 
 from routing.affinity import LastSeen, Whereabouts
@@ -55,6 +55,8 @@ class RoutingState:
         """How often each pod has lost its cache, by URL."""
         self.losses = 0
         """How often any pod has."""
+        self.event_doubts: Mapping[str, str] = {}
+        """Engines whose KV events are followed, by name, and why these do not decide; empty text where they do."""
         self.observers: Observers | None = None
         """None while nothing is subscribed."""
         self._report = report
@@ -106,6 +108,10 @@ class RoutingState:
     def observe_load(self, slot: int, foreign: Foreign) -> None:
         """Take over the external load of a scrape."""
         self.ledger.observe(slot, foreign)
+
+    def set_event_doubts(self, doubts: Mapping[str, str]) -> None:
+        """Take over which engines' KV events are followed, and why those of some do not decide. For display only."""
+        self.event_doubts = doubts
 
     # -- what placements teach, and what they leave --------------------------------------------------------------------
 

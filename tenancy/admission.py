@@ -228,7 +228,7 @@ class Admission:
         self._numbers = count()
         self._grounds: dict[tuple[str, frozenset[str] | None], Ground] = {}
         self._fleet_version = -1
-        router.ledger.watch = self
+        router.ledger.attach(self)
 
     # -- the ledger's watch ------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ def _show_engine(router: Router, engine: Engine, theirs: ByEngine) -> dict[str, 
             "step_per_sequence_s": round(costs.step_per_sequence_s[slot], 7),
             "residence_s": round(costs.residence_s[slot], 3),
         },
-        "warmth": _show_warmth(router.fleet.doubts.get(engine.name)),
+        "warmth": _show_warmth(router.event_doubts.get(engine.name)),
         "shadow_bytes": router.index.size_of(slot),
         "store_share": round(router.stores.shares.get(slot, 0.0), 3),
     }

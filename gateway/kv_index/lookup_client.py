@@ -161,7 +161,8 @@ class Asking:
     # -- what both sides know ------------------------------------------------------------------------------------------
 
     def _take_followed(self, followed: EnginesFollowed) -> None:
-        self.doubts = self._router.fleet.doubts = followed.doubts
+        self.doubts = followed.doubts
+        self._router.set_event_doubts(followed.doubts)
         self._know()
 
     def _know(self) -> None:
@@ -172,7 +173,7 @@ class Asking:
     def _greet(self) -> None:
         # Whatever was known of the process before it went away, it says anew.
         self.doubts, self._known = {}, frozenset()
-        self._router.fleet.doubts = {}
+        self._router.set_event_doubts({})
         self._tell()
 
     def _tell(self) -> None:

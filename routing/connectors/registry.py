@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from routing.connectors.example import EXAMPLE
 from routing.connectors.lmcache import LMCACHE_POOL, LmCachePd
 from routing.connectors.mooncake import Mooncake
-from routing.connectors.mooncake_store import MOONCAKE_STORE
 from routing.connectors.multi import Multi, children_of
 from routing.connectors.nixl import NixlPull, NixlPush
+from routing.connectors.pooled import EXAMPLE, MOONCAKE_STORE
 from routing.connectors.shape import Connector
 from routing.facts import PodFacts
 

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pytest
 
 from tenancy.document import Wrong
-from tenancy.reading import kinds
+from tenancy.reading import fields
 from tenancy.reading.fields import COUNT, HEADERS, JWT, OFF, QUOTA, TENANT, TIER, or_off
 from tenancy.tenants import Quota
 
@@ -15,14 +15,14 @@ from tenancy.tenants import Quota
 )
 def test_durations_are_seconds(said: str, seconds: int) -> None:
     """As LiteLLM writes them, and weeks."""
-    assert kinds.duration(said) == seconds
+    assert fields.duration(said) == seconds
 
 
 @pytest.mark.parametrize("said", ["", "1", "d", "0d", "1mo", "1.5h", "-1d", "1 d", "1000000d"])
 def test_what_is_no_duration_is_wrong(said: str) -> None:
     """Months are of no fixed length."""
     with pytest.raises(Wrong):
-        kinds.duration(said)
+        fields.duration(said)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_what_is_no_duration_is_wrong(said: str) -> None:
 )
 def test_moments_are_unix_time(said: object) -> None:
     """YAML makes dates of some texts by itself; without a zone it is UTC."""
-    assert kinds.moment(said) == 1_796_083_200.0
+    assert fields.moment(said) == 1_796_083_200.0
 
 
 def test_off_lifts_a_limit() -> None:
@@ -55,7 +55,7 @@ def test_off_lifts_a_limit() -> None:
 )
 def test_keys_come_over_tls_or_from_here(said: str) -> None:
     """Whoever could change them on their way could make tokens."""
-    assert kinds.url(said) == said
+    assert fields.url(said) == said
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_keys_come_over_tls_or_from_here(said: str) -> None:
 def test_other_urls_are_wrong(said: str) -> None:
     """Also those that only look as if they were from here."""
     with pytest.raises(Wrong):
-        kinds.url(said)
+        fields.url(said)
 
 
 def test_secrets_and_digests_are_not_repeated() -> None:
     """What is wrong with them is said without them."""
-    for parse, said in ((kinds.secret, "hunter2"), (kinds.digest, "sk-hunter2")):
+    for parse, said in ((fields.secret, "hunter2"), (fields.digest, "sk-hunter2")):
         with pytest.raises(Wrong) as wrong:
             parse(said)
         assert "hunter2" not in str(wrong.value)
