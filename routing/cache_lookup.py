@@ -1,6 +1,6 @@
-"""What exact warmth knows of one request: a value that was fetched before the request is placed.
+"""The result of a precise prefix-cache lookup for one request, fetched before the request is placed.
 
-Knows neither who saw it nor how; who watches over it is told what becomes of the request.
+Does not know how it was looked up; its listener is notified of what becomes of the request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from routing.eligible import Roster
 
 
 class Watch(Protocol):
-    """Told where a request goes and what it really took. Each may be said again, for another engine."""
+    """Receives where a looked-up request goes and what it really took. Repeats where the request moves to another
+    engine.
+    """
 
     def placed(self, engine: str) -> None:
         """The request was put on an engine."""
@@ -30,16 +32,16 @@ class Watch(Protocol):
         ...
 
     def left(self) -> None:
-        """It is on that engine no more, however it ended there."""
+        """It has left that engine, however it ended there."""
         ...
 
     def over(self) -> None:
-        """It will be placed nowhere any more."""
+        """It will not be placed again."""
         ...
 
 
 class Seen(Struct, frozen=True, gc=False):
-    """What one engine holds of the prompt: tokens, and how long those take that do not stand on its accelerator."""
+    """Tokens of the prompt that one engine has cached, and seconds to load those that are not on its accelerator."""
 
     tokens: int
     load_s: float = 0.0

@@ -4,7 +4,7 @@ Each of its first-token and token times is set against one that the standing pod
 size: was it longer, by more than the gate allows? Were it not, that would happen in at most half of the comparisons,
 and whoever bet on it would not grow rich. The bettor's wealth may be looked at after every comparison: it ever reaches
 1 / error with a chance of at most `error` (Ville's inequality; betting as in Waudby-Smith and Ramdas). Decides only:
-who is asked, who answered and how fast are arguments.
+which pods were chosen, which answered and how fast are arguments.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Stage(StrEnum):
     """How far a canary has come."""
 
     WAITING = "waiting"
-    """Another one's turn; it serves nobody."""
+    """Another canary is on trial; it serves no requests."""
     ON_TRIAL = "on_trial"
     ACCEPTED = "accepted"
     ROLLED_BACK = "rolled_back"
-    """It serves nobody until it is configured anew."""
+    """It serves no requests until it is configured anew."""
 
 
 class Why(StrEnum):
@@ -215,9 +215,9 @@ class Rollout:
         return None
 
     def pods_for(self, key: str, pods: Marks) -> Collection[str]:
-        """Who may serve the session or request `key`: the same ones each time while nothing changes.
+        """URLs of the pods that may serve the session or request `key`: stable while nothing changes.
 
-        All where that would leave nobody.
+        All of `pods` where none would be left.
         """
         standing = [url for url, marks in pods.items() if self._of(marks) is None]
         canary = self.on_trial

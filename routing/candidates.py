@@ -55,7 +55,7 @@ class Candidates(Struct, gc=False):
     """(Position, requests whose first token comes with it, tokens that still fit) where an engine's last step of queued
     prefill has not begun, so that this request would join it."""
     prefix: int | None = None
-    """The last block of the prompt that somebody holds; None where nobody does, or all do."""
+    """The last block of the prompt that is cached on an engine; None where it is on none, or on all."""
     waited_s: float = 0.0
     """How long requests have lately waited, in all, for engines that hold as much of the prompt as any
     (`routing.demand`)."""
@@ -68,9 +68,9 @@ class Candidates(Struct, gc=False):
     prompts: Sequence[Prompts] = ()
     """For which prompts each was put up; empty where all are for any."""
     prefillers: Sequence[Engine | None] = ()
-    """Who prefills for each, where another engine does; empty where none of them is a pair. A pair stands here by its
-    decode engine, with the prefill of the other: warm tokens, work, own and queued seconds, and the hand-over among the
-    overhead."""
+    """The engine that prefills for each, where another does; empty where none of them is a pair. A pair stands here by
+    its decode engine, with the prefill of the other: warm tokens, work, own and queued seconds, and the hand-over among
+    the overhead."""
     prefill_shares: Sequence[float] = ()
     """The share of its time that prefill has lately been asked of each; empty where another engine could prefill for
     none of them."""
@@ -102,7 +102,7 @@ class NotNow(Exception):  # noqa: N818 - not an error
 
 
 class Gate(Protocol):
-    """Who may be chosen now, asked in the middle of a decision: admission and routing share one look around."""
+    """Which engines may be chosen now: called inside a decision, so that admission and routing see the same state."""
 
     pledge: Pledge | None
     """What the request is promised where it is placed."""
@@ -113,7 +113,7 @@ class Gate(Protocol):
 
 
 SHOWN_CANDIDATES = 8
-"""Enough to see who nearly won; a receipt of a thousand engines would cost more than the request."""
+"""Enough to see the runners-up; a receipt of a thousand engines would cost more than the request."""
 
 
 def name_of(engine: Engine | None) -> str | None:
@@ -132,11 +132,11 @@ class CandidateShown(Struct, frozen=True, gc=False):
     ahead_tokens: int
     running: int
     prefill: str | None = None
-    """Who would do the prefill, where it would be another engine."""
+    """The engine that would prefill, where that is another one."""
 
 
 class Few(Struct, frozen=True, gc=False):
-    """The best of a ballot, the chosen one among them, as columns: written out only when somebody looks."""
+    """The best candidates of a decision and the chosen one, as columns: expanded only when a receipt is read."""
 
     engines: Sequence[Engine]
     at: int
@@ -165,7 +165,7 @@ class Few(Struct, frozen=True, gc=False):
 
 
 class Scored(Struct, frozen=True, gc=False):
-    """What each scorer said of each candidate: `terms[scorer][candidate]` seconds, and their sums."""
+    """The term of each scorer for each candidate: `terms[scorer][candidate]` seconds, and their sums."""
 
     names: tuple[str, ...]
     terms: tuple[Sequence[float], ...]
@@ -173,14 +173,14 @@ class Scored(Struct, frozen=True, gc=False):
 
 
 class Ballot(Struct, frozen=True, gc=False):
-    """Candidates, their scores, and the position of the one chosen."""
+    """One decision: candidates, their scores, and the position of the one chosen."""
 
     candidates: Candidates
     scored: Scored
     at: int
 
     def few(self) -> Few:
-        """What a receipt shows of it."""
+        """Return the best candidates for the receipt; all others can be freed."""
         seen, scored, at = self.candidates, self.scored, self.at
         if len(seen.engines) <= SHOWN_CANDIDATES:
             return Few(
@@ -248,11 +248,11 @@ def predicted(candidates: Candidates, at: int) -> Prediction:
 
 
 class Foreseen(Struct, frozen=True, gc=False):
-    """What a placing would come to."""
+    """What a placement would cost and take."""
 
     engine: Engine
     prefill: Engine | None
-    """Who would do the prefill, where it would be another engine."""
+    """The engine that would prefill, where that is another one."""
     ttft_s: float
     own_s: float
     """Of the request's own prefill."""
@@ -265,7 +265,7 @@ class Foreseen(Struct, frozen=True, gc=False):
 
 
 def foreseen(seen: Candidates, scored: Scored, at: int) -> Foreseen:
-    """The candidate in a position, told as values."""
+    """Estimate a placement on the candidate in a position."""
     return Foreseen(
         engine=seen.engines[at],
         prefill=seen.prefillers[at] if seen.prefillers else None,

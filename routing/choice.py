@@ -18,7 +18,7 @@ TIE_SHARE = 0.02
 `TIE_MOST_S` apart: where a prompt takes ten seconds, a fifth of one is still felt."""
 
 HEEDS_SESSIONS = "session"
-"""The scorer without which a routing is blind to sessions, among equals too: round robin takes turns."""
+"""Without this scorer a routing ignores sessions, among equals too: round robin takes turns."""
 
 
 def choose(scored: Scored, candidates: Candidates, draw: float, seat: Seat, gate: Gate | None) -> int:
@@ -52,7 +52,7 @@ def _best(totals: Sequence[float], candidates: Candidates, draw: float, seat: Se
 
 
 def _opened(totals: Sequence[float], candidates: Candidates, gate: Gate) -> list[float]:
-    """The same seconds, infinite but for those that the gate opens; who cannot be the choice is not asked about."""
+    """The same seconds, infinite but for those that the gate opens; candidates that cannot win are not tested."""
     left, bound = [inf] * len(totals), inf
     for place in sorted(range(len(totals)), key=totals.__getitem__):
         if totals[place] > bound:
@@ -66,13 +66,13 @@ def _opened(totals: Sequence[float], candidates: Candidates, gate: Gate) -> list
 
 
 Seat = tuple[int, int]
-"""(which of them we are, how many there are)."""
+"""(our rank, number of replicas)."""
 
 ALONE: Seat = (0, 1)
 
 
 def seat_among(own: int, others: Iterable[int]) -> Seat:
-    """Our seat, by the order of names: everybody who knows the same names finds another one for himself."""
+    """Our position by the order of replica ids: replicas that know the same ids get different positions."""
     names = sorted({own, *others})
     return names.index(own), len(names)
 
@@ -92,7 +92,7 @@ def nearest(places: Sequence[int], engines: int, seat: Seat) -> Sequence[int]:
 def wary(totals: Sequence[float], own_s: Sequence[float], seat: Seat) -> Sequence[float]:
     """Seconds as they are for the engines of our share; for all others this request's own prefill there once more.
 
-    Whoever else is asked at this moment may be putting the like there, and we shall hear of it too late. Where a prompt
+    Another replica may be placing a similar request there now, and its update would arrive too late. Where a prompt
     is warm its own prefill is short, so that warmth still decides where there is any.
     """
     if seat[1] < 2:

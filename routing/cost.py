@@ -126,7 +126,7 @@ class Usual:
     """One per router."""
 
     def __init__(self, step_s: float) -> None:
-        """`step_s`: a step in which nobody prefills. That of a prior: what is learned of steps has stalls in it."""
+        """`step_s`: seconds of a decode step without prefill, of the prior: learned steps include stalls."""
         self._step_s = step_s
         self._prefill = Mean()
         self._answer_tokens = Mean()
@@ -165,7 +165,7 @@ LARGEST_WEIGHT = 8.0
 engine is."""
 
 DRIFT = 0.01
-"""When the fleet's factor has moved by this much, all engines are told: less than that is less than a tie."""
+"""Relative change of the fleet's factor after which all engines are updated: less is below the tie threshold."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ class Fallback(StrEnum):
     PREFILL_FAILED = "prefill_failed"
     """The prefill pod could not be reached, refused, died or broke."""
     PREFILL_SLOW = "prefill_slow"
-    """It took far longer than was foretold."""
+    """It took far longer than predicted."""
     UNFIT_PARAMS = "unfit_params"
     """What it answered could not be passed on to another engine."""
     TRANSFER_STALLED = "transfer_stalled"
@@ -173,7 +173,7 @@ def shortlist(
 ) -> list[int]:
     """Positions in the roster, in order.
 
-    `walked`: who holds how much, as masks; `queue_rank`: the less, the less is queued.
+    `walked`: (mask of engines, cached size) pairs; `queue_rank`: smaller means a shorter queue.
     """
     least_queued = sorted(range(len(queue_rank)), key=queue_rank.__getitem__)
     places = set(least_queued[:LEAST_QUEUED])

@@ -34,7 +34,7 @@ class Fleet:
         self.named: frozenset[str] = frozenset()
         """Models that the operator names: they exist, whether or not a pod is there that serves them."""
         self.is_whole = True
-        """Whether all who know of pods have told theirs."""
+        """Whether all discovery sources have reported their pods."""
         self._engines: dict[str, Engine] = {}
         self._assumed: dict[tuple[str, int | None], Role] = {}
         """Roles that engines were given here, by pod and rank: they stand above what their pods say."""
@@ -134,7 +134,7 @@ class Fleet:
         return [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
 
     def doubted_roster(self, model: str, regions: frozenset[str] | None = None) -> Roster:
-        """The engines whose pods fail requests and look well: for whom nobody else is left."""
+        """The engines of pods that fail requests though their probes succeed: used where no others are left."""
         doubted = [pod for pod in self._serving(model, regions) if pod.standing is Standing.DOUBTED]
         return roster_of([(engine, pod) for pod in doubted for engine in pod.engines], model)
 
@@ -168,7 +168,7 @@ class Fleet:
         return model in self.named and not self.knows(model)
 
     def may_hear_more(self, regions: frozenset[str] | None = None) -> bool:
-        """Whether pods there may serve what none is known to: nobody can say yet that there is none."""
+        """Whether pods there may serve a model that no known pod serves, because some have not reported yet."""
         return not self.is_whole or any(
             not pod.has_told and (regions is None or pod.region in regions) for pod in self._pods.values()
         )
@@ -219,7 +219,7 @@ def eligible(fleet: Fleet, request: Request, avoid: frozenset[str]) -> Roster:
 
 
 def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:
-    """Those who have not failed the request, and are among the pods that it may go to."""
+    """Leave out the pods that have failed the request, and those that it may not go to."""
     if request.pods is not None:
         avoid |= {engine.pod for engine in roster.engines} - request.pods
     return roster.without(avoid) if avoid else roster

@@ -18,12 +18,12 @@ from routing.eligible import Pick
 
 
 class Pledge(Struct, frozen=True, gc=False):
-    """What a request was promised of its stream, for those who watch over it."""
+    """The TPOT objective of one stream, for the listener that enforces it."""
 
     tpot_s: float
-    """Between tokens, on average."""
+    """Mean seconds between tokens."""
     sure_tokens: float
-    """As many as its answer will have, almost surely."""
+    """A lower bound of its output length, exceeded with probability 0.99."""
 
 
 class Charge(Struct, gc=False):
@@ -44,7 +44,7 @@ class Charge(Struct, gc=False):
 
 
 class Watch(Protocol):
-    """Told of every charge, ours and others', by whom keeps account of more than load."""
+    """Receives every charge of every replica in the step that makes it: admission accounts decoding streams by it."""
 
     def charged(self, charge: Charge, now_s: float) -> None: ...
     def begun(self, charge: Charge, now_s: float) -> None:
@@ -67,8 +67,8 @@ class Foreign:
 NOTHING_FOREIGN = Foreign()
 
 STEP_TOKENS = 8192.0
-"""How much prefill an engine takes into one step, vLLM's usual `--max-num-batched-tokens`. Whoever ends in a step gets
-the first token when all of that step is done, so who joins it makes the others wait."""
+"""How much prefill an engine takes into one step, vLLM's usual `--max-num-batched-tokens`. A prefill that ends in a
+step gets its first token when all of that step is done, so a request that joins it delays the others."""
 
 STEP_S = 0.015
 """About how long a step takes that only decodes."""
@@ -88,7 +88,7 @@ FOREIGN_MEMORY_S = 60.0
 
 @dataclass(slots=True)
 class LastStep:
-    """The last step that an engine's queued prefill will take: who comes next may still join it until it begins."""
+    """The last step of an engine's queued prefill: the next request may still join it until it starts."""
 
     from_s: float = -inf
     """When it should begin."""
@@ -175,7 +175,7 @@ class Ledger:
         queues: bool = True,
     ) -> Charge:
         """Put a request on an engine. `prefill_s` is what its own prefill is expected to take there; one that does not
-        queue only has room reserved, and nobody waits for it.
+        queue only has room reserved, and delays no other.
         """
         self._turns += 1
         charge = Charge(
@@ -212,7 +212,7 @@ class Ledger:
         self.queue_rank[slot] = self.prefill_tokens[slot]
 
     def prefill_done(self, charge: Charge, now_s: float) -> None:
-        """Its first token is out: its prompt no longer stands in anybody's way."""
+        """Its first token is out: its prompt no longer delays others."""
         if not charge.in_prefill:
             return
         charge.in_prefill = False

@@ -31,7 +31,7 @@ OLDER_HALF = log(2)
 
 
 class Reuse:
-    """One per index, told of each prompt as it is put on an engine."""
+    """One per index; observes each prompt as it is put on an engine."""
 
     __slots__ = ("_computed", "_late", "share")
 
@@ -252,11 +252,11 @@ class Trace(Struct, frozen=True, gc=False):
     found: Use
     """What the engine held of it before."""
     unfinished_turns: frozenset[int]
-    """Turns whose prefill had not ended when this one was put: what they share may honestly be still cold."""
+    """Turns whose prefill had not ended when this one was put: what they share may still be uncached."""
 
     @property
     def is_ahead(self) -> bool:
-        """Whether what was found is still being computed: nobody has it any sooner."""
+        """Whether what was found is still being computed: no engine has it sooner."""
         return self.found.born in self.unfinished_turns
 
 
@@ -311,8 +311,8 @@ class WarmIndex:
     def walk(self, prompt: Prompt, among: int) -> list[tuple[int, int]]:
         """(mask of engines, warm size) of the engines of `among` that hold some of the prompt's beginning.
 
-        Whoever holds a block holds all before it, so where engines leave the walk is found by bisection; and a single
-        engine that is left knows by its own tree how far it goes, which is where it would be given the prompt.
+        An engine that holds a block holds all before it, so where engines leave the walk is found by bisection; and a
+        single engine that is left knows by its own tree how far it goes, which is where it would be given the prompt.
         """
         holders, blocks, ends = self._holders, prompt.blocks, prompt.ends
         walked: list[tuple[int, int]] = []
@@ -361,7 +361,7 @@ class WarmIndex:
         engine.unfinished.discard(trace.turn)
         self._drop(trace.slot, engine.shadow.retract(trace.prompt, trace.turn, trace.found.warm_blocks))
         if not engine.unfinished:
-            # What nobody is computing any more, but later requests were told to be there, may have stayed.
+            # Blocks may remain that later requests counted on though no request computes them any more.
             self._shrink(trace.slot, engine)
 
     def grow(self, trace: Trace, prompt: Prompt) -> None:
@@ -424,7 +424,7 @@ class WarmIndex:
 
     def _hold(self, slot: int, blocks: tuple[int, ...]) -> None:
         bit, holders = 1 << slot, self._holders
-        # Nobody holds what stands behind a block that nobody holds.
+        # Behind a block that no engine holds, none holds any.
         known = bisect_left(blocks, True, key=lambda block: block not in holders)
         for block in blocks[:known]:
             holders[block] = holders.get(block, 0) | bit

@@ -1,4 +1,4 @@
-"""Why a request is not served: one exception, a closed list of reasons.
+"""Why a request is rejected: one exception, a closed list of reasons.
 
 Knows nothing of HTTP: the table in `gateway/pipeline/rejections.py` turns a reason into status, code and headers.
 """
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """Who has to act for the request to succeed."""
+    """Which side has to act for the request to succeed."""
 
     CLIENT = "client"
     GATEWAY = "gateway"
@@ -17,9 +17,9 @@ class Fault(StrEnum):
 
 
 class Reason(StrEnum):
-    """Every deliberate no that Hearth can say. The value is the stable machine code of our own header."""
+    """Every rejection that Hearth makes on purpose. The value is the stable machine code of our own header."""
 
-    # The client's to mend.
+    # To be fixed by the client.
     BAD_REQUEST = "bad_request"
     BAD_JSON = "bad_json"
     UNKNOWN_PATH = "unknown_path"
@@ -57,7 +57,7 @@ class Reason(StrEnum):
     GATEWAY_DRAINING = "gateway_draining"
     GATEWAY_ERROR = "gateway_error"
     ISSUER_UNHEARD = "issuer_unheard"
-    """Whether a token is good cannot be said before its issuer has told us its keys."""
+    """A token cannot be verified before its issuer's keys were fetched."""
 
     # The fleet's.
     NO_POD_READY = "no_pod_ready"

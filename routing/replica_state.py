@@ -25,7 +25,7 @@ class Open(Struct, frozen=True, gc=False):
     """One request that is on an engine now: what it was charged there."""
 
     number: int
-    """Told by its router once only."""
+    """Unique per router."""
     engine: str
     prefill_tokens: float
     prefill_s: float
@@ -58,7 +58,7 @@ class Settled(Struct, frozen=True, gc=False):
 
     number: int
     prompt_tokens: int = 0
-    """As the engine counts them; none where it has not told."""
+    """As the engine counts them; 0 where it has not reported them."""
     cached_tokens: int | None = None
     completion_tokens: int = 0
     grown_blocks: tuple[int, ...] = ()
@@ -77,7 +77,7 @@ class Ended(Struct, frozen=True, gc=False):
 
 
 class Stated(Struct, frozen=True, gc=False):
-    """All that its router has open: whatever else somebody believes of it is an error."""
+    """All that its router has open; any other open request attributed to it is stale."""
 
     open: tuple[Open, ...]
 
@@ -168,17 +168,17 @@ def _shown(charge: Charge, engine: str) -> Open:
 
 
 MOST_ORIGINS = 4096
-"""More gateway processes than anybody runs; who could write to Redis could invent them without end."""
+"""More gateway processes than any deployment runs; a writer to Redis could otherwise invent them without end."""
 
 MOST_OPEN = 1 << 17
 """Per origin, far beyond what one process can serve."""
 
 MOST_TOKENS, MOST_SECONDS, MOST_SEQUENCES = 1e9, 1e5, 1 << 14
-"""No request is larger: a word that says so is an error."""
+"""No request is larger: an update beyond these is invalid."""
 
 
 class Heard:
-    """One request that another router has open."""
+    """One request that another replica has open."""
 
     __slots__ = ("charge", "engine", "has_begun", "model", "trace")
 
@@ -187,35 +187,35 @@ class Heard:
         self.engine = engine
         self.model = model
         self.trace = trace
-        """None where only its charge was ever heard of."""
+        """None where only its charge is known."""
         self.has_begun = False
 
 
 class Origin:
-    """What was heard of one router."""
+    """State of one other replica."""
 
     __slots__ = ("has_missed", "heard_s", "number", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, Heard] = {}
         self.number: int | None = None
-        """Of its last batch."""
+        """Sequence number of the last batch applied; None before the first."""
         self.has_missed = True
-        """Whether some of its news were lost since it last stated what it has open."""
+        """Whether updates were lost since its last snapshot."""
         self.heard_s = 0.0
 
 
 class Hearing:
-    """All other routers, by origin. One per router, which it changes as if their requests were its own."""
+    """Applies the updates of all other replicas to the local state, as if their requests were ours."""
 
     def __init__(self, state: RoutingState, on_answer: Callable[[str, float], None] | None = None) -> None:
         """`on_answer` is called with the name of an engine that has answered another replica's request, and when."""
         self.heard = 0
-        """Words taken."""
+        """Updates applied."""
         self.strange = 0
-        """Words that could not be taken: of engines that are not known here, or with numbers that cannot be."""
+        """Updates that could not be applied: of engines unknown here, or with impossible numbers."""
         self.gaps = 0
-        """How often batches were missing."""
+        """Gaps in the sequence numbers."""
         self._on_answer = on_answer
         self._state = state
         self._origins: dict[int, Origin] = {}
@@ -226,16 +226,16 @@ class Hearing:
 
     @property
     def names(self) -> Iterable[int]:
-        """Of the others that were heard of late."""
+        """Ids of the replicas that are not stale."""
         return self._origins.keys()
 
     @property
     def origins(self) -> int:
-        """How many others there are."""
+        """Number of other replicas."""
         return len(self._origins)
 
     def theirs(self) -> dict[int, tuple[int, float, float]]:
-        """What others have on engines: slot to (sequences, prefill tokens not yet done, KV tokens)."""
+        """Load of other replicas: slot to (sequences, prefill tokens not yet done, KV tokens)."""
         found: dict[int, tuple[int, float, float]] = {}
         for origin in self._origins.values():
             for heard in origin.open.values():
@@ -246,9 +246,9 @@ class Hearing:
         return found
 
     def hear(self, name: int, number: int, news: Iterable[News], now_s: float) -> bool:
-        """Take a batch of an origin, its `number`th. False where news were lost: have it state what is open.
+        """Apply a batch of an origin, its `number`th. False where updates were lost: request a snapshot of it.
 
-        A batch that was heard before, or that comes behind a later one, is passed over.
+        A duplicate, or a batch that arrives behind a later one, is ignored.
         """
         origin = self._origin(name)
         if origin is None:
@@ -265,13 +265,13 @@ class Hearing:
         return not origin.has_missed
 
     def forget(self, name: int, now_s: float) -> None:
-        """An origin is gone: so is all that it had open."""
+        """Remove an origin and all that it had open."""
         origin = self._origins.pop(name, None)
         for heard in origin.open.values() if origin else ():
             self._end(heard, now_s)
 
     def forget_silent(self, before_s: float, now_s: float) -> Sequence[int]:
-        """Forget the origins that were last heard before a moment; returns them."""
+        """Remove the origins whose last batch came before `before_s`; returns them."""
         silent = [name for name, origin in self._origins.items() if origin.heard_s < before_s]
         for name in silent:
             self.forget(name, now_s)

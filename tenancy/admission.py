@@ -37,17 +37,17 @@ RETURNING_MEMORY_S = 120.0
 MOST_RETURNING = 1 << 16
 
 Face = tuple[str | None, str, int, int]
-"""By what a request is known again: tenant, model, and its prompt's last block and size."""
+"""What identifies a returning request: tenant, model, and its prompt's last block and size."""
 
 
 def face_of(request: Request, tenant: str | None) -> Face | None:
-    """None for a prompt too short to be told from others."""
+    """None for a prompt too short to be recognised."""
     prompt = request.prompt
     return (tenant, request.model, prompt.blocks[-1], prompt.size) if prompt.blocks else None
 
 
 class Returning:
-    """Those refused of late, and when each came first."""
+    """Requests rejected within the last two minutes, and when each first arrived."""
 
     def __init__(self) -> None:
         self._first_s: OrderedDict[Face, float] = OrderedDict()
@@ -60,7 +60,7 @@ class Returning:
         return now_s if face is None else self._first_s.get(face, now_s)
 
     def refused(self, face: Face | None, came_s: float, now_s: float) -> None:
-        """It may come again."""
+        """Remember a rejected request: it may return."""
         first_s = self._first_s
         while first_s and (len(first_s) >= MOST_RETURNING or next(iter(first_s.values())) < now_s - RETURNING_MEMORY_S):
             first_s.popitem(last=False)
@@ -68,7 +68,7 @@ class Returning:
             first_s.setdefault(face, came_s)
 
     def served(self, face: Face | None) -> None:
-        """Who comes now and looks the same is another."""
+        """It was served: an equal request that arrives from now on is a new one."""
         if face is not None:
             self._first_s.pop(face, None)
 
@@ -86,7 +86,7 @@ USUAL_PREFILL_SHARE = 0.5
 
 MOST_WAITING = 4_096
 MOST_WAITING_SIZE = 512 << 20
-"""Of prompts, in bytes: who waits has its body kept."""
+"""Bytes of prompts: the bodies of waiting requests are kept."""
 
 COMINGS = 3
 """How often the usual client asks before it gives up. Each coming gets its part of the time that a request may wait, so
@@ -94,17 +94,17 @@ that whoever is let in at the last is in time for who has waited since the first
 """
 
 LATEST_S = 60.0
-"""Longer than this nobody is told to stay away."""
+"""Upper bound of Retry-After."""
 
 PACE_S = 1.0
 """For so long the fastest engine is taken to be as fast as it was: what is learned of paces moves slowly."""
 
 JITTER = 0.25
-"""Not all who are refused at once come again at once: some up to this part sooner."""
+"""Retry-After is shortened by up to this share at random, so that rejected clients do not return together."""
 
 
 class Gate:
-    """Who may take one request now, of the candidates of one decision."""
+    """Decides which candidates of one decision may take one waiting request now."""
 
     __slots__ = ("_candidates", "_claims", "_left_s", "_now_s", "_stalls", "_waiter", "pledge")
 
@@ -152,7 +152,7 @@ class Gate:
         return min(fixed + own for fixed, own in pairs), min(fixed + own * (1 - per_cold) for fixed, own in pairs)
 
     def _is_borne(self, engine: Engine, prefill_s: float) -> bool:
-        """Whether those who decode on an engine can bear so much prefill: of a pair's two engines too."""
+        """Whether the streams that decode on an engine can bear so much prefill: on both engines of a pair."""
         stalls, slot = self._stalls, engine.slot
         return prefill_s <= stalls.room_s.get(slot, inf) or prefill_s <= stalls.room_now_s(slot, self._now_s)
 
@@ -212,18 +212,18 @@ def _hopeless(waiter: Waiter, predicted_s: float) -> Refused:
 
 
 class Admission:
-    """One per router, whose ledger it watches."""
+    """One per router; listens to its ledger."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self.forecast = Forecast()
         self.stalls = Stalls(router.ledger, router.costs)
         self.tiers: Mapping[str, Tier] = {}
-        """Those that may ask, as far as is known: room is kept for who has reserved some before he first comes."""
+        """Tiers of the policy: reserved room is kept for a tier before its first request."""
         self.queues: dict[str, Queue] = {}
         """By group of engines: named by the first of the models that they serve, and the regions asked for."""
         self.relief: Callable[[], None] = lambda: None
-        """Told when somebody might go."""
+        """Called when a waiting request might be admitted."""
         self._returning = Returning()
         self._numbers = count()
         self._grounds: dict[tuple[str, frozenset[str] | None], Ground] = {}
@@ -372,7 +372,7 @@ class Admission:
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
         late_s = now_s - waiter.start_by_s
-        # Where nobody goes before it, or its tenant has had less than its part, it will be the next.
+        # Where no request goes before it, or its tenant has had less than its share, it will be the next.
         if not waiter.was_placed and queue.comes_first(waiter.promise.tier) and not line.is_modest(waiter):
             comings = max(0, COMINGS - 1 - waiter.request.retried)
             late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / COMINGS

@@ -13,17 +13,17 @@ from msgspec import Struct
 
 
 class Overload(StrEnum):
-    """What becomes of a request whose promise cannot be kept."""
+    """What is done with a request whose objective cannot be met."""
 
     REJECT = "reject"
     DOWNGRADE = "downgrade"
     """A smaller model answers, where the tenant has named one."""
     RELAX = "relax"
-    """It is served by the promise of the next lower tier."""
+    """It is served by the objective of the next lower tier."""
 
 
 class Unattainable(StrEnum):
-    """What becomes of a request whose own prefill takes longer than its TTFT, on an idle engine too."""
+    """What is done with a request whose own prefill takes longer than its TTFT even on an idle engine."""
 
     SERVE = "serve"
     """It is served as soon as the fleet can, within the tier's longest wait."""
@@ -33,13 +33,13 @@ class Unattainable(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What is promised: first token within `ttft_s + ttft_per_cold x` the seconds that the request's own cold prompt
+    """The objective: first token within `ttft_s + ttft_per_cold x` the seconds that the request's own cold prompt
     takes an idle engine, then a token every `tpot_s` on average.
     """
 
     name: str = "usual"
     priority: int = 0
-    """Who goes first: higher is better, as in the InferenceObjective of the Gateway API."""
+    """Higher goes first, as in the InferenceObjective of the Gateway API."""
     ttft_s: float = inf
     ttft_per_cold: float = 0.0
     tpot_s: float = inf
@@ -52,11 +52,11 @@ class Tier:
     on_overload: Overload = Overload.REJECT
     unattainable: Unattainable = Unattainable.SERVE
     is_batch: bool = False
-    """Fills what others leave idle, and is never in anybody's way."""
+    """Uses only what other tiers leave idle."""
 
 
 USUAL = Tier()
-"""Everybody's, where no policy names tiers: nothing is promised, so nothing is refused for a promise's sake."""
+"""The tier without a policy: no objective, so no request is rejected for one."""
 
 
 ROUNDING = 1e-9
@@ -73,16 +73,16 @@ class Promise(Struct, frozen=True, gc=False):
     longest_wait_s: float = inf
     """In the gateway's queue."""
     is_bound: bool = False
-    """Whether it binds anybody: where nothing is promised nobody waits and nobody is refused."""
+    """Whether there is an objective: without one a request neither waits nor is rejected for it."""
 
     def first_token_within_s(self, cold_s: float) -> float:
         """Seconds from arrival to the first token of a prompt that takes an idle engine `cold_s`."""
         return self.ttft_s + self.ttft_per_cold * cold_s
 
     def is_kept(self, *, own_s: float, first_token_s: float | None, took_s: float, tokens: int) -> bool:
-        """Whether a request got what was promised, in seconds from its arrival, for an answer of so many tokens.
+        """Whether a request met its objective, in seconds from its arrival, for an answer of so many tokens.
 
-        `first_token_s` is None where nobody saw one, as in an answer that comes whole: all of it together must then
+        `first_token_s` is None where none was seen, as in a response that is not streamed: all of it must then
         have come in time.
         """
         begun_by_s, after_first = self.first_token_within_s(own_s), max(0, tokens - 1)
@@ -99,7 +99,7 @@ NO_PROMISE = Promise()
 def promise_of(
     tier: Tier, *, ttft_s: float | None = None, tpot_s: float | None = None, wait_s: float | None = None
 ) -> Promise:
-    """What a tier promises, or what the request asks for where that is tighter; a request loosens nothing."""
+    """The objective of a tier, tightened by what the request asks for; a request loosens nothing."""
     if tier is USUAL and ttft_s is None and tpot_s is None and wait_s is None:
         return NO_PROMISE
     asks_sooner = ttft_s is not None and ttft_s < tier.ttft_s
@@ -114,7 +114,7 @@ def promise_of(
 
 
 def relaxed(promise: Promise, tier: Tier) -> Promise:
-    """What a lower tier promises, but for what the request itself has asked for."""
+    """The objective of a lower tier, but for what the request itself has asked for."""
     own = promise.tier
     return promise_of(
         tier,

@@ -58,9 +58,9 @@ class Demand:
 
 
 class Rate:
-    """How much it was given while it waited, hence how soon who waits now will be served.
+    """Service rate of a tier while it waits, hence how soon a request that waits now will be served.
 
-    A wait of some seconds is foretold from what as many seconds have shown.
+    A wait of some seconds is predicted from the service of as many seconds.
     """
 
     __slots__ = ("_at_s", "_memory_s", "_over_s", "_served_s")
@@ -94,13 +94,13 @@ def price(cold_tokens: float, output_tokens: float) -> float:
 
 
 class Service:
-    """The counters of one tier's tenants. Bounded by those who have something open."""
+    """Counters of one tier's tenants. Bounded by the tenants with open requests."""
 
     def __init__(self) -> None:
         self._counters: dict[str | None, float] = {}
         self._open: dict[str | None, int] = {}
         self._level = 0.0
-        """The least counter of those who were here when anybody last was."""
+        """The least counter of the tenants that were last present."""
 
     def of(self, tenant: str | None) -> float:
         """What it has had, over its weight."""
@@ -119,7 +119,7 @@ class Service:
         self._open[tenant] = count + 1
 
     def leave(self, tenant: str | None) -> None:
-        """One less. Who has nothing left is forgotten, unless it has had more than others: leaving mends nothing."""
+        """One less. A tenant with none left is forgotten, unless it has had more than others."""
         count = self._open[tenant] - 1
         if count:
             self._open[tenant] = count
@@ -139,10 +139,10 @@ class Service:
 
 
 TRICKLE = 0.03
-"""The floor of a tier that has reserved less: who waits is never starved."""
+"""The floor of a tier that has reserved less: a waiting tier is never starved."""
 
 MOST_CREDIT_S = 2.0
-"""Service that a floor saves up at most, so that who could not be served for a while does not come as a flood."""
+"""Service that a floor saves up at most, so that a tier that could not be served for a while does not burst."""
 
 
 OPEN_S = 1.0
@@ -230,7 +230,7 @@ class Line:
 
     @property
     def backlog_s(self) -> float:
-        """How long those who wait would take at the rate of late."""
+        """Seconds to serve all that wait at the current rate."""
         work_s = sum(self._work_s.values())
         return work_s / self.rate.per_s if self.rate.per_s > 0 else inf if work_s else 0.0
 
@@ -271,12 +271,12 @@ class Line:
             self.credit_s = min(self.credit_s, 0.0)
 
     def heads(self) -> Iterator[Waiter]:
-        """The most urgent of every tenant, who has had least first."""
+        """The most urgent request of each tenant, the tenant with the least service first."""
         for tenant in sorted(self._heaps, key=self.service.of):
             yield self._heaps[tenant][0][2]
 
     def overdue(self, now_s: float) -> list[Waiter]:
-        """Those at the head who can no longer start in time."""
+        """Requests at the head that can no longer start in time."""
         return [heap[0][2] for heap in self._heaps.values() if heap[0][2].start_by_s < now_s]
 
     def defer(self, waiter: Waiter, now_s: float) -> bool:
@@ -302,7 +302,7 @@ class Line:
 
     def wait_s(self, waiter: Waiter, now_s: float) -> float:
         """How long it would wait: for what is more urgent of its tenant's own, and for as much of every other tenant's
-        as will be served until its counter has passed ours. So a tenant that has had its part is turned away before one
+        as will be served until its counter has passed ours. So a tenant that has had its share is rejected before one
         that has not.
         """
         if not self.waiting:
@@ -362,7 +362,7 @@ class Queue:
         self.size -= waiter.request.prompt.size
 
     def overdue(self, now_s: float) -> list[Waiter]:
-        """Those at the heads who can no longer start in time."""
+        """Requests at the heads that can no longer start in time."""
         return [waiter for line in self.lines.values() if line.waiting for waiter in line.overdue(now_s)]
 
     def line(self, tier: Tier, guess: float, now_s: float) -> Line:
@@ -375,13 +375,13 @@ class Queue:
         return line
 
     def by_rank(self) -> list[Line]:
-        """The lines in which somebody waits: who is owed of its floor first, then by priority."""
+        """The tier queues that are not empty: those below their floor first, then by priority."""
         waiting = [line for line in self.lines.values() if line.waiting]
         waiting.sort(key=lambda line: (line.credit_s <= 0, -line.tier.priority))
         return waiting
 
     def comes_first(self, tier: Tier) -> bool:
-        """Whether somebody waits who goes before one of this tier that comes now."""
+        """Whether a waiting request goes before one of this tier that arrives now."""
         return self.waiting > 0 and any(
             line.waiting and (line.tier.priority >= tier.priority or line.credit_s > 0) for line in self.lines.values()
         )

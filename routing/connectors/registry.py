@@ -24,7 +24,7 @@ CONNECTORS: tuple[Connector, ...] = (
 
 
 def connector_of(facts: PodFacts, known: Sequence[Connector] = CONNECTORS) -> Connector | None:
-    """How a pod hands KV over; None where it does not, or by a connector that nobody here knows."""
+    """The connector of a pod; None where it has none, or an unknown one."""
     if facts.kv_connector is None:
         return None
     if children := children_of(facts.kv_connector):

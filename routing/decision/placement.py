@@ -1,6 +1,6 @@
 """A request on an engine: what was predicted, and the three moments at which the router learns from it.
 
-The shell that carries the request tells the moments; time is an argument. Whatever happens, `release` ends it.
+The frontend that serves the request calls it at these moments; time is an argument. `release` ends it in any case.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Placement:
 
     @property
     def charge(self) -> Charge:
-        """What stands in the ledger for it."""
+        """Its entry in the ledger."""
         return self._charge
 
     @property
     def handover(self) -> Handover | None:
-        """What a pair's decode leg is told; None where the engine does its own prefill."""
+        """What the decode engine of a pair is sent; None where the engine does its own prefill."""
         return None if self.prefill is None else self.prefill.handover
 
     def few(self) -> Few:
@@ -90,7 +90,7 @@ class Placement:
         return self._few
 
     def moved(self, engine: Engine, now_s: float) -> None:
-        """Whoever carries it had it served by another engine, which has begun to answer: charged there from now on.
+        """Another engine has begun to answer it (Envoy chose one of several): charge it there from now on.
 
         What comes of it is learned for that engine; how long its prefill took is not known: some was lost on the way.
         """

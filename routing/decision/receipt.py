@@ -27,7 +27,7 @@ class Attempt(Struct, frozen=True, gc=False):
     predicted_ttft_s: float
     real_ttft_s: float | None
     warmth: str = "shadow"
-    """Who foretold the warm tokens: the engine's own events (`exact`), or its shadow cache."""
+    """What predicted the cached tokens: the engine's own events (`exact`), or the approximate index (`shadow`)."""
     prefill: str | None = None
     """The engine that did, or was to do, the prefill, where that was another. All warm tokens are then its own."""
     connector: str | None = None
@@ -40,7 +40,7 @@ class Attempt(Struct, frozen=True, gc=False):
     fallback: Fallback | None = None
     """Why it was no pair where it should have been one, or what its pair came to nothing by."""
     was_failing: bool = False
-    """Its pod had failed others before, and answered nobody since."""
+    """Its pod had failed other requests before, and has completed none since."""
 
 
 def show_attempt(

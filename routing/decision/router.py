@@ -79,8 +79,8 @@ class Router(RoutingState):
     ) -> Placement:
         """Choose an engine, or a pair of engines, and charge it.
 
-        `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties; `gate` says who may be chosen.
-        Raises `Refused` where no engine may serve the model now, and `NotNow` where the gate opens to none.
+        `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties; `gate` decides which may be
+        chosen. Raises `Refused` where no engine may serve the model now, and `NotNow` where the gate opens to none.
         """
         view = self._look(request, avoid, now_s)
         candidates, pairs = view.candidates, view.pairs
@@ -114,7 +114,7 @@ class Router(RoutingState):
         return Placement(self, request, engine, charge, trace, ballot, prefill=prefill, fallback=view.fallback)
 
     def foresee(self, request: Request, *, avoid: frozenset[str], now_s: float) -> Foreseen:
-        """What `place` would choose now, with nothing charged and nobody's gate asked. Raises `Refused` as it does."""
+        """Estimate what `place` would choose now without a gate. Charges nothing. Raises `Refused` as it does."""
         view = self._look(request, avoid, now_s)
         return foreseen(view.candidates, view.scored, choose(view.scored, view.candidates, 0.0, self.seat, None))
 
@@ -187,7 +187,7 @@ class Router(RoutingState):
         )
 
     def _may_shorten(self, request: Request, roster: Roster, now_s: float) -> bool:
-        """Whether who is free soonest or warmest is all there is to look at: not where other things decide."""
+        """Whether the shortest queues and longest cached prefixes suffice: not where other terms decide."""
         return (
             self._counts_seconds
             and request.sight is None

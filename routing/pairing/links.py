@@ -25,7 +25,7 @@ SLOWER, SELDOM = 0.5, 0.02
 MOST_SLOWER = 16.0
 
 LEAST_BOUND_S = 5.0
-"""Nobody gives a transfer up before this: the first between two engines shakes hands for half a second, and vLLM gives
+"""No transfer is given up before this: the first between two engines shakes hands for half a second, and vLLM gives
 up a peer that does not answer after five."""
 
 SLACK = 3.0
@@ -43,7 +43,7 @@ class Link(IntEnum):
     RACK = 1
     ZONE = 2
     FAR = 3
-    """Nothing, or nobody has said."""
+    """Nothing, or unknown."""
 
 
 BYTES_PER_S = (40e9, 20e9, 10e9, 5e9)
@@ -122,7 +122,7 @@ class Transfers:
         pace.observe(max(took_s, 0.0) / prior_s)
 
     def distrust_s(self, slot: int, now_s: float) -> float:
-        """Seconds to hold against an engine whose transfers stalled of late."""
+        """Penalty in seconds of an engine whose transfers have stalled; half-life 30 s."""
         held = self._distrusts.get(slot)
         return held.now(now_s) if held is not None else 0.0
 
@@ -131,7 +131,7 @@ class Transfers:
         return bool(self._distrusts)
 
     def stalled(self, slots: tuple[int, ...], waited_s: float, now_s: float) -> None:
-        """A transfer between these engines was given up after so long. Which end was to blame nobody knows."""
+        """A transfer between these engines was given up after `waited_s`. Both ends are penalised."""
         for slot in slots:
             if slot not in self._distrusts and len(self._distrusts) >= MOST_DISTRUSTED:
                 self._distrusts.clear()

@@ -212,7 +212,7 @@ class Pairing:
         self._version = -1
 
     def partners(self, model: str, regions: frozenset[str] | None) -> Partners:
-        """Who may pair for a model that the fleet knows."""
+        """The engines that may pair for a model that the fleet knows."""
         fleet = self._fleet
         if fleet.version != self._version:
             self._partners.clear()
@@ -241,7 +241,7 @@ class Pairing:
             roster = roster.without(avoid)
         if not roster.engines or not any(partners.decoding.get(engine.slot) for engine in singles.engines):
             return view
-        # A prefill leg makes one token that nobody reads, and belongs to no session: that goes to the decode engine.
+        # A prefill leg makes one token that is discarded, and belongs to no session: that goes to the decode engine.
         leg = replace(request, max_tokens=1, session=None)
         prefill, costs = weigh(leg, roster, singles.now_s)
         weighed = Weighed(singles, view.scored, prefill, costs)

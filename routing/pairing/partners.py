@@ -22,7 +22,7 @@ from routing.pods import Pod, Standing
 
 @dataclass(frozen=True, slots=True)
 class Circle:
-    """Where prefill engines and a decode engine meet."""
+    """A topology domain with prefill engines, as seen from a decode engine."""
 
     number: int
     link: Link
@@ -34,11 +34,11 @@ class Partners:
 
     prefill: Roster
     circles: int
-    """How many circles there are."""
+    """Number of topology domains."""
     prefilling: Mapping[int, tuple[int, ...]]
-    """Slot of each prefill engine to the numbers of its circles."""
+    """Slot of each prefill engine to the numbers of its domains."""
     decoding: Mapping[int, tuple[Circle, ...]]
-    """Slot of each decode engine to its circles in which anybody prefills, nearest first."""
+    """Slot of each decode engine to its domains with a prefill engine, nearest first."""
     facts: Mapping[int, PodFacts]
     """By slot, of both kinds."""
     connectors: Mapping[int, Connector]
@@ -46,7 +46,7 @@ class Partners:
 
 
 def find_partners(fleet: Fleet, decode: Roster, prefill: Roster, known: Sequence[Connector] = CONNECTORS) -> Partners:
-    """Who of two rosters of one model may pair. Linear in engines."""
+    """Find which engines of two rosters of one model may pair. Linear in engines."""
     numbers: dict[Hashable, int] = {}
     prefilling: dict[int, tuple[int, ...]] = {}
     decoding: dict[int, tuple[Circle, ...]] = {}

@@ -19,7 +19,7 @@ from routing.state import RoutingState
 
 
 class Transfer(Struct, frozen=True, gc=False):
-    """What is believed of one hand-over."""
+    """What is predicted of one KV transfer."""
 
     connector: Connector
     link: Link
@@ -32,7 +32,7 @@ class Transfer(Struct, frozen=True, gc=False):
     bound_s: float
     """After so long it has stalled."""
     step_s: float = 0.0
-    """What the decode engine takes beside it: who is queued there, and a step."""
+    """Seconds at the decode engine beside it: the queue there, and a step."""
 
     @property
     def name(self) -> str:
@@ -41,11 +41,11 @@ class Transfer(Struct, frozen=True, gc=False):
 
 
 class Handover(Struct, frozen=True, gc=False):
-    """What the decode leg is told, beside the client's own body."""
+    """What the decode leg is sent beside the client's own body."""
 
     request_id: str
     fields: bytes = b""
-    """`kv_transfer_params` as JSON; none where the engine is told nothing."""
+    """`kv_transfer_params` as JSON; empty where there are none."""
 
 
 class PrefillSide:
@@ -106,7 +106,7 @@ class PrefillSide:
 
     @property
     def charge(self) -> Charge:
-        """What stands in the ledger for it."""
+        """Its entry in the ledger."""
         return self._charge
 
     @property
@@ -133,7 +133,7 @@ class PrefillSide:
         if usage is not None and usage.prompt_tokens:
             self._learn(usage)
         if not self.request.stream:
-            # Nobody will see the first token of an answer in one piece; its KV is fetched well before that.
+            # A response that is not streamed has no visible first token; its KV is fetched well before its end.
             self.release(now_s)
 
     def handed_over(self, now_s: float) -> None:

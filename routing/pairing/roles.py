@@ -35,7 +35,7 @@ class RoleTerms:
     gain: float = 0.1
     """By how much of itself the worst pressure must fall for one engine to move."""
     busy: float = 0.5
-    """Below this pressure nobody is badly off and nothing moves."""
+    """Below this pressure no role changes."""
     prefill_busy: float = 1.0
     """The share of its time that a prefill engine may compute; what has to wait too long counts beside it."""
     moved_per_minute: float = 1.0
@@ -116,7 +116,7 @@ class Balance:
 
     def look(self, workers: Sequence[Worker], prefill_s: float, now_s: float) -> Need:
         """Take note: `prefill_s` of prefill was asked for since the last look."""
-        # Who drains bears what is left of its decodes itself: nobody else has to.
+        # A draining engine finishes its decodes itself: they need no other engine.
         decode = sum(worker.decode_need for worker in workers if not worker.is_draining)
         if self._seen_s is None:
             self._seen_s, self._decode = now_s, decode
@@ -141,7 +141,7 @@ class Balance:
         return Need(self._prefill_rate / self.terms.prefill_busy + waits, self._decode + coming)
 
     def change(self, workers: Sequence[Worker], need: Need, now_s: float) -> Change | None:
-        """Who changes its role now, if anybody should."""
+        """The next role change; None where none is worth it."""
         prefill, decode = _split(workers)
         if not prefill or not decode:
             return None
@@ -166,7 +166,7 @@ class Balance:
         free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_stay_s]
         if not free:
             return None
-        # Who has the least to finish of what it did so far.
+        # The engine with the least to finish in its old role.
         chosen = min(free, key=_unfinished)
         return Change(chosen.name, role, *now)
 

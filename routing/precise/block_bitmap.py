@@ -1,7 +1,7 @@
 """Which engines hold a block, as one integer mask per block, and what of it is promised or due rather than seen.
 
 A shelf is one medium of one cache group of one engine; it owns one bit of the masks. Emptying a shelf takes a new bit
-at once and sweeps the old one out little by little: a cleared cache of a million blocks must not hold anybody up.
+at once and sweeps the old one out little by little: a cleared cache of a million blocks must not block the process.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Shelf:
         self.promised: dict[int, int] = {}
         """How many requests will leave this link here, by link."""
         self.told: set[int] = set()
-        """Promised links that an event has told of since: whether they still stand here is for events to say."""
+        """Promised links that an event has reported since: from then on events decide."""
         self.due: dict[int, str] = {}
-        """Links that must have been computed here by now, though no event has told of them yet; by whose request."""
+        """Links that must have been computed here by now, though no event has reported them yet; by ticket."""
         self.supposed: set[int] = set()
-        """Links that no event has told of, but that the engine was seen to reuse."""
+        """Links that no event has reported, but that the engine was seen to reuse."""
 
 
 class Masks:
@@ -111,14 +111,14 @@ class Masks:
             self._unpromise(shelf, link)
 
     def expect(self, shelf: Shelf, links: Sequence[int], who: str) -> Sequence[int]:
-        """What was promised has been computed. Returns the links that no event has told of: those are due."""
+        """What was promised has been computed. Returns the links that no event has reported: those are due."""
         due = [link for link in links if link not in shelf.told and not self.is_held(shelf, link)]
         shelf.due.update(dict.fromkeys(due, who))
         self.withdraw(shelf, links)
         return due
 
     def expect_no_more(self, shelf: Shelf, links: Iterable[int], who: str) -> None:
-        """What has not been told by now never will be."""
+        """Give up what events have not reported by now."""
         for link in links:
             if shelf.due.get(link) == who:
                 del shelf.due[link]

@@ -1,4 +1,4 @@
-"""One engine's KV cache as its events tell it: the engine's names of blocks mapped to links of our own chain.
+"""A mirror of one engine's KV cache, from its events: the engine's block hashes mapped to links of our own chain.
 
 Names are learned from the tokens and the parent that an event carries, never computed: engines hash with secrets of
 their own. What cannot be placed yet (its parent, or its tokens, are not known) waits, bounded, until it can.

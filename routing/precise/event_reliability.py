@@ -1,7 +1,7 @@
-"""Whether what an engine's events say may decide: a small state that falls with doubt and rises with agreement.
+"""Whether an engine's KV events are reliable enough to decide: falls with gaps, rises with agreement.
 
 Doubt comes from outside (events were missed, nothing is known of the time before us) or from answers: what an engine
-really reused, held against what its events had foretold. Pure; knows no event and no engine.
+really reused, compared with what its events predicted. Pure; knows no event and no engine.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 AGREEMENTS = 12
-"""Answers in a row that were foretold to the block before an engine in doubt is believed again."""
+"""Responses in a row predicted to the block before an unreliable engine is trusted again."""
 
 MEMORY = 32.0
 """Answers that the running error looks back on."""
@@ -19,7 +19,7 @@ LEAST_ANSWERS = 8
 """Before so many no error is an alarm: one evicted prompt is chance."""
 
 DRIFT = 0.25
-"""Share of the tokens in question that is foretold wrongly when the events cannot be right any more."""
+"""Share of wrongly predicted tokens from which the events cannot be right any more."""
 
 
 SHORT_ANSWERS = 8
@@ -27,10 +27,10 @@ SHORT_ANSWERS = 8
 
 
 class Doubt(StrEnum):
-    """Why an engine's events do not decide."""
+    """Why an engine's events are not reliable."""
 
     UNHEARD = "unheard"
-    """It publishes nothing, or nothing has been heard yet."""
+    """It publishes nothing, or nothing has been received yet."""
     LATE = "late"
     """We joined when it had cached already, and it could not tell us what."""
     GAP = "gap"
@@ -46,11 +46,11 @@ class Trust:
     doubt: Doubt | None = Doubt.UNHEARD
     answers: float = 0.0
     error_tokens: float = 0.0
-    """Foretold wrongly, over the answers remembered."""
+    """Wrongly predicted, over the responses remembered."""
     tokens: float = 0.0
-    """Of them warm, foretold or really, whichever is more."""
+    """Of them cached, predicted or really, whichever is more."""
     agreed: int = 0
-    """Answers in a row that were foretold."""
+    """Responses in a row that were predicted."""
     trim_tokens: int = 0
     """What the engine leaves of every hit: with a draft model (EAGLE, MTP) it computes the last block anew."""
     _one_off: int = 0
@@ -62,7 +62,7 @@ class Trust:
 
     @property
     def error(self) -> float:
-        """Share of warm tokens that was foretold wrongly lately."""
+        """Share of cached tokens that was predicted wrongly, decayed over 32 responses."""
         return self.error_tokens / self.tokens if self.tokens else 0.0
 
     def complete(self) -> None:

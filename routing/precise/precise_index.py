@@ -1,4 +1,4 @@
-"""Exact warmth: what every engine holds of a prompt's tokens, as the engines themselves tell it.
+"""The precise prefix index: cached tokens of a prompt on every engine, from the KV events that engines publish.
 
 One walk down a prompt answers for all engines. Prompts that were placed or computed, but whose events have not come
 yet, count as held. Fed with events and promises; knows no socket, no text, no clock.
@@ -44,11 +44,11 @@ class Promise:
 
     engine: str
     links: Sequence[tuple[int, Sequence[int]]]
-    """By cache group. Of one that was computed: those that no event had told of by then."""
+    """By cache group. Of a computed prompt: links that no event had reported by then."""
 
 
 class ExactIndex:
-    """One per warmth process."""
+    """One per KV index process."""
 
     def __init__(self, *, most_blocks: int = MOST_BLOCKS) -> None:
         self._masks = Masks()
@@ -75,14 +75,14 @@ class ExactIndex:
         return self._engines
 
     def follow(self, engine: str, block_tokens: int | None = None) -> None:
-        """Begin to follow an engine. `block_tokens`: the size of its blocks, where its pod has told it."""
+        """Begin to follow an engine. `block_tokens`: the size of its blocks, where its pod reports it."""
         followed = self._engines.get(engine)
         if followed is None:
             followed = self._engines[engine] = Followed(self._masks, self._most_blocks)
         followed.suppose(block_tokens or 0)
 
     def drop(self, engine: str) -> None:
-        """Follow it no more."""
+        """Stop following an engine."""
         for ticket in [ticket for ticket, promise in self._promises.items() if promise.engine == engine]:
             self.withdraw(ticket)
         for ticket in [ticket for ticket, promise in self._due.items() if promise.engine == engine]:
@@ -93,14 +93,14 @@ class ExactIndex:
             self._masks.version += 1
 
     def take(self, engine: str, events: Iterable[KvEvent]) -> None:
-        """Follow what one engine says, in its order."""
+        """Apply the events of one engine, in their order."""
         followed = self._engines[engine]
         for event in events:
             followed.take(event)
             self._masks.sweep(SWEPT_PER_EVENT)
 
     def clear(self, engine: str) -> None:
-        """An engine has lost its cache, or we have lost sight of it."""
+        """An engine has lost its cache, or its events were lost."""
         self._engines[engine].clear()
 
     def correct(self, engine: str, ends: Ends, real_tokens: int) -> None:
@@ -112,7 +112,7 @@ class ExactIndex:
     # -- promises --------------------------------------------------------------------------------------------------
 
     def promise(self, ticket: str, engine: str, ends: Ends) -> None:
-        """A prompt was placed on an engine: who comes after it will find it there."""
+        """A prompt was placed on an engine: later requests will find it there."""
         followed = self._engines.get(engine)
         if followed is None or ticket in self._promises:
             return
@@ -163,7 +163,7 @@ class ExactIndex:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def look(self, ends: Ends) -> dict[str, Held]:
-        """What engines hold of a prompt: those that hold any of it.
+        """Return what engines have cached of a prompt, by name; engines with nothing cached are left out.
 
         Its last token is computed in any case, so it counts as held nowhere.
         """

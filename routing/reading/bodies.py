@@ -113,7 +113,7 @@ class Body(Struct, kw_only=True):
 
     @property
     def outlives(self) -> bool:
-        """Whether an engine goes on with it when nobody waits for its answer."""
+        """Whether an engine continues it when its client has disconnected."""
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""What one account has used of each of its limits, and all accounts that anybody has asked for lately."""
+"""What each account has used of each of its limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Meter:
         self.lent: Granted | None = None
         """What of it was granted last, where several gateways share it."""
         self.demand = 0.0
-        """What was used here since somebody last looked; and what was asked for and not granted."""
+        """Used here since the last lease request; `unmet`: requested and not granted."""
         self.unmet = 0.0
 
     def __repr__(self) -> str:
@@ -237,7 +237,7 @@ class Books:
         opened: Callable[[Book], None] = lambda _: None,
         dropped: Callable[[Book], None] = lambda _: None,
     ) -> None:
-        """`opened` and `dropped` are told of books that come or have other limits, and of those that go."""
+        """`opened` is called with accounts that are new or have other limits, `dropped` with evicted ones."""
         self._quota_of: QuotaOf | None = None
         self._books: OrderedDict[str, Book] = OrderedDict()
         self._most = most

@@ -40,7 +40,7 @@ class Granted(Struct, frozen=True, array_like=True):
 
     slice: float
     fair: float
-    """Who holds more is to come down to it."""
+    """A gateway that holds more comes down to it."""
     elsewhere: float
     """All slices of others."""
     gone: float
@@ -103,7 +103,7 @@ class Slices:
 
 
 def fair_share(limit: float, wanted: float, others: Iterable[float]) -> float:
-    """What somebody gets who wants so much where others want something too: all of it, or as much as anybody gets."""
+    """The max-min fair share of a gateway that wants `wanted`: all of it, or as much as any other gets."""
     wants = sorted([wanted, *others])
     rest, left = limit, len(wants)
     for want in wants:

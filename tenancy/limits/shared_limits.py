@@ -26,10 +26,10 @@ FLOATS = 8
 """The floats of all gateways together are this part of a limit."""
 
 GRACE_S = 8.0
-"""Slices stand for so long."""
+"""Leases are kept for so long."""
 
 LEEWAY_S = 7.0
-"""Not everybody loses sight in the same moment."""
+"""Gateways do not lose contact at the same moment."""
 
 SETTLED_S = GRACE_S + LEEWAY_S + SPAN_S + LEEWAY_S
 
@@ -37,7 +37,7 @@ COUNTED = frozenset({Kind.REQUESTS, Kind.PARALLEL})
 
 
 def float_of(meter: Meter, replicas: int) -> float:
-    """What may be used without anybody's leave."""
+    """What may be used beyond the lease."""
     even = meter.limit / (FLOATS * replicas)
     return max(1.0, even) if meter.kind in COUNTED else even
 
@@ -60,7 +60,7 @@ def cap_apart(meter: Meter, replicas: int, silent_s: float) -> float:
 
 
 def stretch(book: Book, needs: Needs) -> bool:
-    """Whoever has used nothing may serve one request, however small its share is. Returns whether that helps."""
+    """Allow one request to an account that has used nothing, however small its share is. Returns whether that helps."""
     for kind, amount in needs.items():
         meter = book.meters.get(kind)
         if meter is None or meter.memory.used or amount > meter.limit or kind is Kind.BUDGET:
@@ -73,13 +73,13 @@ FORESIGHT = 2.0
 """Slices have room for what was used since the last ask, so many times."""
 
 LEAST_STEP = 0.25
-"""Of a step: who has used anything at all gets that much more, so that few have to ask twice."""
+"""Share of a step: an account with any usage gets that much more, so that few have to request twice."""
 
 MOST_WINDOWS = 1_440
 """A debt of a gateway that has died is remembered for a day at most."""
 
 DEAD_S = 15.0
-"""Who has asked for nothing for so long is dead, and so are its requests."""
+"""A gateway without a request for so long is dead, and so are its requests."""
 
 
 def asks_of(book: Book, now_s: float, *, replicas: int, is_gathering: bool, needs: Needs) -> list[Ask]:

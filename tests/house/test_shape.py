@@ -28,13 +28,7 @@ FEATURES = (
     *("agent", "gateway/canary", "gateway/ext_proc", "gateway/cascades", "gateway/pairs", "gateway/roles"),
     *("gateway/kv_index", "gateway/http/superseding.py", "gateway/http/stored_responses.py", "gateway/resume"),
     *("gateway/pipeline/cascading.py", "cascade"),
-    *(
-        "routing/canary.py",
-        "routing/connectors",
-        "routing/precise/precise_index.py",
-        "routing/replica_state.py",
-        "routing/pairing/pairing.py",
-    ),
+    *("routing/canary.py", "routing/connectors", "routing/precise", "routing/replica_state.py", "routing/pairing"),
 )
 """Files and packages of features that the traced request does not use."""
 
