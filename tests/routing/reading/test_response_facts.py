@@ -155,7 +155,7 @@ def test_what_is_no_answer_tells_nothing(raw: bytes) -> None:
 
 
 @given(st.sampled_from(list(Api)), st.binary(max_size=100))
-def test_any_bytes_are_survived(api: Api, raw: bytes) -> None:
+def test_facts_of_any_bytes_are_survived(api: Api, raw: bytes) -> None:
     """Whatever a pod sends, reading it raises nothing."""
     assert isinstance(read_facts(api, raw), AnswerFacts)
 
