@@ -90,7 +90,12 @@ def _put_together(settings: Settings, host: Host) -> Gateway:
     passage = Passage(
         router,
         health=watcher.take_end,
-        witnesses=[*counts.witnesses, canaries.witness, receipts.witness, *(log.witness for log in logs.values())],
+        witnesses=[
+            *counts.witnesses,
+            *([canaries.witness] if settings.canaries else ()),
+            receipts.witness,
+            *(log.witness for log in logs.values()),
+        ],
         clock=clock,
         wall_clock=time.time,
         draw=draw,

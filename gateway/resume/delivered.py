@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from routing.reading.response_facts import UsageTold, usage_of
+from routing.reading.responses import UsageTold, usage_of
 from routing.request import Api, Usage
 
 Event = dict[str, Any]

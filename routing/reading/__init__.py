@@ -3,9 +3,8 @@
 Pure: no sockets, no HTTP, no second parse. The only place where JSON of clients and pods is understood.
 """
 
-from routing.reading.answers import answer_bytes
 from routing.reading.requests import Reading, owned, read_request
-from routing.reading.response_facts import AnswerFacts, read_facts, read_usage, read_whole
+from routing.reading.responses import AnswerFacts, answer_bytes, read_facts, read_usage, read_whole
 from routing.reading.rewriting import with_fields
 
 __all__ = [

@@ -16,7 +16,7 @@ from gateway.relay.pod_errors import error_body, read_error, read_stream_error
 from gateway.relay.recorder import Kept, facts_of_stream
 from gateway.relay.sse import Scanner
 from routing.reading import read_facts, read_whole
-from routing.reading.answers import answer_bytes
+from routing.reading.responses import answer_bytes
 from routing.request import GENERATING, Api
 from tenancy.document import Wrong
 from tests.fuzz.target import Target, cut, split
