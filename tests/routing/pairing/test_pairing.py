@@ -80,9 +80,9 @@ MODEL = "m"
 NIXL = PodFacts(kv_connector="NixlConnector", block_size=16)
 
 
-def split_fleet(prefill: int = 2, decode: int = 2, facts: PodFacts = NIXL) -> Router:
+def split_fleet(prefill: int = 2, decode: int = 2, facts: PodFacts = NIXL, *, keeps_roles: bool = False) -> Router:
     """So many pods that prefill, and so many that decode."""
-    router = Router(routings()["warm"], exact_sizes=True)
+    router = Router(routings()["warm"], keeps_roles=keeps_roles, exact_sizes=True)
     roles = [Role.PREFILL] * prefill + [Role.DECODE] * decode
     for number, role in enumerate(roles):
         put(router, f"http://{role.value[0]}{number}", replace(facts, role=role))
@@ -316,3 +316,13 @@ def test_a_receipt_shows_pairs_beside_single_engines() -> None:
     assert [each.prefill for each in shown] == ["http://p0", None]
     assert shown[0].seconds["transfer"] > 0
     assert abs(sum(shown[0].seconds.values()) - shown[0].total_s) < 1e-3
+
+
+@pytest.mark.parametrize("keeps_roles", [False, True])
+def test_a_router_that_keeps_roles_prefills_nothing_on_decode_engines(*, keeps_roles: bool) -> None:
+    """Behind a long queue of prefill a decode engine would be sooner, and is chosen where roles are not kept."""
+    router = split_fleet(1, 1, keeps_roles=keeps_roles)
+    engine = router.fleet.engine("http://p0")
+    assert engine is not None
+    router.ledger.charge(engine.slot, prefill_tokens=400_000, prefill_s=60.0, kv_tokens=100, sequences=1, now_s=0.0)
+    assert (place(router, long()).prefill is not None) == keeps_roles
