@@ -26,14 +26,13 @@ from time import perf_counter
 from typing import ParamSpec, TypeVar
 
 from routing.blocks import BLOCK_ENDS, Prompt
-from routing.chains import Ends, TokenPrompt
-from routing.exact import ExactIndex
-from routing.hearing import Hearing
-from routing.kv_events import BlockRemoved, BlockStored, EngineHash
-from routing.news import Open, Placed
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
-from routing.router import Router
-from routing.warmth import WarmIndex
+from routing.precise.kv_events import BlockRemoved, BlockStored, EngineHash
+from routing.precise.precise_index import ExactIndex
+from routing.precise.token_chains import Ends, TokenPrompt
+from routing.prefix_index import WarmIndex
+from routing.replica_state import Hearing, Open, Placed
 from scorers.registry import routings
 
 P = ParamSpec("P")

@@ -40,7 +40,7 @@ class LastSeen(Generic[K, V]):
 
 
 def key_of(name: str) -> int:
-    """What a session or a response is known by: it can be told to others without telling the name."""
+    """Hash a session or response id, so that it can be sent to other replicas without the id itself."""
     return xxh3_64_intdigest(name.encode(errors="surrogatepass"))
 
 
@@ -57,7 +57,7 @@ class Whereabouts:
         self._slots.put(key_of(name), slot)
 
     def put_key(self, key: int, slot: int) -> None:
-        """The same of a name that somebody else has heard."""
+        """Write an entry for an id that another replica has hashed."""
         self._slots.put(key, slot)
 
     def get(self, name: str) -> int | None:

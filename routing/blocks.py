@@ -16,7 +16,7 @@ from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 OPENING_BLOCKS = (32, 32, 64)
-"""Bytes. A first question and its answer may fill no more: without these nobody would know its second turn again."""
+"""Bytes. A first question and its answer may fill no more: without these its second turn would match nothing."""
 
 SMALLEST_BLOCK = 128
 """Bytes, behind the opening. About two engine blocks of 16 tokens: finer would hardly change where a request goes."""

@@ -4,7 +4,7 @@ Each of its first-token and token times is set against one that the standing pod
 size: was it longer, by more than the gate allows? Were it not, that would happen in at most half of the comparisons,
 and whoever bet on it would not grow rich. The bettor's wealth may be looked at after every comparison: it ever reaches
 1 / error with a chance of at most `error` (Ville's inequality; betting as in Waudby-Smith and Ramdas). Decides only:
-who is asked, who answered and how fast are arguments.
+which pods were chosen, which answered and how fast are arguments.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from enum import StrEnum
 from math import inf, log2
 
 from xxhash import xxh3_64_intdigest
+
+from routing.fleet import Fleet
+from routing.request import Request
 
 BETS = (0.1, 0.2, 0.4, 0.8)
 """Shares of its wealth that a bettor stakes: small ones find small differences, large ones large differences soon."""
@@ -29,11 +32,11 @@ class Stage(StrEnum):
     """How far a canary has come."""
 
     WAITING = "waiting"
-    """Another one's turn; it serves nobody."""
+    """Another canary is on trial; it serves no requests."""
     ON_TRIAL = "on_trial"
     ACCEPTED = "accepted"
     ROLLED_BACK = "rolled_back"
-    """It serves nobody until it is configured anew."""
+    """It serves no requests until it is configured anew."""
 
 
 class Why(StrEnum):
@@ -212,9 +215,9 @@ class Rollout:
         return None
 
     def pods_for(self, key: str, pods: Marks) -> Collection[str]:
-        """Who may serve the session or request `key`: the same ones each time while nothing changes.
+        """URLs of the pods that may serve the session or request `key`: stable while nothing changes.
 
-        All where that would leave nobody.
+        All of `pods` where none would be left.
         """
         standing = [url for url, marks in pods.items() if self._of(marks) is None]
         canary = self.on_trial
@@ -250,6 +253,15 @@ class Rollout:
     def _of(self, marks: tuple[str | None, str | None]) -> Canary | None:
         """The canary that a pod belongs to, while it is not accepted."""
         return next((one for one in self.canaries if one.stage is not Stage.ACCEPTED and one.has(*marks)), None)
+
+
+def not_meant(fleet: Fleet, rollout: Rollout, request: Request, avoid: frozenset[str]) -> frozenset[str]:
+    """The pods that a canary's share leaves out for this request."""
+    ready = [pod for pod in fleet.serving(request.model, request.regions) if pod.url not in avoid]
+    marks = {pod.url: (pod.pool, pod.facts.revision) for pod in ready}
+    meant = rollout.pods_for(request.session or request.id, marks)
+    answers = any(engine.pod in meant for engine in fleet.roster(request.model, request.regions).engines)
+    return frozenset(marks).difference(meant) if answers else frozenset()
 
 
 def _bucket(size: float) -> int:

@@ -1,12 +1,14 @@
-"""What is scored, once, for all engines together: one list per fact, one position per engine.
+"""The candidates of one decision, their scores, and the few of them that a receipt shows.
 
-A scorer takes `Candidates` and gives back seconds, one per position. Lists, not objects: a decision over a hundred
-engines is a handful of passes.
+Columns, not objects: one list per fact, one position per engine, so that a decision over a hundred engines is a handful
+of passes. A scorer takes `Candidates` and returns seconds, one per position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from heapq import nsmallest
+from operator import itemgetter
 from typing import ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -53,12 +55,12 @@ class Candidates(Struct, gc=False):
     """(Position, requests whose first token comes with it, tokens that still fit) where an engine's last step of queued
     prefill has not begun, so that this request would join it."""
     prefix: int | None = None
-    """The last block of the prompt that somebody holds; None where nobody does, or all do."""
+    """The last block of the prompt that is cached on an engine; None where it is on none, or on all."""
     waited_s: float = 0.0
     """How long requests have lately waited, in all, for engines that hold as much of the prompt as any
     (`routing.demand`)."""
     displaced_share: float = 0.0
-    """How much must be computed again, in the end, for each token that is computed anew (`routing.reuse`)."""
+    """How much must be computed again, in the end, for each token that is computed anew (`routing.prefix_index`)."""
     engines_in_all: int = 0
     """How many may serve it, of which these are worth scoring."""
     holds_adapter: Sequence[bool] = ()
@@ -66,15 +68,15 @@ class Candidates(Struct, gc=False):
     prompts: Sequence[Prompts] = ()
     """For which prompts each was put up; empty where all are for any."""
     prefillers: Sequence[Engine | None] = ()
-    """Who prefills for each, where another engine does; empty where none of them is a pair. A pair stands here by its
-    decode engine, with the prefill of the other: warm tokens, work, own and queued seconds, and the hand-over among the
-    overhead."""
+    """The engine that prefills for each, where another does; empty where none of them is a pair. A pair stands here by
+    its decode engine, with the prefill of the other: warm tokens, work, own and queued seconds, and the hand-over among
+    the overhead."""
     prefill_shares: Sequence[float] = ()
     """The share of its time that prefill has lately been asked of each; empty where another engine could prefill for
     none of them."""
     usual_prefill_s: float = 0.0
     usual_stream_s: float = 0.0
-    """How long prompts and undisturbed answers take here (`routing.usual`), said where there are shares of prefill."""
+    """How long prompts and undisturbed answers take here (`routing.cost`), said where there are shares of prefill."""
     burden_s: Sequence[float] = ()
     """Prefill on the very engine that decodes, where pairs make it another than own seconds."""
 
@@ -100,7 +102,7 @@ class NotNow(Exception):  # noqa: N818 - not an error
 
 
 class Gate(Protocol):
-    """Who may be chosen now, asked in the middle of a decision: admission and routing share one look around."""
+    """Which engines may be chosen now: called inside a decision, so that admission and routing see the same state."""
 
     pledge: Pledge | None
     """What the request is promised where it is placed."""
@@ -108,3 +110,169 @@ class Gate(Protocol):
     def opens(self, candidates: Candidates, at: int) -> bool:
         """Whether the engine in a position may be chosen. Asked of the best first, and of no more than it takes."""
         ...
+
+
+SHOWN_CANDIDATES = 8
+"""Enough to see the runners-up; a receipt of a thousand engines would cost more than the request."""
+
+
+def name_of(engine: Engine | None) -> str | None:
+    """An engine's name, where there is one."""
+    return None if engine is None else engine.name
+
+
+class CandidateShown(Struct, frozen=True, gc=False):
+    """One engine as it was scored. `seconds` holds the term of each scorer that had something to say, by name."""
+
+    engine: str
+    chosen: bool
+    total_s: float
+    seconds: dict[str, float]
+    warm_tokens: int
+    ahead_tokens: int
+    running: int
+    prefill: str | None = None
+    """The engine that would prefill, where that is another one."""
+
+
+class Few(Struct, frozen=True, gc=False):
+    """The best candidates of a decision and the chosen one, as columns: expanded only when a receipt is read."""
+
+    engines: Sequence[Engine]
+    at: int
+    names: tuple[str, ...]
+    terms: tuple[Sequence[float], ...]
+    totals: Sequence[float]
+    warm_tokens: Sequence[float]
+    ahead_s: Sequence[float]
+    seconds_per_token: Sequence[float]
+    running: Sequence[float]
+    prefillers: Sequence[Engine | None] = ()
+
+    def __iter__(self) -> Iterator[CandidateShown]:
+        """Best first."""
+        for at in sorted(range(len(self.totals)), key=self.totals.__getitem__):
+            yield CandidateShown(
+                engine=self.engines[at].name,
+                chosen=at == self.at,
+                total_s=round(self.totals[at], 6),
+                seconds={name: round(term[at], 6) for name, term in zip(self.names, self.terms, strict=True)},
+                warm_tokens=round(self.warm_tokens[at]),
+                ahead_tokens=round(self.ahead_s[at] / self.seconds_per_token[at]),
+                running=round(self.running[at]),
+                prefill=name_of(self.prefillers[at]) if self.prefillers else None,
+            )
+
+
+class Scored(Struct, frozen=True, gc=False):
+    """The term of each scorer for each candidate: `terms[scorer][candidate]` seconds, and their sums."""
+
+    names: tuple[str, ...]
+    terms: tuple[Sequence[float], ...]
+    totals: Sequence[float]
+
+
+class Ballot(Struct, frozen=True, gc=False):
+    """One decision: candidates, their scores, and the position of the one chosen."""
+
+    candidates: Candidates
+    scored: Scored
+    at: int
+
+    def few(self) -> Few:
+        """Return the best candidates for the receipt; all others can be freed."""
+        seen, scored, at = self.candidates, self.scored, self.at
+        if len(seen.engines) <= SHOWN_CANDIDATES:
+            return Few(
+                seen.engines,
+                at,
+                scored.names,
+                scored.terms,
+                scored.totals,
+                seen.warm_tokens,
+                seen.ahead_s,
+                seen.seconds_per_token,
+                seen.running,
+                seen.prefillers,
+            )
+        best = nsmallest(SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
+        if at not in best:
+            best[-1] = at
+        pick = itemgetter(*best)
+        return Few(
+            pick(seen.engines),
+            best.index(at),
+            scored.names,
+            tuple(map(pick, scored.terms)),
+            pick(scored.totals),
+            pick(seen.warm_tokens),
+            pick(seen.ahead_s),
+            pick(seen.seconds_per_token),
+            pick(seen.running),
+            pick(seen.prefillers) if seen.prefillers else (),
+        )
+
+
+ALONE = 0.05
+"""Below this share of its own work queued before it, a request's time to first token measures its own work."""
+
+
+class Prediction(Struct, frozen=True, gc=False):
+    """What was predicted when the engine was chosen."""
+
+    prompt_tokens: float
+    warm_tokens: float
+    """Leading tokens of the prompt in the engine's KV cache."""
+    ttft_s: float
+    work_tokens: float
+    """Prefill work before the first token: queued before it and its own."""
+    running: float
+    is_alone: bool = False
+    """Whether next to nothing was queued before it."""
+    own_s: float = 0.0
+    """What the request's own prefill takes the engine, were it idle."""
+
+
+def predicted(candidates: Candidates, at: int) -> Prediction:
+    """What the engine in a position will take for the request, alone or as the prefill side of a pair."""
+    ahead_s, own_s = candidates.ahead_s[at], candidates.own_s[at]
+    return Prediction(
+        prompt_tokens=candidates.prompt_tokens,
+        warm_tokens=candidates.warm_tokens[at],
+        ttft_s=candidates.prefill_overhead_s[at] + ahead_s + own_s,
+        work_tokens=candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at],
+        running=candidates.running[at],
+        is_alone=ahead_s <= ALONE * own_s,
+        own_s=own_s,
+    )
+
+
+class Foreseen(Struct, frozen=True, gc=False):
+    """What a placement would cost and take."""
+
+    engine: Engine
+    prefill: Engine | None
+    """The engine that would prefill, where that is another one."""
+    ttft_s: float
+    own_s: float
+    """Of the request's own prefill."""
+    tpot_s: float
+    """A step of the engine with one sequence more."""
+    prompt_tokens: float
+    warm_tokens: float
+    total_s: float
+    """Its score: all seconds, those of others too."""
+
+
+def foreseen(seen: Candidates, scored: Scored, at: int) -> Foreseen:
+    """Estimate a placement on the candidate in a position."""
+    return Foreseen(
+        engine=seen.engines[at],
+        prefill=seen.prefillers[at] if seen.prefillers else None,
+        ttft_s=seen.prefill_overhead_s[at] + seen.ahead_s[at] + seen.own_s[at],
+        own_s=seen.own_s[at],
+        tpot_s=seen.step_base_s[at] + seen.step_per_sequence_s[at] * (seen.running[at] + 1),
+        prompt_tokens=seen.prompt_tokens,
+        warm_tokens=seen.warm_tokens[at],
+        total_s=scored.totals[at],
+    )

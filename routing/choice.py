@@ -1,16 +1,16 @@
-"""Which of the scored engines it is: the best that may be chosen, and who goes first among equals.
+"""Chooses among scored engines: the best that may be chosen, with ties broken so that replicas do not herd.
 
-Knows nothing of how seconds came about, nor why an engine may not be chosen; draws no number.
+Updates of another replica arrive a few milliseconds late. Until then several routers see the same ledger; if among
+equals each took the engine chosen longest ago, a burst would pile up on it. Each replica prefers its own share of the
+ring of engines instead, and takes an engine outside it to be busier by this request's own prefill. Draws no number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 
-from routing.ballot import Scored
-from routing.candidates import Candidates, Gate, NotNow
-from routing.seat import Seat, nearest, wary
+from routing.candidates import Candidates, Gate, NotNow, Scored
 
 TIE_S, TIE_MOST_S = 0.001, 0.02
 TIE_SHARE = 0.02
@@ -18,7 +18,7 @@ TIE_SHARE = 0.02
 `TIE_MOST_S` apart: where a prompt takes ten seconds, a fifth of one is still felt."""
 
 HEEDS_SESSIONS = "session"
-"""The scorer without which a routing is blind to sessions, among equals too: round robin takes turns."""
+"""Without this scorer a routing ignores sessions, among equals too: round robin takes turns."""
 
 
 def choose(scored: Scored, candidates: Candidates, draw: float, seat: Seat, gate: Gate | None) -> int:
@@ -52,7 +52,7 @@ def _best(totals: Sequence[float], candidates: Candidates, draw: float, seat: Se
 
 
 def _opened(totals: Sequence[float], candidates: Candidates, gate: Gate) -> list[float]:
-    """The same seconds, infinite but for those that the gate opens; who cannot be the choice is not asked about."""
+    """The same seconds, infinite but for those that the gate opens; candidates that cannot win are not tested."""
     left, bound = [inf] * len(totals), inf
     for place in sorted(range(len(totals)), key=totals.__getitem__):
         if totals[place] > bound:
@@ -63,3 +63,41 @@ def _opened(totals: Sequence[float], candidates: Candidates, gate: Gate) -> list
     if bound == inf:
         raise NotNow
     return left
+
+
+Seat = tuple[int, int]
+"""(our rank, number of replicas)."""
+
+ALONE: Seat = (0, 1)
+
+
+def seat_among(own: int, others: Iterable[int]) -> Seat:
+    """Our position by the order of replica ids: replicas that know the same ids get different positions."""
+    names = sorted({own, *others})
+    return names.index(own), len(names)
+
+
+def nearest(places: Sequence[int], engines: int, seat: Seat) -> Sequence[int]:
+    """Those of some places, of a ring of `engines`, that lie in our share or, going round from it, in the next one."""
+    rank, count = seat
+    if count < 2:
+        return places
+    share = max(1.0, engines / count)
+    start = rank * engines / count
+    steps = [(place - start) % engines // share for place in places]
+    least = min(steps)
+    return [place for place, step in zip(places, steps, strict=True) if step == least]
+
+
+def wary(totals: Sequence[float], own_s: Sequence[float], seat: Seat) -> Sequence[float]:
+    """Seconds as they are for the engines of our share; for all others this request's own prefill there once more.
+
+    Another replica may be placing a similar request there now, and its update would arrive too late. Where a prompt
+    is warm its own prefill is short, so that warmth still decides where there is any.
+    """
+    if seat[1] < 2:
+        return totals
+    ours = set(nearest(range(len(totals)), len(totals), seat))
+    return [
+        total if place in ours else total + own for place, (total, own) in enumerate(zip(totals, own_s, strict=True))
+    ]

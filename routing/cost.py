@@ -1,18 +1,155 @@
 """What an engine takes, in seconds: learned online from first-token and token times seen on the wire.
 
-The shape is a prior's (so much before any work, so much per token); what is learned is a factor on it for each engine,
-which leans on the fleet's while little is seen, and how work grows with context (`routing.growth`). So engines that are
-alike stay alike until there is evidence, a new one starts from what its siblings showed, and nothing that a queue does
-to a few small requests can bend a line until work looks free. Makes no choice and reads no clock.
+The shape is a prior's (a base plus a slope per token). Learned are a factor per engine that leans on the fleet's while
+little is seen, how prefill work grows with context, and how long prompts and undisturbed streams usually take. So alike
+engines stay alike until there is evidence, a new engine starts from what its siblings showed, and a queue before a few
+small requests cannot bend the slope to zero. Makes no choice and reads no clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from routing.growth import CONTEXT_SCALE_TOKENS, Growth
-from routing.ratio import OUTLIER, Ratio
-from routing.usual import Usual
+OUTLIER = 4.0
+"""A ratio above this many times the mean (a pause, an engine's first step) counts as this many times."""
+
+LARGEST_STEP = 0.25
+"""How far towards itself one observation moves the mean at most, however much it weighs."""
+
+
+@dataclass(slots=True)
+class Ratio:
+    """A weighted mean that forgets. Weights are in observations of usual size.
+
+    `seen` is how much has been observed in all; beyond `memory` the old fades as the new comes.
+    """
+
+    memory: float
+    value: float = 1.0
+    seen: float = 0.0
+
+    def observe(self, ratio: float, weight: float = 1.0) -> None:
+        """What was seen was `ratio` times what was expected."""
+        if weight <= 0:
+            return
+        self.seen += weight
+        step = min(weight / min(self.seen, self.memory), LARGEST_STEP)
+        self.value += step * (min(ratio, OUTLIER * self.value) - self.value)
+
+    def leaning_on(self, other: Ratio, doubt: float) -> float:
+        """The mean as if `doubt` observations had said what another says: all of it at first, none in the end."""
+        return (self.seen * self.value + doubt * other.value) / (self.seen + doubt)
+
+
+CONTEXT_SCALE_TOKENS = 100_000.0
+"""L0 before anything was seen: where attention costs as much as all else for a model of a few dozen layers."""
+
+SHORTEST_SCALE_TOKENS = 10_000.0
+"""No model's attention outweighs the rest of it sooner; what looks so is a queue."""
+
+GROWTH_MEMORY = 300.0
+"""Observations after which the old has faded."""
+
+LEAST_TOKENS = 2_000.0
+"""Shorter prefills say more of the step in flight than of themselves."""
+
+FARTHEST = 2.0
+"""Seconds more, or less, than so many times what was expected count as so many times that."""
+
+PRIOR_TOKENS = (4_000.0, 16_000.0, 64_000.0)
+"""Prompts without a warm token which the prior is taken to have seen, once each."""
+
+
+class Growth:
+    """One per fleet: engines of one model share it, whatever their speed."""
+
+    def __init__(self) -> None:
+        self.per_token = 1 / CONTEXT_SCALE_TOKENS
+        self._scale = 0.0
+        self._sums = [0.0] * 5
+        """Of squares and products of tokens x, tokens times context q, and seconds y: xx, xq, qq, xy, qy."""
+
+    def observe(self, cold_tokens: float, context_tokens: float, seconds: float) -> None:
+        """A prefill that nothing stood before took so long, as the fleet's usual engine would count it."""
+        if cold_tokens < LEAST_TOKENS or seconds <= 0:
+            return
+        attended = cold_tokens * (context_tokens - cold_tokens / 2)
+        if not self._scale:
+            self._scale = seconds / (cold_tokens + attended * self.per_token)
+            for tokens in PRIOR_TOKENS:
+                square = tokens * tokens / 2
+                self._add(tokens, square, self._scale * (tokens + square / CONTEXT_SCALE_TOKENS))
+        expected = self._scale * (cold_tokens + attended * self.per_token)
+        self._sums = [one * (1 - 1 / GROWTH_MEMORY) for one in self._sums]
+        self._add(cold_tokens, attended, min(max(seconds, expected / FARTHEST), expected * FARTHEST))
+        self._solve()
+
+    def _add(self, tokens: float, attended: float, seconds: float) -> None:
+        # The error of a sum of many steps grows as its root: each counts by one over its length.
+        weight = 1 / (tokens + attended * self.per_token)
+        products = (tokens * tokens, tokens * attended, attended * attended, tokens * seconds, attended * seconds)
+        self._sums = [one + weight * product for one, product in zip(self._sums, products, strict=True)]
+
+    def _solve(self) -> None:
+        xx, xq, qq, xy, qy = self._sums
+        determinant = xx * qq - xq * xq
+        if determinant <= 1e-9 * xx * qq:
+            return
+        each, more = (xy * qq - qy * xq) / determinant, (qy * xx - xy * xq) / determinant
+        if each <= 0:
+            # All of it seems to be growth: as much as can be.
+            self.per_token = 1 / SHORTEST_SCALE_TOKENS
+            return
+        self.per_token = min(max(more / each, 0.0), 1 / SHORTEST_SCALE_TOKENS)
+        work = xx + xq * self.per_token
+        self._scale = xy / work if work else self._scale
+
+
+MEAN_MEMORY = 50.0
+"""About how many of the last count."""
+
+
+@dataclass(slots=True)
+class Mean:
+    """A mean that forgets."""
+
+    value: float = 0.0
+    seen: float = 0.0
+
+    def observe(self, value: float) -> None:
+        if self.seen < MEAN_MEMORY:
+            self.seen += 1
+        self.value += (value - self.value) / self.seen
+
+
+class Usual:
+    """One per router."""
+
+    def __init__(self, step_s: float) -> None:
+        """`step_s`: seconds of a decode step without prefill, of the prior: learned steps include stalls."""
+        self._step_s = step_s
+        self._prefill = Mean()
+        self._answer_tokens = Mean()
+
+    def asked(self, own_s: float) -> None:
+        """A prompt was placed whose own prefill takes so long."""
+        if own_s > 0:
+            self._prefill.observe(own_s)
+
+    def answered(self, tokens: int) -> None:
+        """An answer has come, of so many tokens after its first."""
+        self._answer_tokens.observe(max(tokens, 1))
+
+    @property
+    def prefill_s(self) -> float:
+        """What computing the cold part of a prompt takes; 0 before any was seen."""
+        return self._prefill.value
+
+    @property
+    def stream_s(self) -> float:
+        """What an answer would take behind its first token, were it alone; 0 before any was seen."""
+        return self._answer_tokens.value * self._step_s
+
 
 FLEET_MEMORY, ENGINE_MEMORY = 500.0, 40.0
 """How many observations of usual size the fleet's factor and an engine's remember."""
@@ -28,7 +165,7 @@ LARGEST_WEIGHT = 8.0
 engine is."""
 
 DRIFT = 0.01
-"""When the fleet's factor has moved by this much, all engines are told: less than that is less than a tie."""
+"""Relative change of the fleet's factor after which all engines are updated: less is below the tie threshold."""
 
 
 @dataclass(slots=True)

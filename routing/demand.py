@@ -1,8 +1,8 @@
 """What it would have saved to hold a prefix on more engines: how long requests have lately waited for those that do.
 
 A copy of a prefix costs its prefill once. That is too much for any one request that would wait less, and little where
-many wait: so what they wait is put on an account, and whoever comes when it holds the price of a copy is given one for
-it. No more copies are made than were waited for, and what was waited fades. Time is an argument.
+many wait: so their waits are summed, and the request that arrives when the sum reaches the price of a copy makes one
+for it. No more copies are made than were waited for, and what was waited fades. Time is an argument.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 from math import exp
 
 MEMORY_S = 30.0
-"""How long what was waited speaks for a copy: whether it will be asked for again nobody knows."""
+"""Decay constant of recorded waits: whether the prefix is requested again is unknown."""
 
 MOST_PREFIXES = 1 << 12
 """Those waited for longest ago are forgotten first."""

@@ -1,62 +1,193 @@
-"""Who may serve a request: the roster that it chooses from, or why there is none.
+"""The engines that may serve one model, laid out for decisions, and the shortlist of a large fleet.
 
-Ready engines come first; where none is left those that are there for prefill only, and then those that are in doubt.
-Reads the fleet and changes nothing.
+A roster is a value: the fleet makes one when it is first asked for and another when a pod has changed. The shortlist
+keeps a decision over a thousand engines as cheap as over a hundred: what it leaves out holds no more of the prompt than
+some engine with a shorter queue.
 """
 
 from __future__ import annotations
 
-from routing.canary import Rollout
-from routing.fleet import Fleet
-from routing.refusal import Reason, Refused
-from routing.request import Request
-from routing.roster import Roster
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import islice
+from math import inf
+from operator import itemgetter
+from typing import Protocol, TypeVar
+
+from routing.facts import Prompts
+from routing.pods import Engine, Pod
 
 
-def eligible(fleet: Fleet, request: Request, avoid: frozenset[str]) -> Roster:
-    """The engines that may serve a request, without the pods to `avoid`. Raises `Refused` where there are none."""
-    model, regions = request.model, request.regions
-    roster = _left_of(fleet.roster(model, regions), request, avoid)
-    if not roster.engines and roster.has_prefillers:
-        roster = _left_of(fleet.prefill_roster(model, regions, at_large=True), request, avoid)
-    if not roster.engines:
-        roster = _left_of(fleet.doubted_roster(model, regions), request, avoid)
-    if not roster.engines:
-        raise _nobody_for(fleet, request)
-    return roster
+class Fallback(StrEnum):
+    """A closed list."""
+
+    NO_PREFILL_POD = "no_prefill_pod"
+    """No engine that prefills is ready: a decode engine did it all."""
+    NO_DECODE_POD = "no_decode_pod"
+    """No engine that decodes is ready: one that is there for prefill answered."""
+    PREFILL_FAILED = "prefill_failed"
+    """The prefill pod could not be reached, refused, died or broke."""
+    PREFILL_SLOW = "prefill_slow"
+    """It took far longer than predicted."""
+    UNFIT_PARAMS = "unfit_params"
+    """What it answered could not be passed on to another engine."""
+    TRANSFER_STALLED = "transfer_stalled"
+    """The KV did not come in time."""
+    TRANSFER_FAILED = "transfer_failed"
+    """The decode pod failed with the KV that it was to fetch."""
+    DECODE_FAILED = "decode_failed"
+    """The decode pod was lost before its first token."""
 
 
-def not_meant(fleet: Fleet, rollout: Rollout, request: Request, avoid: frozenset[str]) -> frozenset[str]:
-    """The pods that a canary's share leaves out for this request."""
-    ready = [pod for pod in fleet.serving(request.model, request.regions) if pod.url not in avoid]
-    marks = {pod.url: (pod.pool, pod.facts.revision) for pod in ready}
-    meant = rollout.pods_for(request.session or request.id, marks)
-    answers = any(engine.pod in meant for engine in fleet.roster(request.model, request.regions).engines)
-    return frozenset(marks).difference(meant) if answers else frozenset()
+V = TypeVar("V")
 
 
-def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:
-    """Those who have not failed the request, and are among the pods that it may go to."""
-    if request.pods is not None:
-        avoid |= {engine.pod for engine in roster.engines} - request.pods
-    return roster.without(avoid) if avoid else roster
+class Pick(Protocol):
+    """Takes the entries of some engines, in their order, out of a list that has one entry per slot."""
+
+    def __call__(self, column: Sequence[V], /) -> Sequence[V]: ...
 
 
-def _nobody_for(fleet: Fleet, request: Request) -> Refused:
-    model, regions = request.model, request.regions
-    if fleet.knows(model, regions):
-        return _not_ready(f"No pod that serves `{model}` is ready.")
-    if fleet.misses(model):
-        return _not_ready(f"No pod serves `{model}` now.")
-    if fleet.may_hear_more(regions):
-        return _not_ready(
-            f"No pod that you may use is known to serve `{model}`; not all have told yet what they serve."
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The engines that may serve one model now, in a fixed order, with what a decision needs to index them."""
+
+    engines: tuple[Engine, ...]
+    slots: tuple[int, ...]
+    pick: Pick
+    mask: int
+    place_of: Mapping[int, int]
+    """Slot to position in `engines`."""
+    ready_since_s: tuple[float, ...]
+    kv_capacity: tuple[float, ...]
+    """Tokens each holds; without bound where an engine has not said so."""
+    least_kv_capacity: float
+    newest_since_s: float
+    block_tokens: int
+    """A prefix is reused in whole KV blocks; the largest of the engines' counts for all of them."""
+    is_adapter: bool = False
+    """Whether the model is a LoRA adapter on any of them."""
+    has_prefillers: bool = False
+    """Whether other engines may prefill for some of them."""
+    fallback: Fallback | None = None
+    """Why they answer, or prefill, though they are not there for it."""
+    prompts: tuple[Prompts, ...] = ()
+    """For which prompts each was put up; empty where all are for any."""
+
+    def places(self, mask: int) -> Iterator[int]:
+        """Positions of the engines in a mask."""
+        while mask:
+            lowest = mask & -mask
+            yield self.place_of[lowest.bit_length() - 1]
+            mask ^= lowest
+
+    def only(self, places: Sequence[int]) -> Roster:
+        """Some of the same engines, in the order given; two or more."""
+        narrow = itemgetter(*places)
+        slots: tuple[int, ...] = narrow(self.slots)
+        mask = 0
+        for slot in slots:
+            mask |= 1 << slot
+        return Roster(
+            narrow(self.engines),
+            slots,
+            itemgetter(*slots),
+            mask,
+            place_of=dict(zip(slots, range(len(slots)), strict=True)),
+            ready_since_s=narrow(self.ready_since_s),
+            kv_capacity=narrow(self.kv_capacity),
+            least_kv_capacity=self.least_kv_capacity,
+            newest_since_s=self.newest_since_s,
+            block_tokens=self.block_tokens,
+            is_adapter=self.is_adapter,
+            has_prefillers=self.has_prefillers,
+            fallback=self.fallback,
+            prompts=narrow(self.prompts) if self.prompts else (),
         )
-    if not fleet.knows(model):
-        return Refused(Reason.UNKNOWN_MODEL, f"The model `{model}` does not exist.", param="model")
-    words = f"The model `{model}` is served in no region that your requests may be computed in."
-    return Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
+
+    def without(self, pods: frozenset[str]) -> Roster:
+        """The same roster less the engines of some pods."""
+        members = zip(self.engines, self.ready_since_s, strict=True)
+        kept = ((engine, since) for engine, since in members if engine.pod not in pods)
+        fewer = make_roster(kept, is_adapter=self.is_adapter)
+        prompts = dict(zip(self.slots, self.prompts, strict=True)) if self.prompts else {}
+        return replace(
+            fewer,
+            has_prefillers=self.has_prefillers,
+            fallback=self.fallback,
+            prompts=tuple(prompts[slot] for slot in fewer.slots) if prompts else (),
+        )
 
 
-def _not_ready(words: str) -> Refused:
-    return Refused(Reason.NO_POD_READY, words, param="model", retry_after_s=2.0)
+def roster_of(members: Sequence[tuple[Engine, Pod]], model: str) -> Roster:
+    """A roster of (engine, its pod), for a model that all of them serve."""
+    is_adapter = any(model in pod.adapters for _, pod in members)
+    roster = make_roster(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
+    prompts = tuple(pod.facts.prompts for _, pod in members)
+    return replace(roster, prompts=prompts) if any(each is not Prompts.ANY for each in prompts) else roster
+
+
+def make_roster(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) -> Roster:
+    """A roster of (engine, when its pod became ready)."""
+    pairs = tuple(members)
+    engines = tuple(engine for engine, _ in pairs)
+    slots = tuple(engine.slot for engine in engines)
+    mask = 0
+    for slot in slots:
+        mask |= 1 << slot
+    ready_since_s = tuple(since for _, since in pairs)
+    kv_capacity = tuple(float(engine.kv_tokens or inf) for engine in engines)
+    return Roster(
+        engines,
+        slots,
+        _picking(slots),
+        mask,
+        place_of={slot: place for place, slot in enumerate(slots)},
+        ready_since_s=ready_since_s,
+        kv_capacity=kv_capacity,
+        least_kv_capacity=min(kv_capacity, default=inf),
+        newest_since_s=max(ready_since_s, default=-inf),
+        block_tokens=max((engine.block_tokens or 1 for engine in engines), default=1),
+        is_adapter=is_adapter,
+    )
+
+
+def _picking(slots: tuple[int, ...]) -> Pick:
+    """A list comprehension at the speed of C; slots that stand in one run are a slice."""
+    run = slice(slots[0], slots[0] + len(slots)) if slots else slice(0)
+    if slots == tuple(range(run.start or 0, run.stop)):
+        return itemgetter(run)
+    return itemgetter(*slots)
+
+
+SCORED_WHOLE = 48
+"""Up to so many engines all are scored."""
+
+LEAST_QUEUED = 16
+"""Of all, and of every group that holds equally much."""
+
+
+def shortlist(
+    roster: Roster, walked: Sequence[tuple[int, int]], queue_rank: Sequence[float], session_at: int | None
+) -> list[int]:
+    """Positions in the roster, in order.
+
+    `walked`: (mask of engines, cached size) pairs; `queue_rank`: smaller means a shorter queue.
+    """
+    least_queued = sorted(range(len(queue_rank)), key=queue_rank.__getitem__)
+    places = set(least_queued[:LEAST_QUEUED])
+    for mask, _ in walked:
+        holders = mask.bit_count()
+        if holders <= LEAST_QUEUED:
+            places.update(roster.places(mask))
+        elif 2 * holders < len(queue_rank):
+            # Of what most hold, some with the shortest queues hold it too.
+            places.update(islice(_holders(mask, roster.slots, least_queued), LEAST_QUEUED))
+    if session_at is not None:
+        places.add(session_at)
+    return sorted(places)
+
+
+def _holders(mask: int, slots: Sequence[int], places: Iterable[int]) -> Iterator[int]:
+    return (place for place in places if mask >> slots[place] & 1)

@@ -1,6 +1,6 @@
 """What is known of a pod beyond its URL: what it may do, how it hands KV over, on what hardware and where it stands.
 
-Everything is optional; the default of each fact is "nobody has said so". The field names are the words under which
+Everything is optional; the default of each fact is "unknown". The field names are the keys under which
 pod file, configuration, labels and registry tell them, as one flat mapping. Knows no source and draws no conclusion
 but one: what a pod may do.
 """
@@ -44,7 +44,7 @@ class PodFacts:
     """All facts of one pod. Engines of a data-parallel pod have them in common."""
 
     role: Role | None = None
-    """As somebody has said; `duty` is what follows from all facts."""
+    """As configured or reported; `duty` is what follows from all facts."""
     models: tuple[str, ...] = ()
     revision: str | None = None
     """Of the rollout: pods of two revisions may not hold the same weights."""
@@ -103,7 +103,7 @@ class PodFacts:
 
 
 NO_FACTS = PodFacts()
-"""Of a pod of which nobody has said anything."""
+"""Of a pod without known facts."""
 
 _DUTIES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 

@@ -1,18 +1,20 @@
-"""All pods and engines known now, and which of them may be chosen for a model.
+"""Pods and engines known now, and which of them may serve a model or a request.
 
-One writer (the gateway's watcher) puts and removes whole pods as values; a decision reads a roster that is never half
-written. Knows nothing of load or warmth, only of what exists and whether it may be used.
+One writer (the gateway's pod watcher) puts and removes whole pods as values; a decision reads a roster that is never
+half written. Ready engines are preferred; then engines that only prefill; then pods whose requests have failed. Knows
+nothing of load or cached prefixes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from routing.eligible import Fallback, Roster, roster_of
 from routing.facts import Role
-from routing.fallback import Fallback
 from routing.pods import Engine, EngineShape, Pod, Standing
-from routing.roster import Roster, roster_of
+from routing.rejection import Reason, Refused
+from routing.request import Request
 
 RosterKey = tuple[str, frozenset[str] | None]
 
@@ -32,9 +34,7 @@ class Fleet:
         self.named: frozenset[str] = frozenset()
         """Models that the operator names: they exist, whether or not a pod is there that serves them."""
         self.is_whole = True
-        """Whether all who know of pods have told theirs."""
-        self.doubts: Mapping[str, str] = {}
-        """Engines whose KV events are followed, by name, and why these do not decide; empty where they do."""
+        """Whether all discovery sources have reported their pods."""
         self._engines: dict[str, Engine] = {}
         self._assumed: dict[tuple[str, int | None], Role] = {}
         """Roles that engines were given here, by pod and rank: they stand above what their pods say."""
@@ -134,7 +134,7 @@ class Fleet:
         return [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
 
     def doubted_roster(self, model: str, regions: frozenset[str] | None = None) -> Roster:
-        """The engines whose pods fail requests and look well: for whom nobody else is left."""
+        """The engines of pods that fail requests though their probes succeed: used where no others are left."""
         doubted = [pod for pod in self._serving(model, regions) if pod.standing is Standing.DOUBTED]
         return roster_of([(engine, pod) for pod in doubted for engine in pod.engines], model)
 
@@ -168,7 +168,7 @@ class Fleet:
         return model in self.named and not self.knows(model)
 
     def may_hear_more(self, regions: frozenset[str] | None = None) -> bool:
-        """Whether pods there may serve what none is known to: nobody can say yet that there is none."""
+        """Whether pods there may serve a model that no known pod serves, because some have not reported yet."""
         return not self.is_whole or any(
             not pod.has_told and (regions is None or pod.region in regions) for pod in self._pods.values()
         )
@@ -203,3 +203,43 @@ def _prefills(member: tuple[Engine, Pod]) -> bool:
     """Whether an engine may prefill for another."""
     engine, pod = member
     return pod.facts.kv_connector is not None and engine.role is not Role.DECODE
+
+
+def eligible(fleet: Fleet, request: Request, avoid: frozenset[str]) -> Roster:
+    """The engines that may serve a request, without the pods to `avoid`. Raises `Refused` where there are none."""
+    model, regions = request.model, request.regions
+    roster = _left_of(fleet.roster(model, regions), request, avoid)
+    if not roster.engines and roster.has_prefillers:
+        roster = _left_of(fleet.prefill_roster(model, regions, at_large=True), request, avoid)
+    if not roster.engines:
+        roster = _left_of(fleet.doubted_roster(model, regions), request, avoid)
+    if not roster.engines:
+        raise _nobody_for(fleet, request)
+    return roster
+
+
+def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:
+    """Leave out the pods that have failed the request, and those that it may not go to."""
+    if request.pods is not None:
+        avoid |= {engine.pod for engine in roster.engines} - request.pods
+    return roster.without(avoid) if avoid else roster
+
+
+def _nobody_for(fleet: Fleet, request: Request) -> Refused:
+    model, regions = request.model, request.regions
+    if fleet.knows(model, regions):
+        return _not_ready(f"No pod that serves `{model}` is ready.")
+    if fleet.misses(model):
+        return _not_ready(f"No pod serves `{model}` now.")
+    if fleet.may_hear_more(regions):
+        return _not_ready(
+            f"No pod that you may use is known to serve `{model}`; not all have told yet what they serve."
+        )
+    if not fleet.knows(model):
+        return Refused(Reason.UNKNOWN_MODEL, f"The model `{model}` does not exist.", param="model")
+    words = f"The model `{model}` is served in no region that your requests may be computed in."
+    return Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
+
+
+def _not_ready(words: str) -> Refused:
+    return Refused(Reason.NO_POD_READY, words, param="model", retry_after_s=2.0)

@@ -14,16 +14,16 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from routing.roster import Pick
+from routing.eligible import Pick
 
 
 class Pledge(Struct, frozen=True, gc=False):
-    """What a request was promised of its stream, for those who watch over it."""
+    """The TPOT objective of one stream, for the listener that enforces it."""
 
     tpot_s: float
-    """Between tokens, on average."""
+    """Mean seconds between tokens."""
     sure_tokens: float
-    """As many as its answer will have, almost surely."""
+    """A lower bound of its output length, exceeded with probability 0.99."""
 
 
 class Charge(Struct, gc=False):
@@ -44,7 +44,7 @@ class Charge(Struct, gc=False):
 
 
 class Watch(Protocol):
-    """Told of every charge, ours and others', by whom keeps account of more than load."""
+    """Receives every charge of every replica in the step that makes it: admission accounts decoding streams by it."""
 
     def charged(self, charge: Charge, now_s: float) -> None: ...
     def begun(self, charge: Charge, now_s: float) -> None:
@@ -67,8 +67,8 @@ class Foreign:
 NOTHING_FOREIGN = Foreign()
 
 STEP_TOKENS = 8192.0
-"""How much prefill an engine takes into one step, vLLM's usual `--max-num-batched-tokens`. Whoever ends in a step gets
-the first token when all of that step is done, so who joins it makes the others wait."""
+"""How much prefill an engine takes into one step, vLLM's usual `--max-num-batched-tokens`. A prefill that ends in a
+step gets its first token when all of that step is done, so a request that joins it delays the others."""
 
 STEP_S = 0.015
 """About how long a step takes that only decodes."""
@@ -88,7 +88,7 @@ FOREIGN_MEMORY_S = 60.0
 
 @dataclass(slots=True)
 class LastStep:
-    """The last step that an engine's queued prefill will take: who comes next may still join it until it begins."""
+    """The last step of an engine's queued prefill: the next request may still join it until it starts."""
 
     from_s: float = -inf
     """When it should begin."""
@@ -117,7 +117,7 @@ class Ledger:
         self.queue_rank: list[float] = []
         """Orders engines by the prefill tokens they have not been seen to finish; those with none stand first, the one
         chosen longest ago foremost."""
-        self.watch: Watch | None = None
+        self._listener: Watch | None = None
         self._in_prefill: list[OrderedDict[int, Charge]] = []
         self._last_steps: list[LastStep] = []
         self._open_steps: dict[int, LastStep] = {}
@@ -154,6 +154,10 @@ class Ledger:
             self._shares_at_s.append(0.0)
             self.queue_rank.append(NO_QUEUE)
 
+    def attach(self, listener: Watch) -> None:
+        """Call `listener` with every charge from now on, in the same step: admission accounts decoding streams so."""
+        self._listener = listener
+
     def is_empty(self) -> bool:
         """Whether everything was given back."""
         return not (any(self.running) or any(self.prefill_tokens) or any(self.kv_tokens) or any(self._in_prefill))
@@ -171,7 +175,7 @@ class Ledger:
         queues: bool = True,
     ) -> Charge:
         """Put a request on an engine. `prefill_s` is what its own prefill is expected to take there; one that does not
-        queue only has room reserved, and nobody waits for it.
+        queue only has room reserved, and delays no other.
         """
         self._turns += 1
         charge = Charge(
@@ -183,9 +187,9 @@ class Ledger:
         self.running[slot] += sequences
         self.last_turn[slot] = self._turns
         self._sum_up(slot)
-        if self.watch is not None:
+        if self._listener is not None:
             try:
-                self.watch.charged(charge, now_s)
+                self._listener.charged(charge, now_s)
             except BaseException:
                 self.release(charge, now_s)
                 raise
@@ -208,14 +212,14 @@ class Ledger:
         self.queue_rank[slot] = self.prefill_tokens[slot]
 
     def prefill_done(self, charge: Charge, now_s: float) -> None:
-        """Its first token is out: its prompt no longer stands in anybody's way."""
+        """Its first token is out: its prompt no longer delays others."""
         if not charge.in_prefill:
             return
         charge.in_prefill = False
         if charge.queues:
             self._dequeue(charge, now_s)
-        if self.watch is not None:
-            self.watch.begun(charge, now_s)
+        if self._listener is not None:
+            self._listener.begun(charge, now_s)
 
     def _dequeue(self, charge: Charge, now_s: float) -> None:
         slot = charge.slot
@@ -243,8 +247,8 @@ class Ledger:
             self.running[slot] -= charge.sequences
             self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0
             self._sum_up(slot)
-        if self.watch is not None:
-            self.watch.ended(charge, now_s)
+        if self._listener is not None:
+            self._listener.ended(charge, now_s)
 
     def ahead_s(self, pick: Pick, now_s: float) -> list[float]:
         """Seconds of prefill that a request placed now would wait for, on each of the engines that `pick` takes.

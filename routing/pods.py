@@ -1,6 +1,6 @@
 """What a pod is: one vLLM server with its engines and models, as last seen.
 
-All of them values: who learns more of a pod puts another in its place.
+All of them values: new knowledge replaces the whole value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Standing(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DOUBTED = "doubted"
-    """Requests have failed there, though it is found well when it is asked: better than nobody."""
+    """Requests have failed there though its probes succeed: used where no other pod is left."""
     UNREADY = "unready"
     BROKEN = "broken"
     DRAINING = "draining"
@@ -67,15 +67,15 @@ class Pod:
     pool: str | None = None
     """The configured pool it was discovered for, where there is one."""
     region: str | None = None
-    """Where it stands, None where nobody has said so: then it is in no region that anybody asks for."""
+    """None where unknown: then it matches no region that a request is bound to."""
     takes_priority: bool = False
     """Whether its scheduler goes by priorities; one that does not may refuse a request that has one."""
     facts: PodFacts = NO_FACTS
-    """What anybody has said of it beyond all that."""
+    """Everything else known of it."""
     engines: tuple[Engine, ...] = ()
     ready_since_s: float = 0.0
     has_told: bool = True
-    """Whether it has said which models it serves; until then it may serve any."""
+    """Whether it has reported its models; until then it may serve any."""
 
 
 @dataclass(frozen=True, slots=True)

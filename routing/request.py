@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from routing.blocks import EMPTY_PROMPT, Prompt
-from routing.sight import Sight
+from routing.cache_lookup import Sight
 
 
 class Api(StrEnum):
@@ -38,7 +38,7 @@ class Api(StrEnum):
 
     @property
     def is_anthropic(self) -> bool:
-        """Whether errors are told in Anthropic's shape."""
+        """Whether errors have Anthropic's shape."""
         return self is Api.MESSAGES
 
 
@@ -46,6 +46,14 @@ GENERATING = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
 
 USUAL_OUTPUT_TOKENS = 256
 """What an answer is taken to be when the client sets no limit; settled with the real length."""
+
+
+class Usage(Struct, frozen=True, gc=False):
+    """Tokens of a request as the engine reports them. `cached_tokens` is None where it does not report them."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
 
 
 class Request(Struct, frozen=True, gc=False):
@@ -73,7 +81,7 @@ class Request(Struct, frozen=True, gc=False):
     pods: frozenset[str] | None = None
     """URLs of those that may serve it, None for all."""
     priority: int = 0
-    """Who goes first within an engine that heeds it: higher is better."""
+    """Scheduling priority within an engine that supports it: higher first."""
     downgraded_from: str | None = None
     """The larger model that was asked for, where `model` answers in its place."""
     retried: int = 0
@@ -83,7 +91,7 @@ class Request(Struct, frozen=True, gc=False):
     holds_back: bool = False
     """Its engine may tell nothing of what it makes for long: calls of tools until they are whole, hidden thoughts."""
     sight: Sight | None = None
-    """What exact warmth has seen of it, where that was asked and answered in time."""
+    """The precise prefix-cache lookup, where one was requested and answered in time."""
 
     @property
     def may_pair(self) -> bool:

@@ -4,9 +4,9 @@ Every request pays a share of an attempt in; every second attempt takes one out.
 asked for much more than clients ask for, and retries never become the overload that they are to help over. Knows no
 pod and no clock.
 
-Whether an attempt adds to what engines have to do depends on what became of the first. Who moves from an engine that is
-gone takes up room that was his there: that may go on debt, as far as there are requests under way, and last of all a
-stream is refused of which the client has seen the beginning.
+Whether an attempt adds to what engines have to do depends on what became of the first. A request that moves from an
+engine that is gone takes up the room that it had there: that may go on debt, as far as there are requests under way,
+and last of all a stream is refused of which the client has seen the beginning.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RetryTerms:
     """As many may come at once, after a time without any."""
 
     def may_ask_again(self, failed: int, asked: int) -> bool:
-        """Whether a request may be sent to one more pod. `failed`: those it has failed at that failed nobody else
+        """Whether a request may be sent to one more pod. `failed`: those that failed it and had failed no other request
         before; `asked`: all that have seen it, of which there is an end as well.
         """
         return failed < self.attempts and asked < self.attempts**2

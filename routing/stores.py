@@ -1,6 +1,6 @@
 """KV stores behind the engines (LMCache, Mooncake and their like): what an engine does not hold it may fetch.
 
-A store tells nobody what it holds, but its engine's metrics tell which share of what was asked of it was there. That
+A store does not report what it holds, but its engine's metrics count which share of queried tokens it had. That
 share of a cold prompt is expected to be warm, on every engine as its own figures say.
 """
 

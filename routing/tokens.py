@@ -12,7 +12,7 @@ from math import inf
 from msgspec import Struct
 
 from routing.blocks import Prompt
-from routing.ratio import Ratio
+from routing.cost import Ratio
 
 USUAL_BYTES_PER_TOKEN = 4.0
 """English and code with today's vocabularies of 100k and more; corrected by the first answers."""
@@ -30,7 +30,7 @@ REMEMBERED_LEAVES = 1 << 16
 
 
 class Leaf(Struct, frozen=True, gc=False):
-    """The end of a prompt whose length in tokens an engine has told."""
+    """The end of a prompt whose length in tokens an engine has reported."""
 
     tokens: int
     size: int
@@ -109,7 +109,7 @@ class Ruler:
     __slots__ = ("_counter", "_leaf")
 
     def __init__(self, counter: TokenCounter | ExactCounter, prompt: Prompt, held: float = inf) -> None:
-        """`held`: how much of the prompt anybody holds. An earlier one that ended beyond it is warm nowhere."""
+        """`held`: the longest prefix that any engine has cached; a counted prompt that ends beyond it is not."""
         self._counter = counter
         self._leaf = counter.known_leaf(prompt, held)
 

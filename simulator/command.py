@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvloop
 
-from routing.roles import RoleTerms
+from routing.pairing.roles import RoleTerms
 from simulator.children import ChildFailed
 from simulator.display import Display, make_display
 from simulator.link import Link

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from routing.hearing import Hearing
-from routing.news import News, Voice
-from routing.router import Router
+from routing.decision.router import Router
+from routing.replica_state import Hearing, News, Voice
 
 SPACING_S = 0.002
 """Between two batches of a router; the first word after a silence goes out at once. As a worker does it."""
@@ -57,7 +56,7 @@ class Exchange:
         """Have a router tell and hear. Returns what it hears with."""
         name = len(self._members)
         voice = Voice(lambda: self._wake(name))
-        router.voice = voice
+        router.observe(voice)
         member = Member(name, router, voice, Hearing(router))
         self._members.append(member)
         for each in self._members:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from routing.cache_lookup import Seen, Sight
+from routing.decision.router import Router
 from routing.request import Request
-from routing.router import Router
-from routing.sight import Seen, Sight
 from simulator.sequence import Sequence
 from simulator.virtual_pod import VirtualPod
 

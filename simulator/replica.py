@@ -16,12 +16,12 @@ from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import Witness
 from gateway.pipeline.pipeline import Passage
 from gateway.roles.balancer import LOOK_S, RoleKeeper
+from routing.decision.router import Router
 from routing.facts import Role
 from routing.ledger import Foreign
 from routing.pods import EngineShape, Pod, Standing
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Request
-from routing.router import Router
 from simulator.known_caches import KnownCaches
 from simulator.policies.board import Board
 from simulator.policies.registry import scorers_of
@@ -84,8 +84,11 @@ class Replica:
         loop = asyncio.get_running_loop()
         draws = Random(made.seed * 1_000 + number)
         self.board = Board()
-        self.router = Router(scorers_of(made.routing, self.board, made.profile, draws), exact_sizes=True)
-        self.router.keeps_roles = made.split is not None and made.split.is_forced
+        self.router = Router(
+            scorers_of(made.routing, self.board, made.profile, draws),
+            keeps_roles=made.split is not None and made.split.is_forced,
+            exact_sizes=True,
+        )
         self._split = made.split
         self.role_changes: list[tuple[float, str, str]] = []
         self.keeper = RoleKeeper(self.router, made.split.terms) if made.split is not None else None

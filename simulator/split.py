@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from routing.facts import PodFacts, Role
-from routing.roles import RoleTerms
+from routing.pairing.roles import RoleTerms
 from simulator.link import Link
 
 CONNECTOR = "NixlConnector"

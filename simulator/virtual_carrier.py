@@ -11,10 +11,10 @@ from msgspec import structs
 from gateway.limits.accounts import Tab
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from routing.blocks import Prompt
-from routing.learning import Usage
-from routing.placement import Placement
-from routing.prefill_side import PrefillSide
-from routing.refusal import Refused
+from routing.decision.placement import Placement
+from routing.pairing.prefill_side import PrefillSide
+from routing.rejection import Refused
+from routing.request import Usage
 from simulator.sequence import Milestone, MilestoneKind, Sequence
 from simulator.virtual_pod import LOST, Listener, VirtualPod
 

@@ -1,1 +1,1 @@
-"""Who asks, what they bought and what they may use: policy, limits, fairness, admission."""
+"""Tenants, service levels and limits: policy, quotas, fair shares, admission."""

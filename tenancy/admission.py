@@ -1,37 +1,77 @@
-"""Whether a request may be placed now, has to wait, or cannot be served as promised. Time and chance are arguments.
+"""Whether a request may be placed now, has to wait, or cannot meet its objective. Time and chance are arguments.
 
 First token: overhead + queued before it + own prefill, of the very candidates that routing looks at, must fit what is
-left of its promise. Tokens: an engine takes only so much prefill as those who decode there can bear (`stall.py`).
-Higher tiers find as many engines open as they are expected to need. Who could not start in time behind all that waits
-at or above its rank is refused as it comes, as in Mooncake's early rejection (Qin et al., FAST '25), but by what will
-be free when its turn has come.
+left of its TTFT objective. Tokens: an engine takes only so much prefill as the streams that decode there can bear
+(`stall.py`). Higher tiers find as many engines open as they are expected to need. A request that could not start in
+time behind all that waits at or above its rank is rejected on arrival, as in Mooncake's early rejection (Qin et al.,
+FAST '25), but by what will be free when its turn has come. A rejected request that returns is recognised, and its
+objective runs since it first came.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from itertools import count
 from math import inf
 
 from routing.candidates import Candidates, NotNow
 from routing.cost import CostBook, prefill_work
-from routing.learning import Usage
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.eligible import Roster
 from routing.ledger import STEP_TOKENS, Charge, Pledge
-from routing.placement import Placement
 from routing.pods import Engine
-from routing.refusal import Reason, Refused
-from routing.request import Request
-from routing.roster import Roster
-from routing.router import Router
+from routing.rejection import Reason, Refused
+from routing.request import Request, Usage
 from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import Forecast
-from tenancy.promise import Promise
-from tenancy.queue import Line, Queue, Waiter, open_within_s
-from tenancy.returning import Returning, face_of
-from tenancy.service import price
+from tenancy.objective import Promise, Tier, Unattainable
+from tenancy.queue import Line, Queue, Waiter, open_within_s, price
 from tenancy.stall import Stalls
 from tenancy.tenants import Caller
-from tenancy.tier import Tier, Unattainable
+
+RETURNING_MEMORY_S = 120.0
+"""No client in wide use waits longer before it comes again."""
+
+MOST_RETURNING = 1 << 16
+
+Face = tuple[str | None, str, int, int]
+"""What identifies a returning request: tenant, model, and its prompt's last block and size."""
+
+
+def face_of(request: Request, tenant: str | None) -> Face | None:
+    """None for a prompt too short to be recognised."""
+    prompt = request.prompt
+    return (tenant, request.model, prompt.blocks[-1], prompt.size) if prompt.blocks else None
+
+
+class Returning:
+    """Requests rejected within the last two minutes, and when each first arrived."""
+
+    def __init__(self) -> None:
+        self._first_s: OrderedDict[Face, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._first_s)
+
+    def first_s(self, face: Face | None, now_s: float) -> float:
+        """When a request came first: now, where it is not known."""
+        return now_s if face is None else self._first_s.get(face, now_s)
+
+    def refused(self, face: Face | None, came_s: float, now_s: float) -> None:
+        """Remember a rejected request: it may return."""
+        first_s = self._first_s
+        while first_s and (len(first_s) >= MOST_RETURNING or next(iter(first_s.values())) < now_s - RETURNING_MEMORY_S):
+            first_s.popitem(last=False)
+        if face is not None:
+            first_s.setdefault(face, came_s)
+
+    def served(self, face: Face | None) -> None:
+        """It was served: an equal request that arrives from now on is a new one."""
+        if face is not None:
+            self._first_s.pop(face, None)
+
 
 ON_THE_WAY = 0.1
 """Of its TTFT, at most so much is taken to be lost before a request asks to be placed: it is read, and may wait for its
@@ -46,7 +86,7 @@ USUAL_PREFILL_SHARE = 0.5
 
 MOST_WAITING = 4_096
 MOST_WAITING_SIZE = 512 << 20
-"""Of prompts, in bytes: who waits has its body kept."""
+"""Bytes of prompts: the bodies of waiting requests are kept."""
 
 COMINGS = 3
 """How often the usual client asks before it gives up. Each coming gets its part of the time that a request may wait, so
@@ -54,17 +94,17 @@ that whoever is let in at the last is in time for who has waited since the first
 """
 
 LATEST_S = 60.0
-"""Longer than this nobody is told to stay away."""
+"""Upper bound of Retry-After."""
 
 PACE_S = 1.0
 """For so long the fastest engine is taken to be as fast as it was: what is learned of paces moves slowly."""
 
 JITTER = 0.25
-"""Not all who are refused at once come again at once: some up to this part sooner."""
+"""Retry-After is shortened by up to this share at random, so that rejected clients do not return together."""
 
 
 class Gate:
-    """Who may take one request now, of the candidates of one decision."""
+    """Decides which candidates of one decision may take one waiting request now."""
 
     __slots__ = ("_candidates", "_claims", "_left_s", "_now_s", "_stalls", "_waiter", "pledge")
 
@@ -112,7 +152,7 @@ class Gate:
         return min(fixed + own for fixed, own in pairs), min(fixed + own * (1 - per_cold) for fixed, own in pairs)
 
     def _is_borne(self, engine: Engine, prefill_s: float) -> bool:
-        """Whether those who decode on an engine can bear so much prefill: of a pair's two engines too."""
+        """Whether the streams that decode on an engine can bear so much prefill: on both engines of a pair."""
         stalls, slot = self._stalls, engine.slot
         return prefill_s <= stalls.room_s.get(slot, inf) or prefill_s <= stalls.room_now_s(slot, self._now_s)
 
@@ -172,23 +212,23 @@ def _hopeless(waiter: Waiter, predicted_s: float) -> Refused:
 
 
 class Admission:
-    """One per router, whose ledger it watches."""
+    """One per router; listens to its ledger."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self.forecast = Forecast()
         self.stalls = Stalls(router.ledger, router.costs)
         self.tiers: Mapping[str, Tier] = {}
-        """Those that may ask, as far as is known: room is kept for who has reserved some before he first comes."""
+        """Tiers of the policy: reserved room is kept for a tier before its first request."""
         self.queues: dict[str, Queue] = {}
         """By group of engines: named by the first of the models that they serve, and the regions asked for."""
         self.relief: Callable[[], None] = lambda: None
-        """Told when somebody might go."""
+        """Called when a waiting request might be admitted."""
         self._returning = Returning()
         self._numbers = count()
         self._grounds: dict[tuple[str, frozenset[str] | None], Ground] = {}
         self._fleet_version = -1
-        router.ledger.watch = self
+        router.ledger.attach(self)
 
     # -- the ledger's watch ------------------------------------------------------------------------------------------
 
@@ -332,7 +372,7 @@ class Admission:
 
     def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
         late_s = now_s - waiter.start_by_s
-        # Where nobody goes before it, or its tenant has had less than its part, it will be the next.
+        # Where no request goes before it, or its tenant has had less than its share, it will be the next.
         if not waiter.was_placed and queue.comes_first(waiter.promise.tier) and not line.is_modest(waiter):
             comings = max(0, COMINGS - 1 - waiter.request.retried)
             late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / COMINGS

@@ -92,7 +92,7 @@ class Forecast:
         return value
 
     def tokens(self, tenant: str | None, model: str, part: float) -> float:
-        """Tokens that all answers but this part have."""
+        """The quantile `part` of output tokens: all but this share of responses have more."""
         told = self._told.get((tenant, model, part))
         table = self._of_model.get(model) if self._shares else self._tables.get((tenant, model))
         seen = table.seen if table is not None else 0.0

@@ -1,4 +1,4 @@
-"""What a policy says, as values: whose key is whose, what each tenant bought, which tokens and headers are believed.
+"""The policy as values: keys, tenants, tiers, and which tokens and headers are trusted.
 
 Reads nothing: `tenancy/reading/` makes these of a file. Plain dicts, as a policy is sent to other processes.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
+from tenancy.objective import Tier
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Tier
 
 HMAC = "hmac-sha256:"
 """Stands before a digest that was made with the secret; one without is a plain sha256."""
@@ -20,12 +20,12 @@ ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
-"""Of tokens. All of them sign with a key that we do not hold: nobody who can check a token can make one."""
+"""Of tokens. All are asymmetric: a party that can verify a token cannot make one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What one key gives to whoever shows it."""
+    """The caller that one API key identifies."""
 
     caller: Caller
     until_s: float = inf
@@ -34,7 +34,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """Which JWTs are believed, and what is read from them."""
+    """Which JWTs are trusted, and which claims are read from them."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -49,12 +49,12 @@ class TokenRules:
     jwks: str | None = None
     """The keys themselves, as JWKS or PEM."""
     default_tenant: str | None = None
-    """Of tokens that name no tenant of ours; without it they are refused."""
+    """Of tokens that name no tenant of ours; without it they are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderRules:
-    """Names of the request headers by which a trusted proxy says who asks: the first that is there counts.
+    """Names of the request headers by which a trusted proxy identifies the caller: the first that is present counts.
 
     Tenant and group only where the policy names a header: whoever passes them on has to strip them from what clients
     send, and must know that.
@@ -85,7 +85,7 @@ class Policy:
     tenants: Mapping[str, Tenant]
     tiers: Mapping[str, Tier] = field(default_factory=dict)
     default: Caller | None = None
-    """Whoever shows no key; None: is let in by nobody."""
+    """The caller without a key; None: such requests are rejected."""
     hmac_secret: str | None = field(default=None, repr=False)
     jwt: TokenRules | None = None
     headers: HeaderRules = field(default_factory=HeaderRules)

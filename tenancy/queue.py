@@ -1,7 +1,10 @@
-"""Who waits, and in which order they are served. Knows no engine and no future; time is an argument.
+"""The queue of one model's requests: order between tiers, fair shares inside a tier, and what tiers ask for and get.
 
 Between tiers by priority, but that each has a floor: of all that is served while it waits, its reserved part is its own
-first, which makes a trickle of the lowest. Inside a tier by service (`service.py`), inside a tenant by deadline.
+first, which makes a trickle of the lowest. Inside a tier by virtual token counters with weights, as VTC (Sheng et al.,
+OSDI '24) counts service: a tenant's counter is what it was served over its weight, the least goes first, and a tenant
+that was idle starts at the least counter of those present. Inside a tenant by deadline. Knows no engine and no future;
+time is an argument.
 """
 
 from __future__ import annotations
@@ -9,20 +12,137 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from math import inf
+from math import ceil, exp, inf, sqrt
 
 from routing.request import Request
-from tenancy.demand import Demand, Rate
-from tenancy.promise import Promise
-from tenancy.service import Service
+from tenancy.objective import Promise, Tier
 from tenancy.tenants import Caller
-from tenancy.tier import Tier
+
+DEMAND_MEMORY_S = 10.0
+"""A few answers long: what is promised in seconds must follow load in seconds."""
+
+LEAST_SEEN_S = 2.0
+"""What the first requests say is as if they had come in this time."""
+
+SHORTEST_S, LONGEST_S = 2.0, 30.0
+"""Bounds of what a rate remembers: some requests at least, and no other time of the day."""
+
+IDLE = 0.01
+"""Engines kept busy by a tier that asks for next to nothing."""
+
+
+class Demand:
+    """How much is asked for."""
+
+    __slots__ = ("_asked_s", "_at_s", "_born_s")
+
+    def __init__(self, now_s: float) -> None:
+        self._asked_s = 0.0
+        self._at_s = self._born_s = now_s
+
+    def ask(self, prefill_s: float, now_s: float) -> None:
+        self._asked_s = self._asked_s * exp((self._at_s - now_s) / DEMAND_MEMORY_S) + prefill_s
+        self._at_s = now_s
+
+    def engines(self, now_s: float) -> float:
+        """How many engines it keeps in prefill, on average."""
+        over_s = DEMAND_MEMORY_S * (1 - exp(-max(now_s - self._born_s, LEAST_SEEN_S) / DEMAND_MEMORY_S))
+        return self._asked_s * exp((self._at_s - now_s) / DEMAND_MEMORY_S) / over_s
+
+    def wanted(self, now_s: float) -> int:
+        """Engines that it wants to find open: its load and the root of it, the rule by which service desks are
+        staffed for random arrivals (Halfin and Whitt, 1981).
+        """
+        busy = self.engines(now_s)
+        return ceil(busy + sqrt(busy)) if busy > IDLE else 0
+
+
+class Rate:
+    """Service rate of a tier while it waits, hence how soon a request that waits now will be served.
+
+    A wait of some seconds is predicted from the service of as many seconds.
+    """
+
+    __slots__ = ("_at_s", "_memory_s", "_over_s", "_served_s")
+
+    def __init__(self, guess: float, memory_s: float, now_s: float) -> None:
+        self._served_s, self._over_s, self._at_s = guess, 1.0, now_s
+        self._memory_s = min(max(memory_s, SHORTEST_S), LONGEST_S)
+
+    def pass_time(self, now_s: float, *, is_waiting: bool) -> None:
+        if is_waiting:
+            fade = exp((self._at_s - now_s) / self._memory_s)
+            self._served_s *= fade
+            self._over_s = self._over_s * fade + now_s - self._at_s
+        self._at_s = now_s
+
+    def serve(self, prefill_s: float) -> None:
+        self._served_s += prefill_s
+
+    @property
+    def per_s(self) -> float:
+        return self._served_s / self._over_s
+
+
+INPUT_PRICE, OUTPUT_PRICE = 1.0, 2.0
+"""What a cold token and a generated one count, as in VTC."""
+
+
+def price(cold_tokens: float, output_tokens: float) -> float:
+    """Service in weighted tokens."""
+    return INPUT_PRICE * cold_tokens + OUTPUT_PRICE * output_tokens
+
+
+class Service:
+    """Counters of one tier's tenants. Bounded by the tenants with open requests."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str | None, float] = {}
+        self._open: dict[str | None, int] = {}
+        self._level = 0.0
+        """The least counter of the tenants that were last present."""
+
+    def of(self, tenant: str | None) -> float:
+        """What it has had, over its weight."""
+        return self._counters.get(tenant, self._level)
+
+    def least_but(self, tenant: str | None) -> float | None:
+        """The least counter of the others that are here; None where there are none."""
+        return min((self._counters[other] for other in self._open if other != tenant), default=None)
+
+    def enter(self, tenant: str | None) -> None:
+        """One more request of a tenant waits or runs."""
+        count = self._open.get(tenant, 0)
+        if count == 0:
+            self._level = min((self._counters[other] for other in self._open), default=self._level)
+            self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._level)
+        self._open[tenant] = count + 1
+
+    def leave(self, tenant: str | None) -> None:
+        """One less. A tenant with none left is forgotten, unless it has had more than others."""
+        count = self._open[tenant] - 1
+        if count:
+            self._open[tenant] = count
+            return
+        del self._open[tenant]
+        if not self._open:
+            self._level = max(self._level, self._counters[tenant])
+            self._counters.clear()
+            return
+        self._level = min(self._counters[other] for other in self._open)
+        self._counters = {who: had for who, had in self._counters.items() if who in self._open or had > self._level}
+
+    def serve(self, tenant: str | None, tokens: float, weight: float) -> None:
+        """So much more was given to a tenant, or less than was expected."""
+        if tenant in self._counters:
+            self._counters[tenant] += tokens / weight
+
 
 TRICKLE = 0.03
-"""The floor of a tier that has reserved less: who waits is never starved."""
+"""The floor of a tier that has reserved less: a waiting tier is never starved."""
 
 MOST_CREDIT_S = 2.0
-"""Service that a floor saves up at most, so that who could not be served for a while does not come as a flood."""
+"""Service that a floor saves up at most, so that a tier that could not be served for a while does not burst."""
 
 
 OPEN_S = 1.0
@@ -110,7 +230,7 @@ class Line:
 
     @property
     def backlog_s(self) -> float:
-        """How long those who wait would take at the rate of late."""
+        """Seconds to serve all that wait at the current rate."""
         work_s = sum(self._work_s.values())
         return work_s / self.rate.per_s if self.rate.per_s > 0 else inf if work_s else 0.0
 
@@ -151,12 +271,12 @@ class Line:
             self.credit_s = min(self.credit_s, 0.0)
 
     def heads(self) -> Iterator[Waiter]:
-        """The most urgent of every tenant, who has had least first."""
+        """The most urgent request of each tenant, the tenant with the least service first."""
         for tenant in sorted(self._heaps, key=self.service.of):
             yield self._heaps[tenant][0][2]
 
     def overdue(self, now_s: float) -> list[Waiter]:
-        """Those at the head who can no longer start in time."""
+        """Requests at the head that can no longer start in time."""
         return [heap[0][2] for heap in self._heaps.values() if heap[0][2].start_by_s < now_s]
 
     def defer(self, waiter: Waiter, now_s: float) -> bool:
@@ -182,7 +302,7 @@ class Line:
 
     def wait_s(self, waiter: Waiter, now_s: float) -> float:
         """How long it would wait: for what is more urgent of its tenant's own, and for as much of every other tenant's
-        as will be served until its counter has passed ours. So a tenant that has had its part is turned away before one
+        as will be served until its counter has passed ours. So a tenant that has had its share is rejected before one
         that has not.
         """
         if not self.waiting:
@@ -242,7 +362,7 @@ class Queue:
         self.size -= waiter.request.prompt.size
 
     def overdue(self, now_s: float) -> list[Waiter]:
-        """Those at the heads who can no longer start in time."""
+        """Requests at the heads that can no longer start in time."""
         return [waiter for line in self.lines.values() if line.waiting for waiter in line.overdue(now_s)]
 
     def line(self, tier: Tier, guess: float, now_s: float) -> Line:
@@ -255,13 +375,13 @@ class Queue:
         return line
 
     def by_rank(self) -> list[Line]:
-        """The lines in which somebody waits: who is owed of its floor first, then by priority."""
+        """The tier queues that are not empty: those below their floor first, then by priority."""
         waiting = [line for line in self.lines.values() if line.waiting]
         waiting.sort(key=lambda line: (line.credit_s <= 0, -line.tier.priority))
         return waiting
 
     def comes_first(self, tier: Tier) -> bool:
-        """Whether somebody waits who goes before one of this tier that comes now."""
+        """Whether a waiting request goes before one of this tier that arrives now."""
         return self.waiting > 0 and any(
             line.waiting and (line.tier.priority >= tier.priority or line.credit_s > 0) for line in self.lines.values()
         )

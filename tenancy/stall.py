@@ -1,4 +1,4 @@
-"""How much prefill each engine may still take without breaking what was promised to those who decode there.
+"""How much prefill each engine may still take without breaking the TPOT objective of streams that decode there.
 
 A stream of n tokens promised T each takes n x step + stall, where stall is the prefill of others done on its engine
 meanwhile. So it has n x (T - step) seconds of stall to give: after k tokens it has earned k x (T - step) of them, and
@@ -17,15 +17,14 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-from routing.cost import CostBook
+from routing.cost import CostBook, Ratio
 from routing.ledger import Charge, Ledger
-from routing.ratio import Ratio
 
 SAME_STEP_S = 0.001
 """First tokens that come closer together came out of one step."""
 
 STEP_MEMORY = 500.0
-"""Streams whose steps are remembered."""
+"""Memory of the step ratio, in streams."""
 
 SELDOM = 0.02
 """Streams whose steps may be slower than is reckoned with."""
@@ -35,7 +34,7 @@ SLOWER = 0.1
 
 
 class Stream:
-    """One request on an engine as one who can be stalled; before its first token, as it will be by the queue."""
+    """One request that prefill of others can stall; before its first token, as the queue predicts it."""
 
     __slots__ = ("begun_s", "charge", "done_s", "is_stale", "number")
 
@@ -49,7 +48,7 @@ class Stream:
 
 
 class Lane:
-    """Those on one engine who were promised the same time per token."""
+    """The streams on one engine that have the same TPOT objective."""
 
     __slots__ = ("_allowed_s", "_at_s", "_old", "_young", "tpot_s")
 
@@ -97,7 +96,7 @@ class Stand:
         self.lanes: dict[float, Lane] = {}
         self.streams: dict[int, Stream] = {}
         self.coming: dict[int, tuple[Charge, float]] = {}
-        """Charged since anybody looked, with C as it was then: put among the streams when somebody does."""
+        """Charged since the last computation, with C as it was then: added to the streams by the next."""
         self.fresh: list[Stream] = []
         """Whose first token came in the last step in which any did."""
         self.fresh_s = -inf
@@ -123,10 +122,10 @@ class Stalls:
         self._slowest = 1.0 + SLOWER
         """Steps as slow as all but a few streams have seen, in multiples of the mean."""
         self._stands: dict[int, Stand] = {}
-        """Where anybody is."""
+        """Engines with requests."""
         self._numbers = count()
         self.room_s: dict[int, float] = {}
-        """What each of them could take when somebody last looked, and nothing where others have come since: it can only
+        """What each of them could take when last computed, and -inf where charges have come since: it can only
         have become more."""
 
     def step_s(self, slot: int, more: int = 0) -> float:
@@ -164,7 +163,7 @@ class Stalls:
         self.room_s[slot] = -inf
 
     def begun(self, charge: Charge, now_s: float) -> None:
-        """Whoever's prefill was in the same step has stalled nobody whose first token it brought."""
+        """A prefill in the same step has not stalled a stream that got its first token by that step."""
         stand = self._stands.get(charge.slot)
         if stand is None:  # Watched from the middle on, it was never heard of.
             stand = self._stands[charge.slot] = Stand()

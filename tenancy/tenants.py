@@ -1,12 +1,46 @@
-"""Who asks, and what they may ask for. Values; know nothing of keys."""
+"""Tenants, their quotas, and callers on their behalf. Values; know nothing of keys or of what has been used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tenancy.quota import UNLIMITED, Account, Quota
-from tenancy.tier import USUAL, Overload, Tier
+from tenancy.objective import USUAL, Overload, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Limits of one account; None where there is none. A limit per minute binds over any sixty seconds."""
+
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+    """Input and output together."""
+    input_tokens_per_min: int | None = None
+    output_tokens_per_min: int | None = None
+    uncached_tokens_per_min: int | None = None
+    """Input that no engine held already."""
+    parallel_requests: int | None = None
+    budget: float | None = None
+    """Money, in the unit of the price table, within `budget_period_s`."""
+    budget_period_s: float = 86_400.0
+    binds_only_under_load: bool = False
+    """Limits per minute bind only while others wait."""
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether nothing is ever refused for it."""
+        return self == UNLIMITED
+
+
+UNLIMITED = Quota()
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a quota binds: a tenant, one of its groups or one of its users. `path` is its name: `search/user/ann`."""
+
+    path: str
+    quota: Quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +54,9 @@ class Tenant:
     weight: float = 1.0
     """Its share of the service that its tier's tenants get."""
     on_overload: Overload = Overload.REJECT
-    """Its own word, or else its tier's: what counts."""
+    """Its own setting, or else its tier's."""
     relaxed: Tier | None = None
-    """The next lower tier, by whose promise it is served where it relaxes; None where there is none."""
+    """The next lower tier, whose objective it is served by where it relaxes; None where there is none."""
     quota: Quota = UNLIMITED
     per_user: Quota = UNLIMITED
     """Of each of its users by itself."""
@@ -35,13 +69,13 @@ class Tenant:
     downgrades: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The smaller model that answers for a model under overload."""
     regions: frozenset[str] | None = None
-    """Where its requests may be computed, None for anywhere. A pod of unknown region is nowhere."""
+    """Regions where its requests may be computed, None for anywhere. A pod of unknown region matches none."""
     trust_domain: str | None = None
     """Whose KV blocks it may share, as the engines' `cache_salt`; None for everybody's."""
     coalesces: bool = False
-    """Requests that are alike at one time share one answer, where it would be the same for all."""
+    """Identical requests in flight share one response, where it would be the same for all."""
     resumes: bool = True
-    """A stream whose pod is lost is gone on with by another."""
+    """A stream whose pod is lost is resumed on another."""
     min_rung: str | None = None
     """Of ladders that have such a rung: the lowest that may answer."""
     max_rung: str | None = None
@@ -56,11 +90,11 @@ class Tenant:
         return self.models is None or model in self.models
 
     def caller(self, *, key_id: str | None = None, group: str | None = None, user: str | None = None) -> Caller:
-        """One who asks on its behalf. A group that it does not name has no limits of its own."""
+        """Make a caller on its behalf. A group that it does not name has no limits of its own."""
         quotas = {f"{self.name}": self.quota}
         if group is not None:
             quotas[f"{self.name}/group/{group}"] = self.groups.get(group, UNLIMITED)
-        # Whose key names nobody is a user by itself: limits per user would else bind nobody.
+        # A key without a user is a user by itself: limits per user would not bind it otherwise.
         if (somebody := user or key_id) is not None:
             quotas[f"{self.name}/user/{somebody}"] = self.per_user
         accounts = tuple(Account(path, quota) for path, quota in quotas.items() if not quota.is_unlimited)
@@ -95,12 +129,12 @@ def renewed(tenants: Mapping[str, Tenant], caller: Caller) -> Caller:
 
 
 ANONYMOUS = Tenant()
-"""Everybody, where no policy tells callers apart."""
+"""The tenant of all requests without a policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One who asks on a tenant's behalf: the tenant, and whatever of its groups and users the key or token names."""
+    """A caller on a tenant's behalf: the tenant, and the group and user that the key or token names."""
 
     tenant: Tenant = ANONYMOUS
     key_id: str | None = None
@@ -112,4 +146,4 @@ class Caller:
 
 
 NOBODY = Caller()
-"""Everybody's caller, where no policy tells callers apart."""
+"""The caller of all requests without a policy."""

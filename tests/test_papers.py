@@ -20,14 +20,14 @@ from gateway.cli import make_parser
 from gateway.commands.check import find_faults
 from gateway.config.limits import Limits, Timeouts
 from gateway.config.settings import Settings, config_schema, read_settings
-from routing.lateness import Bounds
 from routing.retries import RetryTerms
+from routing.stall_detection import Bounds
 from simulator.command import make_parser as make_simulate_parser
-from tenancy.loading import load_yaml
+from tenancy.document import load_yaml
 from tenancy.policy import Bare, HeaderRules
+from tenancy.reading.fields import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
 from tenancy.reading.policy import read_policy
-from tenancy.reading.words import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
-from tenancy.telling.schema import policy_schema
+from tenancy.report.policy_schema import policy_schema
 from tests.gateway.runtime.test_tls import make_certificate
 from tests.sources import ROOT, SHIPPED
 

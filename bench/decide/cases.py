@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from bench.decide.scene import MODEL, Scene
 from routing.blocks import cut_prompt
-from routing.placement import Placement
+from routing.decision.placement import Placement
 
 T = TypeVar("T")
 

@@ -17,14 +17,13 @@ from bench.decide.cases import BURST, seconds_of
 from bench.decide.scene import ANSWER_TOKENS, MODEL, Scene, usage_of
 from routing.blocks import cut_prompt
 from routing.candidates import NotNow
-from routing.placement import Placement
+from routing.decision.placement import Placement
+from routing.decision.router import Router
 from routing.request import Request
-from routing.router import Router
 from tenancy.admission import Admission
-from tenancy.promise import promise_of
+from tenancy.objective import Tier, promise_of
 from tenancy.queue import Waiter
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Tier
 
 TIERS = (
     Tier("gold", 10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05, reserve=0.5),

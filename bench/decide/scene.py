@@ -8,13 +8,12 @@ from itertools import count
 from random import Random
 
 from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
+from routing.decision.placement import Placement
+from routing.decision.router import Router
 from routing.facts import Role
-from routing.learning import Usage
 from routing.ledger import Foreign
-from routing.placement import Placement
 from routing.pods import EngineShape, Pod, Standing
-from routing.request import Api, Request
-from routing.router import Router
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 
 MODEL = "model"

@@ -8,7 +8,7 @@ from itertools import product
 
 from bench.pd.figures import Figures, figures_of
 from bench.pd.workloads import ENGINES, PATIENCE_S, Workload
-from routing.roles import RoleTerms
+from routing.pairing.roles import RoleTerms
 from simulator.replay import Setting, play
 from simulator.split import Split
 

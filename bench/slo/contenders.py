@@ -14,8 +14,8 @@ import yaml
 from bench.overhead.gateways import free_port
 from bench.routing.contenders import LOOPBACK, Program, Ready, pods_in_fleet, rust
 from bench.slo.scenario import Customer, Scenario
-from tenancy.reading.words import TIER
-from tenancy.tier import Tier
+from tenancy.objective import Tier
+from tenancy.reading.fields import TIER
 
 
 @dataclass(frozen=True, slots=True)

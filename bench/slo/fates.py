@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from bench.slo.traffic import Offered
 from simulator.profile import Profile
-from tenancy.tier import Tier
+from tenancy.objective import Tier
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.slo.rooms import StaticCaps, StrictPriority
 from gateway.pipeline.admission_queue import Room
-from routing.router import Router
+from routing.decision.router import Router
 from simulator.replica import MakeRoom
 from tenancy.admission import Admission
 

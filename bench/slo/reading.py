@@ -24,8 +24,8 @@ from tenancy.document import (
     text,
     whole,
 )
-from tenancy.reading.words import TIER
-from tenancy.tier import Tier
+from tenancy.objective import Tier
+from tenancy.reading.fields import TIER
 
 FOLDER = Path(__file__).parent / "scenarios"
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 from gateway.pipeline.admission_queue import Room
-from routing.placement import Placement
-from routing.refusal import Reason, Refused
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.rejection import Reason, Refused
 from routing.request import Request
-from routing.router import Router
-from tenancy.promise import Promise
+from tenancy.objective import Promise
 from tenancy.tenants import Caller
 
 SLOTS = 64

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.slo.lengths import Lengths
 from simulator.profile import Profile
-from tenancy.tier import Tier
+from tenancy.objective import Tier
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,13 +36,14 @@ from gateway.roles.balancer import RoleKeeper
 from gateway.roles.controller import RolesAtWork
 from gateway.roles.lease import HostRoleLease, RoleLease
 from gateway.runtime.descriptors import descriptors_allowed
+from gateway.runtime.guard import report
 from gateway.runtime.host import Host
 from gateway.runtime.redis_location import parse_redis_url
 from gateway.runtime.tls import listener_tls
 from gateway.server.http_server import Front
 from routing.canary import Rollout
-from routing.router import Router
-from routing.warmth import WarmIndex
+from routing.decision.router import Router
+from routing.prefix_index import WarmIndex
 from tenancy.policy import Policy
 
 FROZEN_S = 5.0
@@ -70,7 +71,13 @@ def _assemble(settings: Settings, host: Host) -> Gateway:
     receipts = Receipts()
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
     say, logs = open_logs(settings, prices, host)
-    router = Router(settings.routing.scorers, index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks))
+    router = Router(
+        settings.routing.scorers,
+        index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks),
+        rollout=Rollout(settings.canaries) if settings.canaries else None,
+        keeps_roles=settings.roles is not None,
+        report=report,
+    )
     metrics = GatewayMetrics(router, prices, say)
 
     static, pod_file = Static(settings.static_pods), WatchedFile(file, say) if (file := settings.pod_file) else None
@@ -86,10 +93,7 @@ def _assemble(settings: Settings, host: Host) -> Gateway:
     room = Room(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
     quotas = make_quotas(router, prices, lambda: room.is_crowded, clock=clock, draw=draw)
     ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock, say=say, warns=is_first)
-    rollout = Rollout(settings.canaries)
-    if settings.canaries:
-        router.rollout = rollout
-    canaries = CanaryWatch(rollout, router.fleet, say, clock)
+    canaries = CanaryWatch(router.rollout or Rollout(()), router.fleet, say, clock)
 
     observers = [metrics.tallies.witness, receipts.witness, *(log.witness for log in logs.values())]
     background = [issuer.run, canaries.run]

@@ -28,7 +28,7 @@ from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.peer_load import Others
 from gateway.runtime.event_log import EventLog
 from gateway.server.http_server import Front
-from routing.router import Router
+from routing.decision.router import Router
 from tenancy.admission import Admission
 from tenancy.policy import Policy
 

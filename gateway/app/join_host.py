@@ -37,9 +37,9 @@ def _sync_replicas(gateway: Gateway, client: WarmthClient) -> None:
         say=gateway.say,
         clock=asyncio.get_running_loop().time,
         fleet_known=gateway.watcher.has_looked,
+        on_answer=gateway.front.pool.spoke,
     )
     gateway.others.hearing = sharing.applier
-    sharing.applier.spoke = gateway.front.pool.spoke
     gateway.background.append(sharing.run)
     gateway.registry.register(SharingExposition(sharing))
 

@@ -14,7 +14,7 @@ from gateway.observe.metrics.requests import RetriesExposition, Tallies
 from gateway.observe.metrics.tiers import TierExposition, TierTallies, WaitingForPod, waiting_in
 from gateway.pairs.metrics import PairTallies
 from gateway.runtime.event_log import LogFunction
-from routing.router import Router
+from routing.decision.router import Router
 
 
 class GatewayMetrics:

@@ -19,9 +19,8 @@ from cascade.record import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step, ans
 from gateway.cascades.constraints import Share, Terms
 from gateway.cascades.features import Asked
 from gateway.pipeline.attempt import Leg, LegEnd
-from routing.learning import Usage
-from routing.placement import Placement
-from routing.request import Api, Request
+from routing.decision.placement import Placement
+from routing.request import Api, Request, Usage
 
 
 class Plan(Struct, frozen=True):

@@ -23,9 +23,9 @@ from gateway.cascades.features import Asked, read_asked, tokens_of
 from gateway.cascades.shadow_sampling import Ask, Say, Shadowing, Standing
 from gateway.pipeline.attempt import LegEnd
 from routing.affinity import LastSeen
-from routing.refusal import Reason, Refused
+from routing.decision.router import Router
+from routing.rejection import Reason, Refused
 from routing.request import Request
-from routing.router import Router
 from tenancy.tenants import Tenant
 
 REMEMBERED_SESSIONS = 1 << 16

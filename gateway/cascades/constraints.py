@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cascade.models import Ladder
 from gateway.cascades.features import Wishes
 from routing.affinity import LastSeen
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.tenants import Tenant
 
 MIN_RUNG = b"x-hearth-min-rung"

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from cascade.models import Ability
 from cascade.tasks import Bucket, Features, bucket_of, features_of
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Request
 
 IMAGES = frozenset({"image_url", "input_image", "image"})

@@ -23,8 +23,8 @@ from cascade.shadow_budget import ShadowBudget
 from gateway.cascades.cascade_config import Served
 from gateway.cascades.cascade_run import Climb, Ending, Plan
 from gateway.cascades.features import question_in
-from routing.learning import Usage
 from routing.reading.conversation import open_message
+from routing.request import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import TypeVar
 from gateway.config.loading import IN_POLICY, beside
 from gateway.identity.key_folder import KeyFolder
 from tenancy.document import Invalid, Table, Wrong, read_document, text
-from tenancy.reading.kinds import duration, name
+from tenancy.reading.fields import duration, name
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS
 from tenancy.document import Wrong
-from tenancy.telling.trial import Past
+from tenancy.report.dry_run import Past
 
 REFUSED = 400
 """Minimum status of a rejected request."""

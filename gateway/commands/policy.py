@@ -13,12 +13,11 @@ from gateway.config.loading import check_file
 from gateway.config.models import ModelEntry
 from gateway.identity.policy import read_file
 from tenancy.document import Fault, Invalid, Wrong
-from tenancy.limits.use import FREE, Rates
+from tenancy.limits.usage import FREE, Rates
 from tenancy.policy import Policy
-from tenancy.telling.difference import differences
-from tenancy.telling.explain import explain
-from tenancy.telling.schema import policy_schema
-from tenancy.telling.trial import Fate, Past, try_on
+from tenancy.report.dry_run import Fate, Past, try_on
+from tenancy.report.explain import differences, explain
+from tenancy.report.policy_schema import policy_schema
 
 
 def add_flags(parser: ArgumentParser) -> None:

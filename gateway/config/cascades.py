@@ -15,8 +15,8 @@ from cascade.judging import AtTime, HoldBack
 from cascade.models import ALL_ABILITIES, Ability, Window
 from gateway.config.fields import file
 from tenancy.document import Table, Wrong, flag, not_negative, one_of, positive, text, whole
-from tenancy.reading.kinds import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
 
 HOLD, STREAM = "hold", "stream"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tenancy.document import Table, Wrong, not_negative, text, whole
-from tenancy.reading.kinds import TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import TEXT
 
 ANY = "*"
 """As an origin: every page may ask."""

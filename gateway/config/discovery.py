@@ -16,8 +16,8 @@ from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
 from routing.pods import Standing
 from tenancy.document import Table, Wrong, flag, one_of, positive, text, whole
 from tenancy.document import number as any_number
-from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FLAG, NAMES, TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import ABOVE_ZERO, COUNT, FLAG, NAMES, TEXT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from gateway.config.fields import Secret, address, file, read_secret
 from gateway.runtime.addresses import Address, MutualTlsFiles
 from tenancy.document import Table, Wrong, flag, not_negative, number, positive, whole
-from tenancy.reading.kinds import COUNT, FLAG, TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import COUNT, FLAG, TEXT
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from gateway.runtime.addresses import Address
 from gateway.runtime.redis_location import parse_redis_url
 from routing.pod_record import parse_pod_url
 from tenancy.document import Table, Wrong, flag, one_of, text, whole
-from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FLAG, TEXT
-from tenancy.schema import Schema, table
+from tenancy.json_schema import Schema, table
+from tenancy.reading.fields import ABOVE_ZERO, COUNT, FLAG, TEXT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from gateway.config.fields import pod_url, read_switch, schema_of_fields
 from tenancy.document import Table, Wrong, not_negative, positive, read_fields, text, whole
-from tenancy.reading.kinds import AMOUNT, COUNT, TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import AMOUNT, COUNT, TEXT
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from routing.lateness import Bounds
 from routing.retries import RetryTerms
+from routing.stall_detection import Bounds
 from tenancy.document import Table, not_negative, read_fields, whole
-from tenancy.reading.kinds import ABOVE_ZERO, COUNT, FRACTION, Kind
-from tenancy.reading.words import Word
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import ABOVE_ZERO, COUNT, FRACTION, Kind, Word
 
 
 @dataclass(frozen=True, slots=True)

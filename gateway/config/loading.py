@@ -15,16 +15,7 @@ from urllib.parse import quote, unquote
 
 from gateway.config.discovery import pod_place
 from gateway.config.extproc import ExtProc
-from gateway.config.fields import (
-    LOG_LEVELS,
-    address,
-    address_or_off,
-    file,
-    place,
-    processes,
-    redis_url,
-    secret,
-)
+from gateway.config.fields import LOG_LEVELS, address, address_or_off, file, place, processes, redis_url, secret
 from gateway.config.flags import Given, Word, read_said
 from gateway.config.routing import Routing
 from gateway.config.settings import Settings, read_settings
@@ -32,8 +23,7 @@ from gateway.runtime.addresses import TlsFiles
 from routing.canary import Canary
 from routing.facts import Role
 from scorers.registry import routings
-from tenancy.document import Fault, Invalid, Locate, one_of
-from tenancy.loading import load_yaml
+from tenancy.document import Fault, Invalid, Locate, load_yaml, one_of
 
 WORDS: tuple[Word, ...] = (
     Word("listen", address, "where clients come in (default 127.0.0.1:8000)"),

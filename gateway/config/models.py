@@ -9,8 +9,8 @@ from pathlib import Path
 from gateway.config.cascades import LadderEntry, RungEntry, ladder_entry, ladder_schema, rung_entry, rung_schema
 from gateway.config.fields import NOT_SUPPORTED, file, goes_by_priority, pod_url
 from tenancy.document import Fault, Table, Wrong, not_negative, positive, text
-from tenancy.reading.kinds import AMOUNT, TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import AMOUNT, TEXT
 
 LATER_OF_MODEL = (*("aliases", "litellm_params"),)
 

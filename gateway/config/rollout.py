@@ -10,10 +10,10 @@ from typing import Any
 
 from gateway.config.fields import NUMBER, read_switch, schema_of_fields
 from routing.canary import CanaryTerms
-from routing.roles import RoleTerms
+from routing.pairing.roles import RoleTerms
 from tenancy.document import Table, number, text, whole
-from tenancy.reading.kinds import COUNT, TEXT
-from tenancy.schema import Schema, described, table
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import COUNT, TEXT
 
 
 def roles(root: Table) -> RoleTerms | None:

@@ -8,8 +8,8 @@ from gateway.config.fields import OFF, schema_of_fields
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
 from tenancy.document import Table, Wrong, one_of, positive, read_fields, whole
-from tenancy.reading.kinds import COUNT
-from tenancy.schema import Schema, table
+from tenancy.json_schema import Schema, table
+from tenancy.reading.fields import COUNT
 
 
 @dataclass(frozen=True, slots=True)

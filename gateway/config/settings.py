@@ -39,12 +39,12 @@ from gateway.config.rollout import canaries, canary_schema, roles, roles_schema
 from gateway.config.routing import Routing, read_routing, routing_schema
 from gateway.runtime.addresses import Address, TlsFiles
 from routing.canary import CanaryTerms
-from routing.lateness import Bounds
+from routing.pairing.roles import RoleTerms
 from routing.retries import RetryTerms
-from routing.roles import RoleTerms
+from routing.stall_detection import Bounds
 from tenancy.document import Locate, Table, as_it_stands, one_of, read_document, read_fields
-from tenancy.reading.kinds import COUNT, FLAG, NAMES, TEXT
-from tenancy.schema import DRAFT, Schema, described, table
+from tenancy.json_schema import DRAFT, Schema, described, table
+from tenancy.reading.fields import COUNT, FLAG, NAMES, TEXT
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from typing import Any
 
 from gateway.config.discovery import Found, each_once, pod_place
 from gateway.discovery.source import Tell
-from tenancy.document import DEEP, Wrong
-from tenancy.loading import load_yaml
+from tenancy.document import DEEP, Wrong, load_yaml
 
 POLL_S = 1.0
 """One stat a second is cheap, and detects every kind of change on every file system."""

@@ -23,9 +23,9 @@ from gateway.relay.upstream_request import (
     TakesPriority,
     capped_for,
 )
-from routing.placement import Placement
+from routing.decision.placement import Placement
 from routing.reading import with_fields
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Api
 
 

@@ -42,9 +42,9 @@ from gateway.http.client_request import Asked, Budget, body_too_large, too_many_
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.relay import Relay
 from gateway.server.dispatcher import Desk
+from routing.decision.placement import Placement
 from routing.fleet import Fleet
-from routing.placement import Placement
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from gateway.runtime.event_log import LogFunction
 from gateway.runtime.ports import addresses_of, cannot_listen
 from gateway.runtime.tls import listener_tls, renew
 from gateway.server.http_server import Front
-from routing.refusal import Reason, Refused
-from routing.router import Router
+from routing.decision.router import Router
+from routing.rejection import Reason, Refused
 
 LOGGED_EVERY_S = 60.0
 """Minimum between two log lines about rejected callers of one kind."""

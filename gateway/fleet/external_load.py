@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gateway.fleet.scrape import Page
+from routing.decision.router import Router
 from routing.ledger import Foreign
 from routing.pod_record import EngineLoad, Record
 from routing.pods import Engine
-from routing.router import Router
 from routing.stores import StoreCount
 
 Ours = Mapping[int, tuple[int, float]]

@@ -9,8 +9,8 @@ from typing import Any
 from gateway.discovery.aggregator import Census
 from gateway.fleet.pod_state import WatchedPod
 from gateway.replica_sync.peer_load import NOTHING, ByEngine, Load, own_load
+from routing.decision.router import Router
 from routing.pods import Engine, Standing
-from routing.router import Router
 
 
 def show_fleet(
@@ -101,7 +101,7 @@ def _show_engine(router: Router, engine: Engine, theirs: ByEngine) -> dict[str, 
             "step_per_sequence_s": round(costs.step_per_sequence_s[slot], 7),
             "residence_s": round(costs.residence_s[slot], 3),
         },
-        "warmth": _show_warmth(router.fleet.doubts.get(engine.name)),
+        "warmth": _show_warmth(router.event_doubts.get(engine.name)),
         "shadow_bytes": router.index.size_of(slot),
         "store_share": round(router.stores.shares.get(slot, 0.0), 3),
     }

@@ -24,8 +24,8 @@ from gateway.fleet.scrape import Page
 from gateway.pipeline.attempt import LegEnd
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import report, restarted
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
-from routing.router import Router
 
 FIXES: Mapping[Health, str] = {
     Health.GONE: "nothing listens there: check host and port of its URL, and that vLLM has started",

@@ -19,7 +19,7 @@ from gateway.http.response_writer import CONTINUE, Reply
 from gateway.http.timeout_sweeper import Patrol
 from gateway.runtime.closing import has_unread
 from gateway.runtime.descriptors import DescriptorShares
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 SLICE_BYTES = 8 << 10
 """Bytes parsed at a time, so that one read full of tiny requests cannot run far ahead of the responses."""

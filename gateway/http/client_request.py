@@ -12,7 +12,7 @@ from itertools import chain
 from gateway.config.limits import Limits
 from gateway.http.endpoints import Endpoint
 from gateway.http.request_headers import DEADLINES, MODEL_HEADERS, RETRIES, SPEAKING
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.tenants import NOBODY, Caller
 
 KEPT_HEADERS = frozenset(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import unquote
 
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Api
 
 

@@ -15,7 +15,7 @@ from typing import cast
 
 from gateway.http.client_connection import ClientConnection, Connections
 from gateway.runtime.closing import KNOCKING_S
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 LEAVING_S = 1.0
 """How long the last bytes of connections that a drain has cut may take to reach their clients."""

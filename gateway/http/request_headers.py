@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from routing.refusal import Reason, Refused
-from tenancy.promise import Promise, promise_of
-from tenancy.tier import Tier
+from routing.rejection import Reason, Refused
+from tenancy.objective import Promise, Tier, promise_of
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 

@@ -16,7 +16,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 
 from gateway.config.limits import Limits
 from gateway.http.client_request import KEPT_HEADERS, Asked, Budget, head_too_large, url_too_long
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 UNWANTED_BODY_BYTES = 64 << 10
 """Body of a rejected request that is read and dropped to keep its connection open; a longer one closes it."""

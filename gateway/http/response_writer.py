@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gateway.http.client_request import Asked
 from gateway.pipeline.rejections import refusal_body, refusal_event, refusal_headers, status_of
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Api
 
 JSON = "application/json"

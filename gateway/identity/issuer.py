@@ -17,7 +17,7 @@ from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from tenancy.document import Wrong
 from tenancy.policy import TokenRules
-from tenancy.reading.kinds import url
+from tenancy.reading.fields import url
 
 REFRESH_S = 300.0
 """Issuers publish a new key hours before they sign with it."""

@@ -18,8 +18,7 @@ from typing import Any
 from tenancy.document import Wrong
 from tenancy.policy import KeyFile
 from tenancy.reading.auth import read_key_file
-from tenancy.reading.kinds import name
-from tenancy.reading.words import KEY
+from tenancy.reading.fields import KEY, name
 
 
 class Files:

@@ -14,11 +14,11 @@ from hashlib import sha256
 
 from gateway.identity.issuer import Issuer
 from gateway.identity.tokens import LONGEST_TOKEN, Claims, UnknownSigner, claimed, no, verify
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
+from tenancy.objective import Tier
 from tenancy.policy import HMAC, Policy, TokenRules
 from tenancy.reading.tenants import next_below
 from tenancy.tenants import NOBODY, Caller, Tenant
-from tenancy.tier import Tier
 
 LONGEST_USER = 256
 """Characters of a user name; the rest is cut off."""

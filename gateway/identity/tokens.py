@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.document import Wrong
 from tenancy.policy import TokenRules
 

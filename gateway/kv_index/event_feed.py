@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.runtime.event_log import EventLog
-from routing.exact import ExactIndex
-from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
-from routing.trust import Doubt, Trust
+from routing.precise.event_reliability import Doubt, Trust
+from routing.precise.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from routing.precise.precise_index import ExactIndex
 
 SEQUENCE_BYTES = 8
 

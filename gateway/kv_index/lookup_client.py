@@ -26,11 +26,12 @@ from gateway.replica_sync.ipc_messages import (
     Step,
 )
 from gateway.runtime.guard import restarted
+from routing.cache_lookup import Seen, Sight
+from routing.decision.router import Router
 from routing.fleet import Fleet
 from routing.pods import Standing
+from routing.precise.lookup_notifier import LookupNotifier
 from routing.request import Request
-from routing.router import Router
-from routing.sight import Seen, Sight
 
 FLEET_CHECK_S = 0.5
 """Interval of checking whether the fleet has changed."""
@@ -69,6 +70,7 @@ class Asking:
         self._probe_at_s = 0.0
         self._sent_version = self._sent_losses = -1
         self._reliable_slots: frozenset[int] = frozenset()
+        router.observe(LookupNotifier())
         client.on(SightGiven, self._take_given)
         client.on(EnginesFollowed, self._take_followed)
         client.on_connected(self._greet)
@@ -158,7 +160,8 @@ class Asking:
     # -- state shared with the index process ---------------------------------------------------------------------------
 
     def _take_followed(self, followed: EnginesFollowed) -> None:
-        self.doubts = self._router.fleet.doubts = followed.doubts
+        self.doubts = followed.doubts
+        self._router.set_event_doubts(followed.doubts)
         self._update_slots()
 
     def _update_slots(self) -> None:
@@ -169,7 +172,7 @@ class Asking:
     def _greet(self) -> None:
         # The index process sends its state again after every connect.
         self.doubts, self._reliable_slots = {}, frozenset()
-        self._router.fleet.doubts = {}
+        self._router.set_event_doubts({})
         self._send_fleet()
 
     def _send_fleet(self) -> None:

@@ -30,10 +30,10 @@ from gateway.replica_sync.ipc_messages import (
 )
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted, run
-from routing.chains import LINK_TOKENS, Ends, alike
-from routing.exact import NOTHING_HELD, ExactIndex, Held
+from routing.precise.event_reliability import Doubt
+from routing.precise.precise_index import NOTHING_HELD, ExactIndex, Held
+from routing.precise.token_chains import LINK_TOKENS, Ends, alike
 from routing.request import Api
-from routing.trust import Doubt
 
 STATE_CHECK_S = 0.25
 """Interval of sending changes of the followed engines to the workers; a lookup sends them before its answer."""

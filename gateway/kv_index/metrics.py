@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from gateway.kv_index.event_feed import Feed
 from gateway.kv_index.lookup_client import by_why
 from gateway.kv_index.lookup_service import Sights
-from routing.followed import Followed
+from routing.precise.cache_mirror import Followed
 
 Family = CounterMetricFamily | GaugeMetricFamily
 

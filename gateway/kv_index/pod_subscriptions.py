@@ -23,7 +23,7 @@ from gateway.kv_index.subscriber import Sockets, Source, Subscriber
 from gateway.replica_sync.ipc_messages import PodTold
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
-from routing.exact import ExactIndex
+from routing.precise.precise_index import ExactIndex
 
 MAX_ANSWER_BYTES = 1 << 20
 

@@ -27,7 +27,7 @@ from gateway.config.models import POD, TokenizerEntry
 from gateway.kv_index.chat_templates import CannotRenderError, ChatTemplate
 from gateway.kv_index.prompts import Chat, Ids, Spoken, Text, UnseenError, normal_messages, read_spoken
 from gateway.runtime.event_log import EventLog
-from routing.chains import Ends, TokenPrompt, pack_tokens, root_of, text_digest
+from routing.precise.token_chains import Ends, TokenPrompt, pack_tokens, root_of, text_digest
 from routing.request import Api
 
 if TYPE_CHECKING:

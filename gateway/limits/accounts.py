@@ -18,17 +18,15 @@ from gateway.config.models import ModelEntry
 from gateway.limits.estimate import Expecting
 from gateway.limits.lease_keeper import Keeper
 from gateway.limits.rate_limit_response import REASONS, Fields, OverLimit, fields_of
-from routing.learning import Usage
-from routing.ratio import Ratio
-from routing.refusal import Reason
-from routing.request import Request
-from routing.router import Router
+from routing.cost import Ratio
+from routing.decision.router import Router
+from routing.rejection import Reason
+from routing.request import Request, Usage
 from tenancy.forecast import Forecast
-from tenancy.limits.book import Book, Books, Lack
+from tenancy.limits.account_usage import Book, Books, Lack
 from tenancy.limits.reservation import Reservation, reserve
-from tenancy.limits.use import NOTHING, Kind, Rates, Use
-from tenancy.quota import Quota
-from tenancy.tenants import Caller, Tenant, quota_of, renewed
+from tenancy.limits.usage import NOTHING, Kind, Rates, Use
+from tenancy.tenants import Caller, Quota, Tenant, quota_of, renewed
 
 WAIT_S = 1.0
 """How long a request waits for a larger lease: a millisecond in general, at most until the coordinator times out."""

@@ -13,7 +13,7 @@ from typing import Protocol
 from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.ipc import Line
 from gateway.replica_sync.ipc_messages import SlicesAsked, SlicesGranted
-from tenancy.limits.slices import Ask, Granted, Slices
+from tenancy.limits.leases import Ask, Granted, Slices
 
 
 class LenderAway(Exception):  # noqa: N818 - a state, not an error

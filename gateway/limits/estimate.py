@@ -15,15 +15,13 @@ from math import ceil, inf
 from msgspec.structs import replace
 
 from gateway.config.models import ModelEntry
-from routing.learning import Usage
-from routing.ratio import Ratio
-from routing.request import Request
-from routing.router import Router
+from routing.cost import Ratio
+from routing.decision.router import Router
+from routing.request import Request, Usage
 from routing.tokens import TEMPLATE_TOKENS, USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler
 from tenancy.forecast import Forecast
-from tenancy.limits.book import Book
-from tenancy.limits.fitting import fitted
-from tenancy.limits.use import FREE, Kind, Rates, Use
+from tenancy.limits.account_usage import Book
+from tenancy.limits.usage import FREE, Kind, Rates, Use, fitted
 from tenancy.tenants import Caller
 
 STREAMED, WHOLE = 0.9, 0.99

@@ -20,11 +20,19 @@ from gateway.replica_sync.host_client import WarmthClient
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 from gateway.runtime.redis_location import parse_redis_url
-from tenancy.limits.apart import GRACE_S, cap_apart, float_of, stretch
-from tenancy.limits.book import Book, Lack, Meter, Needs
-from tenancy.limits.shares import DEAD_S, asks_of, farewell_of, take_grants
-from tenancy.limits.slices import Ask
-from tenancy.limits.use import Kind
+from tenancy.limits.account_usage import Book, Lack, Meter, Needs
+from tenancy.limits.leases import Ask
+from tenancy.limits.shared_limits import (
+    DEAD_S,
+    GRACE_S,
+    asks_of,
+    cap_apart,
+    farewell_of,
+    float_of,
+    stretch,
+    take_grants,
+)
+from tenancy.limits.usage import Kind
 
 BEAT_S = 1.0
 

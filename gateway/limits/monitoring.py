@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.limits.accounts import Quotas, tenant_of
-from tenancy.limits.book import Book
-from tenancy.limits.use import Kind
+from tenancy.limits.account_usage import Book
+from tenancy.limits.usage import Kind
 
 Family = CounterMetricFamily | GaugeMetricFamily
 

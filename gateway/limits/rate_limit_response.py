@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from math import ceil, inf
 from operator import itemgetter
 
-from routing.refusal import Reason, Refused
-from tenancy.limits.book import Book, Lack, Meter
-from tenancy.limits.use import TOKEN_KINDS, Kind
+from routing.rejection import Reason, Refused
+from tenancy.limits.account_usage import Book, Lack, Meter
+from tenancy.limits.usage import TOKEN_KINDS, Kind
 
 Fields = tuple[tuple[str, str], ...]
 

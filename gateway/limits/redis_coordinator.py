@@ -20,7 +20,7 @@ from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import heed_cancel, restarted
 from gateway.runtime.redis_client import Client, connected
 from gateway.runtime.redis_location import RedisPlace
-from tenancy.limits.slices import Ask, Granted
+from tenancy.limits.leases import Ask, Granted
 
 KEY = "hearth:quota:"
 
@@ -97,7 +97,7 @@ end
 redis.call('EXPIRE', KEYS[1], math.ceil(longest) + 60)
 return told
 """
-"""`Slices` of `tenancy/limits/slices.py`, by the clock of Redis. A field is NAME and WHO, separated by character 31; an
+"""`Slices` of `tenancy/limits/leases.py`, by the clock of Redis. A field is NAME and WHO, separated by character 31; an
 empty WHO holds the usage of gateways that have left. Its value is lease, demand, and when both expire."""
 
 LOSSES = (OSError, TimeoutError, RedisLost, RedisLate)

@@ -20,7 +20,7 @@ from gateway.observe.receipts import Receipts, Wanted
 from gateway.replica_sync.peer_load import ByEngine, own_load
 from gateway.runtime.addresses import Address
 from gateway.runtime.ports import answer_json, reads_bodies
-from routing.router import Router
+from routing.decision.router import Router
 from tenancy.document import Wrong
 
 MOST_SHOWN = 1000

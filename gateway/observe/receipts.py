@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from cascade.record import Climbed
 from gateway.pipeline.outcome import Outcome
-from routing.learning import Usage
-from routing.receipt import Attempt
+from routing.decision.receipt import Attempt
+from routing.request import Usage
 
 KEPT = 4096
 """Some minutes of a busy gateway, some megabytes."""

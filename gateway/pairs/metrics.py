@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.pipeline.outcome import Outcome
-from routing.receipt import Attempt
+from routing.decision.receipt import Attempt
 
 
 class PairTallies(Collector):

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from gateway.pipeline.attempt import Carrier, Leg, LegEnd, Order, Prefilled
 from routing.connectors.shape import Connector, Flow, Meeting, Params, Side, UnfitError
+from routing.decision.placement import Placement
+from routing.eligible import Fallback
 from routing.facts import NO_FACTS, PodFacts
-from routing.fallback import Fallback
 from routing.fleet import Fleet
-from routing.placement import Placement
+from routing.pairing.prefill_side import Handover, PrefillSide
 from routing.pods import Engine
-from routing.prefill_side import Handover, PrefillSide
 
 SLOW = 4.0
 """A prefill leg is given up when it takes so many times what was foretold, and `SLOW_LEAST_S` beside."""

@@ -10,7 +10,7 @@ from gateway.config.models import ModelEntry
 from gateway.pairs.bootstrap import Bootstraps
 from gateway.pairs.pairs import Pairs
 from gateway.pairs.unknown_senders import known_connectors
-from routing.router import Router
+from routing.decision.router import Router
 
 
 def make_pairs(

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.runtime.guard import restarted
-from routing.router import Router
-from routing.unpaired import Unpaired, unpaired
+from routing.decision.router import Router
+from routing.pairing.partners import Unpaired, unpaired
 
 LOOK_S = 1.0
 

@@ -17,13 +17,12 @@ from typing import Any
 
 from gateway.runtime.guard import Ticker, report, run
 from routing.candidates import NotNow
-from routing.learning import Usage
-from routing.placement import Placement
-from routing.refusal import Reason, Refused
-from routing.request import Request
-from routing.router import Router
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.rejection import Reason, Refused
+from routing.request import Request, Usage
 from tenancy.admission import Admission
-from tenancy.promise import Promise
+from tenancy.objective import Promise
 from tenancy.queue import Queue, Waiter
 from tenancy.tenants import Caller
 

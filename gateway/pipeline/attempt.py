@@ -13,11 +13,10 @@ from msgspec import Struct
 from cascade.judging import Judge
 from gateway.limits.accounts import Tab
 from gateway.pipeline.resume_blocker import Bar
-from routing.fallback import Fallback
-from routing.learning import Usage
-from routing.placement import Placement
-from routing.refusal import Refused
-from routing.request import Request
+from routing.decision.placement import Placement
+from routing.eligible import Fallback
+from routing.rejection import Refused
+from routing.request import Request, Usage
 
 
 class LegEnd(StrEnum):

@@ -15,11 +15,11 @@ from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.attempt import Carrier, Leg, LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.request_context import Journey
-from routing.fallback import Fallback
-from routing.placement import Placement
+from routing.decision.placement import Placement
+from routing.decision.receipt import Attempt, show_attempt
+from routing.eligible import Fallback
 from routing.reading import owned
-from routing.receipt import Attempt, show_attempt
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.retries import Budget, Try
 
 REASON_OF_END = {

@@ -12,7 +12,7 @@ from gateway.pipeline.attempt import Carrier, Leg, LegEnd
 from gateway.pipeline.attempt_runner import REASON_OF_END, Carrying, refusal_for
 from gateway.pipeline.placement import Placing
 from gateway.pipeline.request_context import Journey
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Request
 
 Look = Callable[[Request], Awaitable[Request]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.pipeline.attempt import Carrier, Leg
-from routing.placement import Placement
+from routing.decision.placement import Placement
 from routing.pods import Engine
 from routing.request import Request
 

@@ -8,11 +8,10 @@ from msgspec import Struct
 
 from cascade.record import Climbed
 from gateway.pipeline.resume_blocker import Bar
-from routing.learning import Usage
-from routing.receipt import Attempt
-from routing.refusal import Reason
-from routing.request import Request
-from tenancy.tier import USUAL
+from routing.decision.receipt import Attempt
+from routing.rejection import Reason
+from routing.request import Request, Usage
+from tenancy.objective import USUAL
 
 CLIENT_GONE_STATUS = 499
 """No standard status exists for a client that left; nginx's number is the one that operators know."""

@@ -21,11 +21,11 @@ from gateway.pipeline.outcome import HTTP, Shell, Witness
 from gateway.pipeline.placement import Placing
 from gateway.pipeline.request_context import Journey, Smaller
 from gateway.runtime.guard import report
-from routing.refusal import Refused
+from routing.decision.router import Router
+from routing.rejection import Refused
 from routing.request import Request
 from routing.retries import Budget
-from routing.router import Router
-from tenancy.promise import Promise, promise_of
+from tenancy.objective import Promise, promise_of
 from tenancy.tenants import NOBODY, Caller
 
 Look = Callable[[Request], Awaitable[Request]]

@@ -19,10 +19,9 @@ from gateway.pipeline.admission_queue import NO_POD_LOOK_S, Room
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_runner import GONE, refusal_for
 from gateway.pipeline.request_context import Journey
-from routing.placement import Placement
-from routing.refusal import Reason, Refused
-from tenancy.promise import NO_PROMISE, relaxed
-from tenancy.tier import Overload
+from routing.decision.placement import Placement
+from routing.rejection import Reason, Refused
+from tenancy.objective import NO_PROMISE, Overload, relaxed
 
 OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
 

@@ -11,7 +11,7 @@ from math import ceil, isfinite
 import msgspec
 
 from gateway.limits.rate_limit_response import OverLimit
-from routing.refusal import Fault, Reason, Refused
+from routing.rejection import Fault, Reason, Refused
 
 
 @dataclass(frozen=True, slots=True)

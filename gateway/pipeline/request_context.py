@@ -14,12 +14,11 @@ from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
 from gateway.pipeline.rejections import SAYINGS, status_of
 from gateway.pipeline.resume_blocker import Bar
-from routing.learning import Usage
-from routing.placement import Placement
-from routing.receipt import Attempt
-from routing.refusal import Fault, Refused
-from routing.request import Request
-from tenancy.promise import Promise
+from routing.decision.placement import Placement
+from routing.decision.receipt import Attempt
+from routing.rejection import Fault, Refused
+from routing.request import Request, Usage
+from tenancy.objective import Promise
 from tenancy.tenants import Caller
 
 Smaller = Callable[[str], Request]

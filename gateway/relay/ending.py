@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from routing.learning import Usage
-from routing.refusal import Reason
-from routing.request import Api
+from routing.rejection import Reason
+from routing.request import Api, Usage
 
 Event = dict[str, Any]
 

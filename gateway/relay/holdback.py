@@ -23,9 +23,8 @@ from gateway.relay.relay import EventStream, Placed, Relay, RelayOptions, WholeB
 from gateway.relay.sse import HELD_BYTES as EVENT_BYTES
 from gateway.relay.sse import Scanner
 from gateway.relay.upstream_connection import Answer, PodHead
-from routing.learning import Usage
 from routing.reading import read_usage
-from routing.request import Api
+from routing.request import Api, Usage
 
 EARLY = 0.9
 """Share of the hold-back time after which the timer is set: a busy loop runs its timers late, and never early."""

@@ -40,14 +40,14 @@ from gateway.relay.upstream_request import (
     capped_for,
 )
 from gateway.resume.continuation import Rest
+from routing.decision.placement import Placement
 from routing.fleet import Fleet
-from routing.lateness import Lateness, Vigil
-from routing.placement import Placement
 from routing.pods import Engine
 from routing.reading import with_fields
-from routing.reading.prefilling import prefill_body
-from routing.refusal import Refused
+from routing.reading.rewriting import prefill_body
+from routing.rejection import Refused
 from routing.request import Request
+from routing.stall_detection import Lateness, Vigil
 
 
 class Carriers:

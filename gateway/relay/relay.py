@@ -31,12 +31,11 @@ from gateway.relay.pod_errors import PodError, about_model, error_body, error_ev
 from gateway.relay.recorder import Kept, facts_of_answer, facts_of_stream
 from gateway.relay.sse import ABORTED, Scanner, is_whole_aborted
 from gateway.relay.upstream_connection import Answer, PodHead
-from routing.learning import Usage
+from routing.pairing.prefill_side import Handover
 from routing.pods import Engine
-from routing.prefill_side import Handover
 from routing.reading import AnswerFacts, answer_bytes, read_whole
-from routing.refusal import Reason
-from routing.request import Api, Request
+from routing.rejection import Reason
+from routing.request import Api, Request, Usage
 
 EVENT_STREAM = "text/event-stream"
 

@@ -17,7 +17,7 @@ from gateway.relay.pod_errors import read_error
 from gateway.relay.relay import BUSY, OUR_KEY_IS_WRONG
 from gateway.relay.upstream_connection import Answer, PodHead
 from gateway.relay.upstream_pool import Pool, PoolIsFull, no_connection
-from routing.learning import Usage
+from routing.request import Usage
 
 LARGEST_ANSWER = 4 << 20
 """Bytes of a response at most: one token, and where some ten thousand blocks lie, or a prompt's token ids."""

@@ -32,7 +32,7 @@ from gateway.config.limits import Timeouts
 from gateway.http.response_writer import Source
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.fast_path import Flow, Parsing
-from routing.lateness import Late, Vigil
+from routing.stall_detection import Late, Vigil
 
 HEAD_BYTES = 64 << 10
 HEADERS = 256

@@ -17,7 +17,7 @@ from gateway.config.limits import Timeouts
 from gateway.http.timeout_sweeper import Patrol
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.upstream_connection import Line
-from routing.lateness import Bounds, Lateness
+from routing.stall_detection import Bounds, Lateness
 
 IDLE_LINES = 256
 """Idle connections kept per pod; those of a burst beyond it are closed when they fall idle."""

@@ -10,7 +10,7 @@ from gateway.limits.accounts import Tab
 from gateway.relay.upstream_pool import Address, Pool
 from routing.pods import Engine
 from routing.reading import with_fields
-from routing.reading.capping import capped
+from routing.reading.rewriting import capped
 from routing.request import Api, Request
 
 TakesPriority = Callable[[str], bool]

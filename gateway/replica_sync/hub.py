@@ -12,7 +12,7 @@ from itertools import islice
 from gateway.replica_sync.ipc import Line
 from gateway.replica_sync.ipc_messages import Batch, Hello, Message, Missed, Past, Recall, Restate, framed
 from gateway.replica_sync.updates import UnreadableError, head_of, write_batch
-from routing.news import Stated
+from routing.replica_state import Stated
 
 MAX_HISTORY_BYTES = 64 << 20
 """Enough for what some dozen engines cache, at half a kilobyte per request."""

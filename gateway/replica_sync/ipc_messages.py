@@ -12,7 +12,7 @@ from enum import IntEnum
 import msgspec
 from msgspec import Struct
 
-from tenancy.limits.slices import Ask, Granted
+from tenancy.limits.leases import Ask, Granted
 
 LENGTH_BYTES = 4
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from routing.hearing import Hearing
 from routing.ledger import Ledger
+from routing.replica_state import Hearing
 
 
 class Load(NamedTuple):

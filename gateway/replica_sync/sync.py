@@ -15,11 +15,9 @@ from gateway.replica_sync.ipc_messages import Batch, Missed, Past, Recall, Resta
 from gateway.replica_sync.updates import UnreadableError, read_batch, write_batch
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report, restarted, run
-from routing.bygone import Bygone
-from routing.hearing import Hearing
-from routing.news import Voice
-from routing.router import Router
-from routing.seat import seat_among
+from routing.choice import seat_among
+from routing.decision.router import Router
+from routing.replica_state import Bygone, Hearing, Voice
 
 SPACING_S = 0.002
 """Pause between batches. The first update after a pause is sent at once: a late peer would choose the same engine."""
@@ -59,6 +57,7 @@ class Sharing:
         say: EventLog,
         clock: Callable[[], float],
         fleet_known: asyncio.Event,
+        on_answer: Callable[[str, float], None] | None = None,
     ) -> None:
         """`fleet_known` is set once all pods were probed: before, the history would name unknown engines."""
         self.sent = 0
@@ -72,7 +71,7 @@ class Sharing:
         self.history_updates = 0
         """Updates of the history that were applied."""
         self._publisher = Voice(self._schedule)
-        self.applier = Hearing(router)
+        self.applier = Hearing(router, on_answer)
         self._router = router
         self._client = client
         self._say = say
@@ -84,7 +83,7 @@ class Sharing:
         self._backlog: deque[bytes] = deque()
         self._is_applying = False
         self._chunks: asyncio.Queue[Past] = asyncio.Queue()
-        router.voice = self._publisher
+        router.observe(self._publisher)
         client.on(Batch, self._take)
         client.on(Restate, self._take_snapshot_request)
         client.on(Past, self._chunks.put_nowait)

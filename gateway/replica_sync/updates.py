@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from routing.blocks import BLOCK_ENDS, BLOCK_SIZES, Prompt, seed_of
-from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
+from routing.replica_state import Ended, FirstToken, News, Open, Placed, Settled, Stated
 
 SCHEMA = 1
 """The version written here, raised with every change of the encoding."""

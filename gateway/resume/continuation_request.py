@@ -19,7 +19,7 @@ from gateway.resume.anthropic import as_chat
 from gateway.resume.delivered import READ, UNREADABLE, Said
 from gateway.resume.replay import is_same_again
 from gateway.resume.token_recovery import Recall, Recalled, recall_of
-from routing.reading.prefilling import LIMITS
+from routing.reading.rewriting import LIMITS
 from routing.request import Api
 
 Body = dict[str, Any]

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from routing.learning import Usage
-from routing.reading.tellings import UsageTold, usage_of
-from routing.request import Api
+from routing.reading.responses import UsageTold, usage_of
+from routing.request import Api, Usage
 
 Event = dict[str, Any]
 

@@ -11,8 +11,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.resume.delivered import END, UNREADABLE, Event, Said, is_usage_only, read_event, read_told
-from routing.learning import Usage
-from routing.request import Api
+from routing.request import Api, Usage
 
 DONE_EVENT = b"data: [DONE]\n\n"
 

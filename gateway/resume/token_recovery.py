@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gateway.resume.delivered import UNREADABLE, Event, Said
 from gateway.resume.splice import ChoicesStitch, Differs, Joint, MessagesStitch
-from routing.reading.prefilling import DROPPED, LIMITS
+from routing.reading.rewriting import DROPPED, LIMITS
 from routing.request import Api
 
 THINK_START, THINK_END = "<think>", "</think>"

@@ -1,7 +1,7 @@
 """Balances prefill and decode engines with the traffic: at most one change per pool and look.
 
-Reads fleet, ledger and costs of the router, lets `routing.roles` decide, and sets the role of the chosen engine in the
-fleet. Sends nothing to the engines. Time is an argument of each look.
+Reads fleet, ledger and costs of the router, lets `routing.pairing.roles` decide, and sets the role of the chosen engine in
+the fleet. Sends nothing to the engines. Time is an argument of each look.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from routing.connectors.registry import connector_of
+from routing.decision.router import Router
 from routing.facts import PodFacts, Role
+from routing.pairing.roles import Balance, Change, RoleTerms, Worker, decode_load, decode_need
 from routing.pods import Engine, Pod, Standing
-from routing.roles import Balance, Change, RoleTerms, Worker, decode_load, decode_need
-from routing.router import Router
 
 LOOK_S = 1.0
 """How often it looks."""

@@ -12,9 +12,9 @@ from gateway.roles.balancer import LOOK_S, RoleKeeper
 from gateway.roles.lease import RoleLease
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
+from routing.decision.router import Router
 from routing.facts import Role
-from routing.roles import Change
-from routing.router import Router
+from routing.pairing.roles import Change
 
 
 class RolesAtWork(Collector):
@@ -34,7 +34,6 @@ class RolesAtWork(Collector):
         self._lease = lease
         self._say = say
         self._clock = clock
-        router.keeps_roles = True
 
     @restarted("roles")
     async def run(self) -> None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from gateway.http.client_request import Asked
 from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import JSON, Reply
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Api, Request
 
 SHARED_HEADER = "x-hearth-shared"

@@ -39,11 +39,11 @@ from gateway.server.local_endpoints import model_page, models_page, unknown_mode
 from gateway.server.stored_responses import Stored
 from gateway.server.superseding import HEADER as SUPERSEDES
 from gateway.server.superseding import Latest, key_of
+from routing.decision.router import Router
 from routing.reading import Reading, read_request
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Api, Request
-from routing.router import Router
-from tenancy.promise import Promise
+from tenancy.objective import Promise
 from tenancy.tenants import Caller
 
 Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]

@@ -19,8 +19,8 @@ from gateway.relay.upstream_pool import Pool
 from gateway.relay.upstream_request import PodKeys
 from gateway.runtime.descriptors import descriptors_wanted, share_out
 from gateway.server.dispatcher import Desk, Identify
-from routing.refusal import Refused
-from routing.router import Router
+from routing.decision.router import Router
+from routing.rejection import Refused
 
 
 class Front:

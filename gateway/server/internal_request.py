@@ -16,12 +16,10 @@ from gateway.http.endpoints import Endpoint
 from gateway.pipeline.pipeline import Passage
 from gateway.relay.http_transport import Carriers
 from gateway.server.coalescing import SharedReply, Told
-from routing.learning import Usage
 from routing.reading import answer_bytes, read_request, read_usage
-from routing.request import Api
-from tenancy.promise import promise_of
+from routing.request import Api, Usage
+from tenancy.objective import Overload, Tier, promise_of
 from tenancy.tenants import Caller
-from tenancy.tier import Overload, Tier
 
 LOWEST = Tier("shadow", priority=-1_000_000, is_batch=True)
 

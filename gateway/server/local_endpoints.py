@@ -9,7 +9,7 @@ import msgspec
 from cascade.models import Ladder
 from routing.fleet import Fleet
 from routing.pods import ModelCard
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.tenants import Tenant
 
 

@@ -6,11 +6,11 @@ import asyncio
 
 from gateway.pipeline.downstream_transport import Carries, Errand
 from gateway.pipeline.pipeline import Passage
+from routing.decision.router import Router
 from routing.pods import Pod
 from routing.reading import owned
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from routing.request import Api, Request
-from routing.router import Router
 from tenancy.tenants import Caller, Tenant
 
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 
 from gateway.http.client_request import Asked
 from gateway.http.response_writer import SANE_ID, Reply
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 HEADER = b"x-hearth-supersedes"
 

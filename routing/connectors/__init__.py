@@ -1,1 +1,1 @@
-"""How engines hand KV to each other, one connector a file: the words both legs of a pair are told, never who calls."""
+"""KV transfer connectors, one a file: the parameters that both legs of a pair are sent."""

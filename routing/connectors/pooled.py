@@ -1,8 +1,8 @@
 """Connectors by way of a store that prefill engines write and decode engines read, block by block.
 
-No words pass between the legs: blocks are found by the hash of their tokens, so both pods must hash alike (the same
-`PYTHONHASHSEED` and algorithm, which no pod tells). The decode leg is sent when the prefill leg has been answered.
-What the store has lost meanwhile is computed by the decode engine: an answer comes whatever happens.
+No parameters pass between the legs: blocks are found by the hash of their tokens, so both pods must hash alike (the
+same `PYTHONHASHSEED` and algorithm, which no pod reports). The decode leg is sent when the prefill leg has been
+answered. What the store has evicted meanwhile is computed by the decode engine: a response comes whatever happens.
 """
 
 from __future__ import annotations
@@ -28,3 +28,9 @@ class Pooled(Plain):
 
     def hand(self, meeting: Meeting, answered: object) -> Params | None:
         return None
+
+
+MOONCAKE_STORE = Pooled(Terms(names=("MooncakeStoreConnector",), is_pooled=True, both_roles=True))
+
+
+EXAMPLE = Pooled(Terms(names=("ExampleConnector",), is_pooled=True, both_roles=True))

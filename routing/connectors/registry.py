@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from routing.connectors.example import EXAMPLE
 from routing.connectors.lmcache import LMCACHE_POOL, LmCachePd
 from routing.connectors.mooncake import Mooncake
-from routing.connectors.mooncake_store import MOONCAKE_STORE
 from routing.connectors.multi import Multi, children_of
 from routing.connectors.nixl import NixlPull, NixlPush
+from routing.connectors.pooled import EXAMPLE, MOONCAKE_STORE
 from routing.connectors.shape import Connector
 from routing.facts import PodFacts
 
@@ -25,7 +24,7 @@ CONNECTORS: tuple[Connector, ...] = (
 
 
 def connector_of(facts: PodFacts, known: Sequence[Connector] = CONNECTORS) -> Connector | None:
-    """How a pod hands KV over; None where it does not, or by a connector that nobody here knows."""
+    """The connector of a pod; None where it has none, or an unknown one."""
     if facts.kv_connector is None:
         return None
     if children := children_of(facts.kv_connector):

@@ -1,4 +1,4 @@
-"""What a connector is to the gateway: who may pair, what each leg's body gets, and what is checked in between.
+"""What a connector is to the gateway: which pods may pair, what each leg's body gets, and what is validated between.
 
 A connector is named as in vLLM's registry (`kv_connector`). Shapes are pure: nothing here asks a pod or knows time.
 """
@@ -53,7 +53,7 @@ class Terms(Struct, frozen=True):
 
 
 class Side(Struct, frozen=True):
-    """One engine of a pair, as its peer is told of it."""
+    """One engine of a pair, as its peer sees it."""
 
     facts: PodFacts
     rank: int = 0
@@ -67,7 +67,7 @@ class Meeting(Struct, frozen=True):
     request_id: str
     """What both engines see in `X-Request-Id`."""
     key: str
-    """32 hexadecimal digits that nobody can guess: another's transfer is not to be had by a made-up name."""
+    """32 random hexadecimal digits: a transfer cannot be claimed by guessing its name."""
     prefill: Side
     decode: Side
     cached_tokens: int | None = None
@@ -97,12 +97,12 @@ class Connector(Protocol):
         ...
 
     def ask(self, meeting: Meeting) -> Params | None:
-        """What the prefill leg is told; None for nothing at all."""
+        """Return the `kv_transfer_params` of the prefill leg; None for none."""
         ...
 
     def hand(self, meeting: Meeting, answered: object) -> Params | None:
-        """What the decode leg is told. `answered` is what the prefill leg's answer had as `kv_transfer_params`, None
-        where that has not come or had none. Raises `UnfitError`.
+        """Return the `kv_transfer_params` of the decode leg. `answered` is what the prefill leg's answer had as
+        `kv_transfer_params`, None where that has not come or had none. Raises `UnfitError`.
         """
         ...
 
@@ -137,7 +137,7 @@ def passed_on(answered: object) -> dict[str, object]:
 
 
 def place_of(address: str | None) -> tuple[str, int]:
-    """Host and port of an address among a pod's facts. Raises `UnfitError` where nobody has told it."""
+    """Host and port of an address among a pod's facts. Raises `UnfitError` where it is unknown."""
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdecimal():
         raise UnfitError("the pod's facts do not tell the address that its peer needs")

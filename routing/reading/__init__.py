@@ -3,12 +3,9 @@
 Pure: no sockets, no HTTP, no second parse. The only place where JSON of clients and pods is understood.
 """
 
-from routing.reading.answers import answer_bytes
-from routing.reading.requests import Reading, read_request
+from routing.reading.requests import Reading, owned, read_request
+from routing.reading.responses import AnswerFacts, answer_bytes, read_facts, read_usage, read_whole
 from routing.reading.rewriting import with_fields
-from routing.reading.tellings import AnswerFacts, read_facts, read_usage
-from routing.reading.terms import owned
-from routing.reading.wholes import read_whole
 
 __all__ = [
     "AnswerFacts",

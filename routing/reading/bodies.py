@@ -13,16 +13,18 @@ from xxhash import xxh3_128_hexdigest
 
 from routing.reading.conversation import (
     MEDIA,
+    NEXT,
     Item,
     Message,
     Part,
+    Prompts,
     open_message,
     write_content,
     write_items,
     write_messages,
+    write_prompts,
     write_system,
 )
-from routing.reading.prompts import NEXT, Prompts, write_prompts
 from routing.request import Api
 
 TOOLS = b"\xf7"
@@ -111,7 +113,7 @@ class Body(Struct, kw_only=True):
 
     @property
     def outlives(self) -> bool:
-        """Whether an engine goes on with it when nobody waits for its answer."""
+        """Whether an engine continues it when its client has disconnected."""
         return False
 
     @property

@@ -1,16 +1,19 @@
-"""A conversation as canonical bytes: what decides whether two prompts begin alike, and nothing else.
+"""Conversations and plain prompts as canonical bytes: what decides whether two prompts share a prefix.
 
-One form for every wire dialect, so that the same conversation is warm whichever API it comes by, and so that an answer
-written by `open_message` and `write_call` is what the next turn's body becomes. A longer conversation only appends.
-Marks are bytes that cannot occur in UTF-8: no text of a user can look like the end of a message.
+One form for every wire dialect, so that the same conversation hits the same cache whichever API it comes by, and so
+that a response written by `open_message` and `write_call` is what the next turn's body becomes. A longer conversation
+only appends. Marker bytes cannot occur in UTF-8: no text of a user can look like the end of a message. Prompts without
+a conversation are text, token ids, something chat-shaped, or a batch of these.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
+from typing import Annotated, cast
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 from xxhash import xxh3_128_hexdigest
 
 MESSAGE = b"\xff"
@@ -221,3 +224,52 @@ def _compact(arguments: Raw | str) -> bytes:
 def _is_billing(block: str | Part | None) -> bool:
     text = block.text if isinstance(block, Part) else block
     return text is not None and text.startswith(BILLING_HEADER)
+
+
+TOKENS = b"\xf9"
+"""Before token ids, four bytes each."""
+NEXT = b"\xf8"
+"""Between the prompts of a batch."""
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Row = list[TokenId | Message]
+"""Token ids, or the messages of a chat: one prompt in either case."""
+Prompt = str | TokenId | Message | Row
+Prompts = str | Message | list[str | TokenId | Message | Row] | None
+
+
+def write_prompts(out: list[bytes], prompts: Prompts) -> int:
+    """Append one prompt or a batch of them. Returns how many they are."""
+    each = _apart(prompts)
+    for place, prompt in enumerate(each):
+        if place:
+            out.append(NEXT)
+        _write_prompt(out, prompt)
+    return len(each)
+
+
+def _apart(prompts: Prompts) -> Sequence[Prompt]:
+    if prompts is None:
+        return ()
+    if not isinstance(prompts, list):
+        return (prompts,)
+    if prompts and isinstance(prompts[0], int | Message):
+        return (cast("Row", prompts),)
+    return prompts
+
+
+def _write_prompt(out: list[bytes], prompt: Prompt) -> None:
+    if isinstance(prompt, str):
+        out.append(prompt.encode())
+    elif isinstance(prompt, list):
+        _write_row(out, prompt)
+    elif isinstance(prompt, Message):
+        write_messages(out, (prompt,))
+
+
+def _write_row(out: list[bytes], row: Row) -> None:
+    try:
+        out += (TOKENS, array("I", cast("list[int]", row)).tobytes())
+    except TypeError:
+        # What is neither all ids nor all messages is the engine's to refuse.
+        write_messages(out, (element for element in row if isinstance(element, Message)))

@@ -25,7 +25,7 @@ class Handling(StrEnum):
     REJECTED = "rejected"
     """A request with it is refused wherever a policy is in force."""
     OURS = "ours"
-    """What a client sends is taken out or replaced: the gateway sets it, or nobody does."""
+    """What a client sends is taken out or replaced: the gateway sets it, or it is absent."""
 
 
 OURS = frozenset((*NOT_THE_CLIENTS, "model", "stream_options"))

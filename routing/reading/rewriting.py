@@ -1,4 +1,9 @@
-"""The client's bytes as the pod gets them: untouched unless a field must change, and then at the top level only."""
+"""A client's body as a pod gets it: untouched unless a field must change, and then at the top level only.
+
+Also the body with a lower limit on its output, and the body for the prefill engine of a pair. There what shapes the
+prompt stays as it is: the KV is the decode engine's own only if both read the same tokens. What shapes the response
+goes: it costs, it may be rejected together with one token, and the decode engine gets it anyway.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ from operator import attrgetter
 import msgspec
 from msgspec import UNSET, Raw
 
-from routing.reading.bodies import Body, StreamedBody
+from routing.reading.bodies import BODIES, Body, StreamedBody
+from routing.request import Api
 
 NOT_THE_CLIENTS = (
     "cache_salt",
@@ -98,3 +104,62 @@ def _edit(raw: bytes, changes: dict[str, bytes], *, lacks_usage: bool) -> bytes:
         options["include_usage"] = Raw(b"true")
         fields["stream_options"] = Raw(msgspec.json.encode(options))
     return msgspec.json.encode(fields)
+
+
+NUMBER = msgspec.json.Decoder(int | None)
+
+
+def capped(api: Api, body: bytes, most: int) -> bytes:
+    """Return a body by which no answer has more than `most` tokens. What allows less is left as it is."""
+    names = BODIES[api].LIMITED_BY
+    if not names:
+        return body
+    if b"\\u00" not in body and not any(b'"%b"' % name.encode() in body for name in names):
+        return with_fields(body, b'"%b":%d' % (names[0].encode(), most))
+    fields = TOP_LEVEL.decode(body)
+    given = {name: NUMBER.decode(fields[name]) for name in names if name in fields}
+    over = [name for name, limit in given.items() if limit is not None and limit > most]
+    if all(limit is None for limit in given.values()):
+        over = [names[0]]
+    for name in over:
+        fields[name] = Raw(b"%d" % most)
+    return msgspec.json.encode(fields) if over else body
+
+
+DROPPED = frozenset(
+    {
+        *("stream_options", "n", "best_of", "use_beam_search", "logprobs", "top_logprobs", "prompt_logprobs", "echo"),
+        *("stop", "stop_sequences", "stop_token_ids", "min_tokens", "logit_bias", "bad_words", "allowed_token_ids"),
+        *("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+        *("return_token_ids", "return_tokens_as_token_ids", "background", "max_tool_calls", "vllm_xargs"),
+        *("max_tokens", "max_completion_tokens", "max_output_tokens", "kv_transfer_params"),
+    }
+)
+
+ONE = Raw(b"1")
+NO, YES = Raw(b"false"), Raw(b"true")
+
+LIMITS = {
+    Api.CHAT: ("max_completion_tokens", "max_tokens"),
+    Api.COMPLETIONS: ("max_tokens",),
+    Api.RESPONSES: ("max_output_tokens",),
+    Api.MESSAGES: ("max_tokens",),
+}
+"""Each API's words for how long an answer may be. Chat has an old one too, and old engines know only that."""
+
+
+def prefill_body(api: Api, raw: bytes, fields: bytes = b"", *, ends_by_length: bool = False) -> bytes:
+    """The prefill leg's body. `raw` was read as a request before; `fields` are its `kv_transfer_params`, as JSON.
+
+    `ends_by_length`: a first token that would end the answer must not end this one.
+    """
+    kept = {name: value for name, value in TOP_LEVEL.decode(raw).items() if name not in DROPPED}
+    kept["stream"] = NO
+    kept |= dict.fromkeys(LIMITS[api], ONE)
+    if api is Api.RESPONSES:
+        kept["store"] = NO
+    if ends_by_length and api is not Api.MESSAGES:
+        kept["ignore_eos"] = YES
+    if fields:
+        kept["kv_transfer_params"] = Raw(fields)
+    return msgspec.json.encode(kept)

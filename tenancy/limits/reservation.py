@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tenancy.limits.book import Book, Lack, Meter
-from tenancy.limits.memories import Gauge
-from tenancy.limits.use import NOTHING, Kind, Use
+from tenancy.limits.account_usage import Book, Lack, Meter
+from tenancy.limits.counters import Gauge
+from tenancy.limits.usage import NOTHING, Kind, Use
 
 
 def reserve(

@@ -8,9 +8,8 @@ from typing import Any
 
 from tenancy.document import Fault, Table, Wrong, join, text
 from tenancy.policy import HMAC, KeyFile, Shelf, TokenRules
-from tenancy.reading.kinds import NAME, SECRET, digest
+from tenancy.reading.fields import JWT, KEY, NAME, SECRET, digest
 from tenancy.reading.tenants import read_words
-from tenancy.reading.words import JWT, KEY
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from math import inf
 from tenancy.document import Fault, Invalid, Locate, Table, Wrong, as_it_stands, read_document
 from tenancy.policy import HMAC, HeaderRules, Key, Policy, Shelf
 from tenancy.reading.auth import Auth, Shown, read_auth
-from tenancy.reading.kinds import NAME
+from tenancy.reading.fields import HEADERS, NAME
 from tenancy.reading.tenants import Tenants, names_in, read_said, read_tiers, read_words
-from tenancy.reading.words import HEADERS
 from tenancy.tenants import Caller, Tenant
 
 ID_DIGITS = 12

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenancy.document import Table, Wrong
-from tenancy.quota import UNLIMITED, Quota
-from tenancy.reading.kinds import OFF, name
-from tenancy.reading.words import QUOTA, TENANT, TIER, Word
-from tenancy.tenants import Tenant
-from tenancy.tier import USUAL, Overload, Tier
+from tenancy.objective import USUAL, Overload, Tier
+from tenancy.reading.fields import OFF, QUOTA, TENANT, TIER, Word, name
+from tenancy.tenants import UNLIMITED, Quota, Tenant
 
 RENAMED = ("aliases", "downgrades")
 

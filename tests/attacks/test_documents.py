@@ -16,7 +16,7 @@ from gateway.commands.check import find_faults
 from gateway.discovery.file import read_pods
 from gateway.identity.policy import read_file
 from routing.reading import read_request
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Api
 from tenancy.document import Invalid, Wrong
 

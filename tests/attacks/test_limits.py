@@ -12,9 +12,8 @@ import pytest
 
 from gateway.limits.accounts import LOOK, Quotas, make_quotas
 from gateway.pipeline.admission_queue import Room
-from routing.router import Router
-from tenancy.quota import Quota
-from tenancy.tenants import Caller, Tenant
+from routing.decision.router import Router
+from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.http.rig import CHAT_PATH, MODEL, RawClient, Rig, a_chat, a_rig
 from tests.gateway.http.scripted import until
 from tests.gateway.http.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_event, chat_stream, chunk, chunked

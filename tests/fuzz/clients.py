@@ -11,9 +11,9 @@ from gateway.http.request_headers import promised, retries
 from gateway.http.request_reader import RequestReader
 from gateway.pipeline.rejections import SAYINGS
 from routing.reading import Reading, read_request
-from routing.refusal import Fault, Refused
+from routing.rejection import Fault, Refused
 from routing.request import Api
-from tenancy.tier import USUAL
+from tenancy.objective import USUAL
 from tests.fuzz.target import Target, cut, split
 
 APIS = tuple(Api)

@@ -16,7 +16,7 @@ from gateway.replica_sync.ipc_messages import BrokenFramesError, Frames, read_me
 from gateway.replica_sync.updates import UnreadableError as UnreadableBatchError
 from gateway.replica_sync.updates import head_of, read_batch, write_batch
 from routing.reading import read_facts, read_whole
-from routing.reading.answers import answer_bytes
+from routing.reading.responses import answer_bytes
 from routing.request import GENERATING, Api
 from tenancy.document import Wrong
 from tests.fuzz.target import Target, cut, split

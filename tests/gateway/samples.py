@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.pipeline.outcome import Outcome
-from routing.ballot import CandidateShown
-from routing.learning import Usage
-from routing.receipt import Attempt
-from routing.request import Api, Request
+from routing.candidates import CandidateShown
+from routing.decision.receipt import Attempt
+from routing.request import Api, Request, Usage
 
 AT_S = 1_795_186_398.25
 """2026-11-20T14:53:18.250Z."""

@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 
 from gateway.pipeline.rejections import refusal_headers
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 
 @pytest.mark.parametrize("after_s", [-4.3, -0.0001, 0.0, 1e-9])

@@ -12,10 +12,10 @@ from gateway.config.models import ModelEntry
 from gateway.discovery.source import Source, Static
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
+from routing.decision.router import Router
 from routing.facts import PodFacts
 from routing.ledger import Foreign
 from routing.pods import Pod, Standing
-from routing.router import Router
 from scorers.registry import routings
 from tests.gateway.fake_pod import Pulse
 

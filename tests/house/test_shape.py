@@ -6,13 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.house.shape import (
-    CORE,
-    circles,
-    imported_names,
-    package_graph,
-    public_class_names,
-)
+from tests.house.shape import CORE, circles, imported_names, package_graph, public_class_names
 from tests.house.trace_request import POLICY, trace_request
 from tests.sources import parse, read_sources
 
@@ -28,7 +22,7 @@ FEATURES = (
     *("agent", "gateway/canary", "gateway/ext_proc", "gateway/cascades", "gateway/pairs", "gateway/roles"),
     *("gateway/kv_index", "gateway/server/superseding.py", "gateway/server/stored_responses.py", "gateway/resume"),
     *("gateway/pipeline/cascading.py", "cascade"),
-    *("routing/canary.py", "routing/connectors", "routing/exact.py", "routing/hearing.py", "routing/pairing.py"),
+    *("routing/canary.py", "routing/connectors", "routing/precise", "routing/replica_state.py", "routing/pairing"),
 )
 """Files and packages of features that the traced request does not use."""
 

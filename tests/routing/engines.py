@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from routing.blocks import cut_prompt, seed_of
 from routing.candidates import Scorer
-from routing.placement import Placement
+from routing.decision.placement import Placement
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 
 MODEL = "m"

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from routing.hearing import Hearing
-from routing.news import News, Voice
-from routing.placement import Placement
-from routing.router import Router
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.replica_state import Hearing, News, Voice
 from scorers.registry import routings
 from tests.routing.engines import add_pod
 
@@ -29,7 +28,8 @@ class Talker:
 
 def talker(name: int, pods: int) -> Talker:
     voice = Voice()
-    router = Router(routings()["warm"], voice=voice)
+    router = Router(routings()["warm"])
+    router.observe(voice)
     for number in range(pods):
         add_pod(router, f"http://{number}")
     return Talker(name, router, voice, Hearing(router))

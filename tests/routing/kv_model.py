@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from xxhash import xxh3_64_intdigest
 
-from routing.chains import pack_tokens
-from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from routing.precise.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from routing.precise.token_chains import pack_tokens
 
 
 @dataclass

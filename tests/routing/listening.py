@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from routing.lateness import Bounds, Late, Lateness, Vigil
+from routing.stall_detection import Bounds, Late, Lateness, Vigil
 
 BOUNDS = Bounds(times=4.0, least_s=2.0, least_alone_s=8.0, held_s=20.0, first_s=3.0, half_s=60.0)
 LOOK_S = 0.5

@@ -1,4 +1,4 @@
-"""Lines learned from what is seen, and what they make of an engine's times."""
+"""A weighted mean of what was seen by what was expected, which begins with doubt and forgets."""
 
 import random
 
@@ -6,9 +6,161 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.cost import CostBook, Prior, prefill_work
-from routing.growth import CONTEXT_SCALE_TOKENS
-from routing.ratio import OUTLIER
+from routing.cost import (
+    CONTEXT_SCALE_TOKENS,
+    LARGEST_STEP,
+    LEAST_TOKENS,
+    MEAN_MEMORY,
+    OUTLIER,
+    SHORTEST_SCALE_TOKENS,
+    CostBook,
+    Growth,
+    Prior,
+    Ratio,
+    Usual,
+    prefill_work,
+)
+
+
+def test_it_begins_with_doubt_and_ends_with_what_is_seen() -> None:
+    """The first observations move it a little, many of them all the way."""
+    ratio = Ratio(memory=40.0, seen=8.0)
+    ratio.observe(2.0)
+    assert 1.0 < ratio.value < 1.2
+    for _ in range(400):
+        ratio.observe(2.0)
+    assert ratio.value == pytest.approx(2.0, rel=0.01)
+
+
+def test_much_counts_for_much() -> None:
+    """Observations of little weight do not move what one of much weight says."""
+    ratio = Ratio(memory=1000.0, seen=1.0)
+    for _ in range(10):
+        ratio.observe(3.0, 0.01)
+        ratio.observe(1.0, 1.0)
+    assert ratio.value < 1.05
+
+
+def test_it_forgets() -> None:
+    """What was true for long gives way to what is true now."""
+    ratio = Ratio(memory=40.0)
+    for _ in range(1000):
+        ratio.observe(1.0)
+    for _ in range(200):
+        ratio.observe(0.5)
+    assert ratio.value == pytest.approx(0.5, rel=0.05)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(-1, 1e6)), max_size=50))
+def test_one_observation_moves_it_within_bounds(seen: list[tuple[float, float]]) -> None:
+    """However far off and heavy an observation is, the mean goes a quarter of the way to four times itself at most."""
+    ratio = Ratio(memory=50.0)
+    for seen_ratio, weight in seen:
+        before = ratio.value
+        ratio.observe(seen_ratio, weight)
+        assert before * (1 - LARGEST_STEP) * 0.999 <= ratio.value <= before * (1 + LARGEST_STEP * OUTLIER)
+
+
+def test_it_leans_on_another_while_little_is_seen() -> None:
+    """Nothing seen: all the other's. Much seen: nearly all its own."""
+    other, ratio = Ratio(memory=40.0, value=5.0), Ratio(memory=40.0)
+    assert ratio.leaning_on(other, 8.0) == 5.0
+    for _ in range(8):
+        ratio.observe(1.0)
+    assert ratio.leaning_on(other, 8.0) == pytest.approx(3.0)
+    for _ in range(2000):
+        ratio.observe(1.0)
+    assert ratio.leaning_on(other, 8.0) == pytest.approx(1.0, rel=0.05)
+
+
+def taught(
+    scale_tokens: float, *, longest: float, count: int = 200, wait_s: float = 0.0, pace_s: float = 1e-4
+) -> Growth:
+    """Prompts of all lengths, some of them mostly warm, on an engine whose L0 is `scale_tokens`."""
+    draw, growth = random.Random(1), Growth()
+    for _ in range(count):
+        cold = draw.uniform(500, longest)
+        context = cold + draw.choice((0, 0, 20_000, 60_000))
+        seconds = pace_s * cold * (1 + (context - cold / 2) / scale_tokens)
+        growth.observe(cold, context, 0.01 + seconds + draw.uniform(0, wait_s))
+    return growth
+
+
+@pytest.mark.parametrize("pace_s", [1e-5, 1e-3])
+@pytest.mark.parametrize("scale_tokens", [20_000.0, 100_000.0, 300_000.0])
+def test_the_true_growth_is_found(scale_tokens: float, pace_s: float) -> None:
+    """Whatever the engines' speed."""
+    growth = taught(scale_tokens, longest=100_000, pace_s=pace_s)
+    assert 1 / growth.per_token == pytest.approx(scale_tokens, rel=0.25)
+
+
+def test_prefill_that_does_not_grow_is_seen_soon() -> None:
+    """Five long prompts are enough to halve what was believed of growth, two hundred to forget it."""
+    assert taught(1e15, longest=150_000, count=5).per_token < 0.5 / CONTEXT_SCALE_TOKENS
+    assert taught(1e15, longest=150_000).per_token < 0.05 / CONTEXT_SCALE_TOKENS
+
+
+def test_what_all_wait_alike_does_not_look_like_growth() -> None:
+    """A step in flight before everybody makes growth look smaller, never larger."""
+    waited, alone = taught(50_000, longest=60_000, wait_s=0.5), taught(50_000, longest=60_000)
+    assert 1 / waited.per_token == pytest.approx(50_000, rel=0.3)
+    assert waited.per_token <= alone.per_token * 1.05
+
+
+def test_short_prompts_say_nothing_of_it() -> None:
+    """What they take is the step's time, not their own."""
+    growth = Growth()
+    for _ in range(100):
+        growth.observe(LEAST_TOKENS - 1, 100_000, 30.0)
+    assert growth.per_token == 1 / CONTEXT_SCALE_TOKENS
+
+
+def test_one_pause_changes_little() -> None:
+    """An engine that stood still for a minute once has not learned to grow."""
+    growth = taught(100_000, longest=60_000)
+    growth.observe(50_000, 50_000, 600.0)
+    assert 1 / growth.per_token == pytest.approx(100_000, rel=0.5)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e7), st.floats(0, 1e7), st.floats(0, 1e5)), max_size=50))
+def test_it_stays_within_its_bounds(seen: list[tuple[float, float, float]]) -> None:
+    """Whatever is seen."""
+    growth = Growth()
+    for cold, more, seconds in seen:
+        growth.observe(cold, cold + more, seconds)
+        assert 0 <= growth.per_token <= 1 / SHORTEST_SCALE_TOKENS
+
+
+def test_nothing_is_known_at_first() -> None:
+    """Nor from prompts that are all warm."""
+    usual = Usual(step_s=0.01)
+    usual.asked(0.0)
+    assert usual.prefill_s == usual.stream_s == 0.0
+
+
+def test_the_first_count_in_full() -> None:
+    """Prefill in seconds, answers by their tokens in steps of an undisturbed engine."""
+    usual = Usual(step_s=0.01)
+    for own_s, tokens in ((0.2, 10), (0.4, 30)):
+        usual.asked(own_s)
+        usual.answered(tokens)
+    assert usual.prefill_s == pytest.approx(0.3)
+    assert usual.stream_s == pytest.approx(0.2)
+
+
+def test_an_answer_of_one_token_is_a_stream_of_one_step() -> None:
+    """So that nothing is ever divided by nothing."""
+    usual = Usual(step_s=0.01)
+    usual.answered(0)
+    assert usual.stream_s == pytest.approx(0.01)
+
+
+def test_what_was_is_forgotten() -> None:
+    """After some memories nothing is left of it."""
+    usual = Usual(step_s=0.01)
+    for own_s in [9.0] * 10 + [1.0] * int(8 * MEAN_MEMORY):
+        usual.asked(own_s)
+    assert usual.prefill_s == pytest.approx(1.0, rel=0.01)
 
 
 def paced(book: CostBook, slot: int, tokens: float) -> float:

@@ -1,206 +1,164 @@
-"""Who may serve a request, who is asked before it is refused, and why it is refused."""
+"""Why requests go another way: a closed list, as metrics and receipts show it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from math import inf
 
 import pytest
-from msgspec import structs
+from hypothesis import given
+from hypothesis import strategies as st
 
-from routing.canary import CanaryTerms, Rollout
-from routing.eligible import eligible, not_meant
-from routing.facts import PodFacts, Role
-from routing.fallback import Fallback
-from routing.fleet import Fleet
-from routing.pods import EngineShape, Pod, Standing
-from routing.refusal import Reason, Refused
-from tests.routing.engines import MODEL, ask, place, router_of, serve, texts_apart
+from routing.eligible import LEAST_QUEUED, SCORED_WHOLE, Fallback, Roster, make_roster, roster_of, shortlist
+from routing.facts import PodFacts, Prompts
+from routing.pods import Engine, Pod
+from scorers.registry import routings
+from tests.routing.engines import ask, place, router_of
 
 
-def fleet_of(*pods: Pod, roles: Sequence[Role] = ()) -> Fleet:
-    """Pods of one engine each, that may do what `roles` says, or everything."""
-    fleet = Fleet()
-    for at, pod in enumerate(pods):
-        fleet.put(pod)
-        fleet.reshape(pod.url, [EngineShape(role=roles[at] if roles else Role.EITHER)])
-    return fleet
+def test_reasons_are_words_fit_for_labels() -> None:
+    """Lower case and underscores, each once."""
+    assert all(reason.value == reason.name.lower() for reason in Fallback)
+    assert len({reason.value for reason in Fallback}) == len(Fallback)
 
 
-def pod(name: str, standing: Standing = Standing.READY, **said: Any) -> Pod:
-    return Pod(f"http://{name}", standing, frozenset({MODEL}), **said)
+GAPS = (1, 3, 0, 4)
+"""Slots as they are after pods have come and gone."""
 
 
-def names(fleet: Fleet, *, avoid: Sequence[str] = (), **bounds: frozenset[str]) -> str:
-    """Who may serve a request that is bound so, one letter a pod."""
-    roster = eligible(fleet, structs.replace(ask(), **bounds), frozenset(f"http://{name}" for name in avoid))
-    return "".join(engine.pod[-1] for engine in roster.engines)
+def roster(slots: Iterable[int]) -> Roster:
+    """Engines that say what they hold in the even slots only, each ready since as many seconds as its slot."""
+    members = [
+        (Engine(slot, f"http://{slot}", kv_tokens=None if slot % 2 else 1000, block_tokens=16 << slot % 2), float(slot))
+        for slot in slots
+    ]
+    return make_roster(members, is_adapter=False)
 
 
-def refusal(fleet: Fleet, *, model: str = MODEL, avoid: str = "", **bounds: frozenset[str]) -> Refused:
-    with pytest.raises(Refused) as refused:
-        eligible(fleet, structs.replace(ask(model=model), **bounds), frozenset({avoid}))
-    return refused.value
+def test_the_roster_indexes_columns() -> None:
+    """Slots, mask, places and what is picked out of a column agree, also where slots have gaps and no order."""
+    gaps = roster(GAPS)
+    assert gaps.slots == GAPS
+    assert gaps.mask == 0b11011
+    assert list(gaps.pick("abcdefgh")) == ["b", "d", "a", "e"]
+    assert [gaps.place_of[slot] for slot in gaps.slots] == [0, 1, 2, 3]
+    assert sorted(gaps.places(0b10001)) == [2, 3]
+    assert gaps.ready_since_s == (1.0, 3.0, 0.0, 4.0)
+    assert gaps.newest_since_s == 4.0
+    assert gaps.kv_capacity == (inf, inf, 1000.0, 1000.0)
+    assert gaps.least_kv_capacity == 1000.0
+    assert gaps.block_tokens == 32
 
 
-# -- who may -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("slots", [(), (0,), (0, 1), (0, 1, 2, 3, 4), (2, 3), (3,), (1, 0)])
+def test_a_roster_of_any_size_picks(slots: tuple[int, ...]) -> None:
+    """One engine and none are no special case to who reads a column, nor are slots in one run."""
+    assert list(roster(slots).pick(list(range(10)))) == list(slots)
 
 
-def test_who_failed_the_request_is_left_out() -> None:
-    """And whoever it must not go to: both bounds hold."""
-    fleet = fleet_of(pod("a"), pod("b"), pod("c"))
-    assert names(fleet) == "abc"
-    assert names(fleet, avoid="b") == "ac"
-    assert names(fleet, pods=frozenset({"http://a", "http://b"})) == "ab"
-    assert names(fleet, pods=frozenset({"http://a", "http://b"}), avoid="b") == "a"
+@given(st.sets(st.sampled_from("abcde")))
+def test_failed_pods_are_left_out(avoided: set[str]) -> None:
+    """A roster without some pods is the roster of the others, all their engines gone."""
+    members = [(Engine(2 * at + rank, name, rank), float(at)) for at, name in enumerate("abcde") for rank in (0, 1)]
+    left = make_roster(members, is_adapter=True).without(frozenset(avoided))
+    others = make_roster([each for each in members if each[0].pod not in avoided], is_adapter=True)
+    assert (left.engines, left.slots, left.mask) == (others.engines, others.slots, others.mask)
+    assert (left.ready_since_s, left.is_adapter) == (others.ready_since_s, True)
+    assert left.mask.bit_count() == 2 * (5 - len(avoided))
 
 
-def test_those_that_are_there_for_prefill_answer_where_no_others_are_left() -> None:
-    """They can, and it is said that they should not have had to."""
-    fleet = fleet_of(
-        pod("a", facts=PodFacts(kv_connector="NixlConnector")),
-        pod("b", facts=PodFacts(kv_connector="NixlConnector")),
-        roles=(Role.DECODE, Role.PREFILL),
-    )
-    assert names(fleet) == "a"
-    assert names(fleet, avoid="a") == "b"
-    assert eligible(fleet, ask(), frozenset({"http://a"})).fallback is Fallback.NO_DECODE_POD
-    assert refusal(fleet, avoid="http://a", pods=frozenset({"http://a"})).reason is Reason.NO_POD_READY
+def test_some_of_the_same_engines_stand_in_the_order_asked_for() -> None:
+    """A short list indexes the same columns, and its bounds stay those of the whole."""
+    gaps = roster(GAPS)
+    short = gaps.only((3, 0))
+    assert [engine.pod for engine in short.engines] == ["http://4", "http://1"]
+    assert (short.slots, short.mask, short.place_of) == ((4, 1), 0b10010, {4: 0, 1: 1})
+    assert list(short.pick("abcdefgh")) == ["e", "b"]
+    assert (short.ready_since_s, short.kv_capacity) == ((4.0, 1.0), (1000.0, inf))
+    assert (short.newest_since_s, short.block_tokens) == (gaps.newest_since_s, gaps.block_tokens)
 
 
-def test_doubted_pods_are_asked_where_nobody_else_is_left() -> None:
-    """Not while another is ready, but rather than refuse; and never where the request must not go."""
-    fleet = fleet_of(pod("a", Standing.DOUBTED), pod("b"))
-    assert names(fleet) == "b"
-    assert names(fleet, avoid="b") == "a"
-    assert refusal(fleet, avoid="http://b", pods=frozenset({"http://b"})).reason is Reason.NO_POD_READY
+def test_what_a_pod_was_put_up_for_goes_with_its_engines() -> None:
+    """For which prompts, why it answers and who prefills: in a part of a roster as in the whole."""
+    pods = [Pod(f"http://{each}", facts=PodFacts(prompts=each)) for each in (Prompts.SHORT, Prompts.ANY, Prompts.LONG)]
+    whole = roster_of([(Engine(slot, pod.url), pod) for slot, pod in enumerate(pods)], "m")
+    whole = replace(whole, has_prefillers=True, fallback=Fallback.NO_PREFILL_POD)
+    assert whole.prompts == (Prompts.SHORT, Prompts.ANY, Prompts.LONG)
+    for part in (whole.only((0, 2)), whole.without(frozenset({"http://any"}))):
+        assert part.prompts == (Prompts.SHORT, Prompts.LONG)
+        assert (part.has_prefillers, part.fallback) == (True, Fallback.NO_PREFILL_POD)
+    assert roster_of([(Engine(1, pods[1].url), pods[1])], "m").prompts == ()
 
 
-def test_requests_are_computed_where_they_may_be() -> None:
-    """In an allowed region, there again after a failure, and else nowhere, however many are ready elsewhere."""
-    eu = frozenset({"eu"})
-    fleet = fleet_of(pod("a", region="eu"), pod("b", region="us"), pod("c", region="eu"), pod("d"))
-    assert names(fleet, regions=eu) == "ac"
-    assert names(fleet, regions=eu, avoid="a") == "c"
-    assert refusal(fleet, regions=frozenset({"mars"})).reason is Reason.REGION_NOT_ALLOWED
-    for name in "ac":
-        fleet.put(replace(pod(name, Standing.UNREADY), region="eu"))
-    assert refusal(fleet, regions=eu).reason is Reason.NO_POD_READY
+def test_a_model_is_an_adapter_where_any_pod_says_so() -> None:
+    """The same name may be an adapter here and merged into its base there."""
+    merged, adapter = Pod("http://a"), Pod("http://b", adapters=frozenset({"lora"}))
+    members = [(Engine(slot, pod.url), pod) for slot, pod in enumerate((merged, adapter))]
+    assert roster_of(members, "lora").is_adapter
+    assert not roster_of(members[:1], "lora").is_adapter
 
 
-def test_a_warm_engine_elsewhere_does_not_draw_a_request_out_of_its_region() -> None:
-    """The bound stands above all seconds."""
-    router = router_of(2)
-    for url, region in (("http://0", "eu"), ("http://1", "us")):
-        known = router.fleet.pod(url)
-        assert known
-        router.put_pod(replace(known, region=region))
-    assert serve(router, ask(), avoid="http://0").engine.pod == "http://1"
-    assert place(router, structs.replace(ask(), regions=frozenset({"eu"}))).engine.pod == "http://0"
+MANY = 3 * SCORED_WHOLE
 
 
-# -- who is refused ----------------------------------------------------------------------------------------------------
+def numbered_roster(count: int) -> Roster:
+    return make_roster(((Engine(slot, f"http://{slot}"), 0.0) for slot in range(count)), is_adapter=False)
 
 
-@pytest.mark.parametrize("pods", [(), (pod("a"),)])
-def test_an_unknown_model_is_refused(pods: Sequence[Pod]) -> None:
-    """Nobody serves it, ready or not, or no pod has been found at all: the client has to change something."""
-    refused = refusal(fleet_of(*pods), model="nope")
-    assert (refused.reason, refused.param, refused.retry_after_s) == (Reason.UNKNOWN_MODEL, "model", None)
-    assert "`nope`" in refused.message
+def test_those_with_the_shortest_queues_are_looked_at() -> None:
+    """In whatever order they stand, and not many more."""
+    queue_rank = [float(place * 37 % MANY) for place in range(MANY)]
+    chosen = shortlist(numbered_roster(MANY), [], queue_rank, None)
+    assert sorted(queue_rank[place] for place in chosen) == [float(each) for each in range(LEAST_QUEUED)]
 
 
-def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
-    """A pod or a source: the model may be theirs, so the client may come again; a pod elsewhere cannot help."""
-    silent = Pod("http://b", Standing.BROKEN, region="eu", has_told=False)
-    fleet = fleet_of(pod("a", region="us"), silent)
-    refused = refusal(fleet, model="nope")
-    assert refused.reason is Reason.NO_POD_READY
-    assert "not all have told yet" in refused.message, "who has misspelt a name is to guess it"
-    assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.NO_POD_READY
-    assert refusal(fleet, regions=frozenset({"asia"})).reason is Reason.REGION_NOT_ALLOWED
-    fleet.put(replace(silent, has_told=True))
-    assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
-    assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
-    fleet.is_whole = False
-    assert refusal(fleet, model="nope").reason is Reason.NO_POD_READY
+def test_whoever_holds_more_is_looked_at_however_busy() -> None:
+    """A conversation's engine, the session's, and of a prefix that many hold those of them with the shortest queues."""
+    queue_rank = [float(place) for place in range(MANY)]
+    many = sum(1 << slot for slot in range(MANY - 2 * LEAST_QUEUED, MANY - 1))
+    chosen = shortlist(numbered_roster(MANY), [(many, 100), (1 << (MANY - 1), 900)], queue_rank, MANY - 20)
+    assert set(chosen) >= {MANY - 1, MANY - 20, *range(MANY - 2 * LEAST_QUEUED, MANY - LEAST_QUEUED)}
+    assert len(chosen) <= 2 * LEAST_QUEUED + 2
 
 
-def test_a_model_that_the_operator_names_exists() -> None:
-    """Also while it has no pod, as when it is scaled from zero; that names nothing in a region where it is not."""
-    fleet = fleet_of(pod("a", region="us"))
-    fleet.named = frozenset({MODEL, "asleep"})
-    refused = refusal(fleet, model="asleep")
-    assert (refused.reason, refused.message) == (Reason.NO_POD_READY, "No pod serves `asleep` now.")
-    assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
-    assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
+def test_a_receipt_still_counts_all() -> None:
+    """How many might have served it is not how many were scored."""
+    assert place(router_of(MANY), ask()).candidates_in_all == MANY
 
 
-def test_a_known_model_without_a_ready_pod_is_refused_for_now() -> None:
-    """Worth coming back for."""
-    refused = refusal(fleet_of(pod("a", Standing.UNREADY)))
-    assert (refused.reason, refused.message) == (Reason.NO_POD_READY, f"No pod that serves `{MODEL}` is ready.")
-    assert refused.retry_after_s
-    assert refused.retry_after_s > 0
+def test_cold_prompts_spread_over_a_large_fleet() -> None:
+    """Each idle engine gets one before any gets a second."""
+    router = router_of(MANY)
+    chosen = [
+        place(router, ask(f"prompt {number} ".encode() * 500), now_s=1000.0).engine.slot for number in range(MANY)
+    ]
+    assert len(set(chosen)) == MANY
 
 
-def test_when_all_pods_have_failed_a_request_it_is_refused() -> None:
-    """The last one avoided is the last one there is."""
-    assert refusal(fleet_of(pod("a")), avoid="http://a").reason is Reason.NO_POD_READY
+def test_the_next_turn_finds_its_engine_in_a_large_fleet() -> None:
+    """Although many others have nothing queued."""
+    router = router_of(MANY)
+    talk = b"what was said " * 2_000
+    first = place(router, ask(talk), now_s=1000.0)
+    first.first_token(1001.0)
+    for number in range(MANY):
+        place(router, ask(f"prompt {number} ".encode() * 10), now_s=1001.0)
+    assert place(router, ask(talk + b"and more"), now_s=1002.0).engine is first.engine
 
 
-def test_a_refused_request_leaves_nothing_behind() -> None:
-    """Nothing is charged, and a client cannot grow our tables by inventing models."""
-    router = router_of(1)
-    for number in range(50):
-        with pytest.raises(Refused):
-            place(router, ask(model=f"invented-{number}"))
-    with pytest.raises(Refused):
-        place(router, ask(), avoid="http://0")
-    assert set(router._counters) <= {MODEL}
-    assert router.ledger.is_empty()
+@pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
+def test_a_routing_that_asks_for_other_things_sees_all(routing: str) -> None:
+    """Turns are taken by all engines."""
+    router = router_of(MANY, scorers=routings()[routing])
+    chosen = [place(router, ask(), now_s=1000.0).engine.slot for _ in range(MANY)]
+    assert len(set(chosen)) == MANY
 
 
-# -- whom a canary's share leaves out ----------------------------------------------------------------------------------
-
-
-def on_trial(fleet: Fleet, share: float) -> Rollout:
-    """The pods of revision `new` on trial."""
-    rollout = Rollout([CanaryTerms("c", revision="new", share=share)])
-    assert rollout.begin({pod.url: (pod.pool, pod.facts.revision) for pod in fleet.pods}) is not None
-    return rollout
-
-
-NEW = PodFacts(revision="new")
-
-
-def test_a_request_is_meant_for_the_canary_or_for_the_others() -> None:
-    """By its session: each goes to the same side again."""
-    fleet = fleet_of(pod("a"), pod("b"), pod("c", facts=NEW))
-    rollout = on_trial(fleet, 0.5)
-    sides = [not_meant(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
-    assert set(sides) == {frozenset({"http://c"}), frozenset({"http://a", "http://b"})}
-    assert sides == [not_meant(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
-
-
-def test_nobody_is_refused_for_a_canarys_sake() -> None:
-    """Where those it is meant for have failed, or only prefill, all others serve it as if there were no canary."""
-    fleet = fleet_of(pod("a"), pod("c", facts=NEW))
-    rollout = on_trial(fleet, 0.01)
-    sides = {not_meant(fleet, rollout, ask(session=str(number)), frozenset({"http://a"})) for number in range(100)}
-    assert sides == {frozenset()}
-    prefiller = replace(NEW, kv_connector="NixlConnector")
-    pairs = fleet_of(pod("a"), pod("c", facts=prefiller), roles=(Role.EITHER, Role.PREFILL))
-    rollout = on_trial(pairs, 0.99)
-    sides = {not_meant(pairs, rollout, ask(session=str(number)), frozenset()) for number in range(100)}
-    assert sides == {frozenset(), frozenset({"http://c"})}
-
-
-def test_the_router_keeps_a_canary_to_its_share() -> None:
-    """Who is not meant is not chosen, however idle."""
-    router = router_of(2)
-    known = router.fleet.pod("http://1")
-    assert known
-    router.put_pod(replace(known, facts=NEW))
-    router.rollout = on_trial(router.fleet, 0.01)
-    chosen = [place(router, ask(texts_apart(number), session="s")).engine.pod for number in range(9)]
-    assert set(chosen) == {"http://0"}
+def test_an_engine_that_is_late_is_not_taken_for_idle() -> None:
+    """Its head should have been done long ago: until it is, engines without a queue come first."""
+    router = router_of(MANY)
+    late = {place(router, ask(f"{number} ".encode() * 900), now_s=1000.0).engine.slot for number in range(MANY // 2)}
+    later = {
+        place(router, ask(f"late {number} ".encode() * 900), now_s=2000.0).engine.slot for number in range(MANY // 2)
+    }
+    assert len(late) == len(later) == MANY // 2
+    assert not late & later

@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from routing.blocks import BLOCK_ENDS, Prompt
-from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
+from routing.replica_state import Ended, FirstToken, News, Open, Placed, Settled, Stated
 from tests.routing.engines import MODEL, ask, place
 from tests.routing.exchanges import loads, pair
 

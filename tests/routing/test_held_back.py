@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from routing.lateness import Late
+from routing.stall_detection import Late
 from tests.routing.listening import BOUNDS, LOOK_S, Watch
 
 

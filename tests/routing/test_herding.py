@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from routing.learning import Usage
-from routing.placement import Placement
+from routing.decision.placement import Placement
+from routing.request import Usage
 from tests.routing.engines import ask, place, router_of
 
 SYSTEM = b"You are a helpful assistant of a large company, and this is what you know. " * 300

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.lateness import Bounds, Late, Vigil
+from routing.stall_detection import Bounds, Late, Vigil
 from tests.routing.listening import BOUNDS, LOOK_S, Watch
 
 USUAL = Bounds()

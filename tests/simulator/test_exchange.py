@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from routing.news import Stated
-from routing.router import Router
+from routing.decision.router import Router
+from routing.replica_state import Stated
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from simulator.exchange import Exchange

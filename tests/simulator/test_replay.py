@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from routing.refusal import Reason
+from routing.rejection import Reason
 from simulator.clock import run_virtually
 from simulator.profile import Profile
 from simulator.replay import Setting, Stage, engine_blocks, play

@@ -9,9 +9,8 @@ import pytest
 from gateway.observe.route_log import RouteRecorder
 from gateway.pipeline.outcome import Outcome
 from routing.blocks import cut_prompt
-from routing.learning import Usage
-from routing.receipt import Attempt
-from routing.request import Api, Request
+from routing.decision.receipt import Attempt
+from routing.request import Api, Request, Usage
 from simulator.command import main
 from simulator.prompt_text import block_text
 from simulator.trace_formats import load_trace

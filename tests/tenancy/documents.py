@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tenancy.reading.words import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
+from tenancy.reading.fields import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
 
 DIGEST = "0123456789abcdef" * 4
 

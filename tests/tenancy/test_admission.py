@@ -1,4 +1,4 @@
-"""Who may be placed where and when, over the real router: promised first tokens and streams, and early refusal."""
+"""Who was refused is known again."""
 
 from __future__ import annotations
 
@@ -9,19 +9,56 @@ from msgspec.structs import replace
 
 from routing.blocks import cut_prompt
 from routing.candidates import Candidates, NotNow
-from routing.learning import Usage
+from routing.decision.placement import Placement
+from routing.decision.router import Router
 from routing.ledger import STEP_TOKENS, Pledge
-from routing.placement import Placement
 from routing.pods import EngineShape, Pod, Standing
-from routing.refusal import Reason, Refused
-from routing.request import Api, Request
-from routing.router import Router
+from routing.rejection import Reason, Refused
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.admission import LATEST_S, MOST_WAITING, Admission, Gate
-from tenancy.promise import promise_of
+from tenancy.admission import LATEST_S, MOST_WAITING, RETURNING_MEMORY_S, Admission, Gate, Returning, face_of
+from tenancy.objective import Tier, promise_of
 from tenancy.queue import Waiter
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Tier
+
+REQUEST = Request("1", Api.CHAT, "m", cut_prompt(b"tell me a tale " * 200, 0))
+FACE = face_of(REQUEST, "acme")
+
+
+def test_its_promise_runs_from_its_first_coming() -> None:
+    """However often it was refused since."""
+    returning = Returning()
+    returning.refused(FACE, 10.0, 10.0)
+    returning.refused(FACE, 12.0, 12.0)
+    assert returning.first_s(FACE, 20.0) == 10.0
+
+
+def test_who_was_served_is_forgotten() -> None:
+    """The same question later is another request."""
+    returning = Returning()
+    returning.refused(FACE, 10.0, 10.0)
+    returning.served(FACE)
+    assert returning.first_s(FACE, 20.0) == 20.0
+
+
+def test_another_tenants_like_is_another() -> None:
+    """Nobody is late for another's sake."""
+    assert face_of(REQUEST, "acme") != face_of(REQUEST, "other")
+
+
+def test_a_prompt_without_blocks_has_no_face() -> None:
+    """Too short to be told from others."""
+    assert face_of(Request("1", Api.CHAT, "m"), "acme") is None
+
+
+def test_memory_is_bounded_by_time() -> None:
+    """Clients give up."""
+    returning = Returning()
+    for number in range(10):
+        returning.refused(("t", "m", number, 1), float(number), float(number))
+    returning.refused(FACE, RETURNING_MEMORY_S + 5.0, RETURNING_MEMORY_S + 5.0)
+    assert len(returning) == 6
+
 
 MODEL = "m"
 GOLD = Tier("gold", 10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05, reserve=0.5)

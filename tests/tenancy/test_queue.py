@@ -1,4 +1,4 @@
-"""Who waits and who goes first."""
+"""What tiers ask for and get, learned."""
 
 from __future__ import annotations
 
@@ -9,10 +9,97 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.request import Api, Request
-from tenancy.promise import promise_of
-from tenancy.queue import MOST_CREDIT_S, TRICKLE, Queue, Waiter
+from tenancy.objective import Tier, promise_of
+from tenancy.queue import MOST_CREDIT_S, TRICKLE, Demand, Queue, Rate, Service, Waiter, price
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Tier
+
+
+def test_a_steady_load_is_seen_as_it_is() -> None:
+    """Ten requests a second of 0.1 s each keep one engine busy."""
+    demand = Demand(0.0)
+    for tick in range(400):
+        demand.ask(0.1, tick * 0.1)
+    assert demand.engines(40.0) == pytest.approx(1.0, rel=0.05)
+    assert demand.wanted(40.0) == 2
+
+
+def test_who_has_gone_wants_no_engine() -> None:
+    """A minute later nothing is kept for it."""
+    demand = Demand(0.0)
+    demand.ask(1.0, 0.0)
+    assert demand.wanted(0.0) > 0
+    assert demand.wanted(60.0) == 0
+
+
+def test_a_rate_counts_only_the_time_in_which_somebody_waited() -> None:
+    """What was served while nobody waited says nothing of how soon a waiter is served."""
+    rate = Rate(1.0, 10.0, 0.0)
+    rate.pass_time(100.0, is_waiting=False)
+    for second in range(101, 160):
+        rate.serve(0.5)
+        rate.pass_time(float(second), is_waiting=True)
+    assert rate.per_s == pytest.approx(0.5, rel=0.1)
+
+
+def test_an_answer_costs_more_than_a_prompt() -> None:
+    """A generated token counts double."""
+    assert price(100, 0) == 100
+    assert price(0, 100) == 200
+
+
+def test_weights_stretch_what_was_had() -> None:
+    """Who has twice the weight may have twice as much."""
+    service = Service()
+    service.enter("light")
+    service.enter("heavy")
+    service.serve("light", 100, 1.0)
+    service.serve("heavy", 200, 2.0)
+    assert service.of("light") == service.of("heavy") == 100
+
+
+def test_who_comes_back_starts_with_the_least_of_those_here() -> None:
+    """It is not owed what others were served meanwhile."""
+    service = Service()
+    service.enter("busy")
+    service.serve("busy", 1_000, 1.0)
+    service.enter("late")
+    assert service.of("late") == 1_000
+
+
+def test_leaving_does_not_mend_what_one_has_had() -> None:
+    """A tenant that ends all its requests for a moment comes back where it was, while others are here."""
+    service = Service()
+    service.enter("modest")
+    service.enter("greedy")
+    service.serve("greedy", 500, 1.0)
+    service.leave("greedy")
+    service.enter("greedy")
+    assert service.of("greedy") == 500
+    assert service.of("modest") == 0
+
+
+def test_what_came_to_nothing_is_refunded() -> None:
+    """Served less than expected, the counter falls again."""
+    service = Service()
+    service.enter("a")
+    service.serve("a", 300, 1.0)
+    service.serve("a", -300, 1.0)
+    assert service.of("a") == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(1, 1_000)), min_size=40, max_size=200),
+    st.sampled_from([1.0, 2.0, 4.0]),
+)
+def test_counters_of_those_who_always_wait_converge(served: list[tuple[str, float]], weight: float) -> None:
+    """Served by least counter, two backlogged tenants are never further apart than one request (VTC's bound)."""
+    service, weights = Service(), {"a": 1.0, "b": weight}
+    for tenant in weights:
+        service.enter(tenant)
+    for _, tokens in served:
+        service.serve(tenant := min(weights, key=service.of), tokens, weights[tenant])
+        assert abs(service.of("a") - service.of("b")) <= 1_000
+
 
 GOLD = Tier("gold", 10, ttft_s=1.0, tpot_s=0.05)
 BRONZE = Tier("bronze", -10, ttft_s=15.0, tpot_s=0.15)

@@ -21,7 +21,7 @@ def scene() -> tuple[Ledger, Stalls]:
     ledger.reach(2)
     costs.reach(2)
     stalls = Stalls(ledger, costs)
-    ledger.watch = stalls
+    ledger.attach(stalls)
     return ledger, stalls
 
 

@@ -1,7 +1,24 @@
-"""A tenant knows which models it may use, and whose accounts one of its callers draws on."""
+"""A quota knows whether it limits anything."""
 
-from tenancy.quota import UNLIMITED, Account, Quota
-from tenancy.tenants import ANONYMOUS, NOBODY, Tenant, quota_of, renewed
+import pytest
+
+from tenancy.tenants import ANONYMOUS, NOBODY, UNLIMITED, Account, Quota, Tenant, quota_of, renewed
+
+
+def test_without_limits_nothing_is_refused() -> None:
+    """That is what is usual."""
+    assert UNLIMITED.is_unlimited
+    assert Quota() == UNLIMITED
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [Quota(requests_per_min=1), Quota(parallel_requests=1), Quota(budget=0.5), Quota(uncached_tokens_per_min=1)],
+)
+def test_any_limit_limits(quota: Quota) -> None:
+    """Whichever it is."""
+    assert not quota.is_unlimited
+
 
 MANY, FEW, ONE = Quota(requests_per_min=100), Quota(requests_per_min=10), Quota(requests_per_min=1)
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing.candidates import NotNow
-from routing.refusal import Reason, Refused
-from tenancy.tier import Tier, Unattainable
+from routing.rejection import Reason, Refused
+from tenancy.objective import Tier, Unattainable
 from tests.tenancy.test_admission import GOLD, Stage
 
 FLAT = Tier("flat", 10, ttft_s=1.0, tpot_s=0.05)

@@ -12,8 +12,8 @@ from gateway.discovery.aggregator import Census
 from gateway.fleet.pod_state import WatchedPod
 from gateway.replica_sync.peer_load import ByEngine, own_load
 from gateway.runtime.metric_families import Family
+from routing.decision.router import Router
 from routing.pods import Engine, Standing
-from routing.router import Router
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 
 from gateway.pipeline.outcome import Outcome
 from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulated
-from routing.lateness import Late
-from routing.receipt import Attempt
-from routing.refusal import Reason
+from routing.decision.receipt import Attempt
+from routing.rejection import Reason
 from routing.retries import Budget, Try
+from routing.stall_detection import Late
 
 Observe = Callable[[Outcome], None]
 

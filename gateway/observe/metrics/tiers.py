@@ -17,7 +17,7 @@ from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.outcome import Outcome
 from gateway.runtime.metric_families import Family, Histogram, cumulated
 from routing.fleet import Fleet
-from tenancy.tier import USUAL
+from tenancy.objective import USUAL
 
 WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from bench.slo.lengths import LogNormal
 from bench.slo.scenario import Customer, Scenario
 from simulator.profile import Profile
-from tenancy.tier import Tier
+from tenancy.objective import Tier
 
 GOLD = Tier("gold", priority=10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05)
 BRONZE = Tier("bronze", priority=-10, ttft_s=15.0, tpot_s=0.15)

@@ -12,12 +12,11 @@ from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.outcome import Outcome
 from routing.blocks import Prompt
 from routing.canary import CanaryTerms, Rollout, Stage
+from routing.decision.receipt import Attempt
+from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.learning import Usage
 from routing.pods import EngineShape, Pod, Standing
-from routing.receipt import Attempt
-from routing.request import Api, Request
-from routing.router import Router
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 
 MODEL = "m"

@@ -13,9 +13,9 @@ from cascade.models import Ladder, Price, Rung, Window
 from gateway.cascades.cascade_config import Served
 from gateway.cascades.cascades import Ladders
 from routing.blocks import cut_prompt
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from tenancy.tenants import Tenant
 

@@ -10,7 +10,7 @@ from gateway.cluster.metrics import Legacy, Merged, Reading, merged, read_exposi
 from gateway.observe.metrics.fleet import FleetCollector
 from gateway.observe.metrics.process import make_registry
 from gateway.observe.metrics.requests import Tallies
-from routing.router import Router
+from routing.decision.router import Router
 from scorers.registry import routings
 from tests.gateway.samples import an_outcome
 

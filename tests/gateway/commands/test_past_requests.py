@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from gateway.commands.past_requests import read_past
-from tenancy.telling.trial import Past
+from tenancy.report.dry_run import Past
 
 
 def test_a_record_is_a_request_that_began_before(tmp_path: Path) -> None:

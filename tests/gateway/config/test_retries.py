@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.config.settings import read_settings
-from routing.lateness import Bounds
 from routing.retries import RetryTerms
+from routing.stall_detection import Bounds
 
 
 def test_nothing_said_is_the_usual() -> None:

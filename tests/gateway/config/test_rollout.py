@@ -9,7 +9,7 @@ import pytest
 from gateway.config.loading import check_file, gather
 from gateway.config.settings import read_settings
 from routing.canary import CanaryTerms
-from routing.roles import RoleTerms
+from routing.pairing.roles import RoleTerms
 from tenancy.document import Invalid
 
 

@@ -6,10 +6,10 @@ from math import inf
 
 from gateway.fleet.external_load import Pushed, observe, ours
 from gateway.fleet.scrape import EngineReading, Page
+from routing.decision.router import Router
 from routing.ledger import NOTHING_FOREIGN, Foreign
 from routing.pod_record import EngineLoad, Record, Registered
 from routing.pods import EngineShape, Pod
-from routing.router import Router
 from scorers.registry import routings
 from tests.routing.engines import add_pod, ask, place, router_of
 

@@ -20,10 +20,10 @@ from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.pipeline import Passage
 from gateway.server.dispatcher import Identify
 from gateway.server.http_server import Front
+from routing.decision.router import Router
 from routing.pods import EngineShape, ModelCard, Pod, Standing
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.retries import Budget
-from routing.router import Router
 from scorers.registry import routings
 from tenancy.tenants import NOBODY
 from tests.gateway.http.scripted import PATIENCE_S, ScriptedPod, read_head, until

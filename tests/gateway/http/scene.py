@@ -17,8 +17,8 @@ from gateway.pipeline.attempt import Leg
 from gateway.relay.holdback import HoldbackRelay
 from gateway.relay.relay import Relay, RelayOptions
 from gateway.relay.upstream_connection import Line
+from routing.pairing.prefill_side import Handover
 from routing.pods import Engine
-from routing.prefill_side import Handover
 from routing.request import Api, Request
 
 

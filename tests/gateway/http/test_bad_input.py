@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gateway.config.limits import Limits
-from routing.refusal import Reason
+from routing.rejection import Reason
 from tests.gateway.http.rig import CHAT_PATH, MODEL, QUICK, a_chat, a_rig, request_bytes
 from tests.gateway.http.wire import answer_bytes, chat_answer, chunk
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.config.limits import Limits, Timeouts
-from routing.refusal import Reason
+from routing.rejection import Reason
 from tests.gateway.http.rig import CHAT_PATH, QUICK, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import Step, until
 from tests.gateway.http.wire import (

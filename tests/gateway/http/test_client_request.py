@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.config.limits import Limits
 from gateway.http.client_request import JOINED_BYTES, Asked, Budget
-from routing.refusal import Refused
+from routing.rejection import Refused
 from tenancy.tenants import Caller, Tenant
 
 MB = 1 << 20

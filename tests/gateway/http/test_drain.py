@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.server.http_server import Front
-from routing.refusal import Reason
+from routing.rejection import Reason
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import until
 from tests.gateway.http.wire import DONE, LAST_CHUNK, STREAM_HEAD, answer_bytes, chat_answer, chat_event, chunk

@@ -15,8 +15,8 @@ from gateway.config.models import ModelEntry
 from gateway.limits.accounts import Quotas
 from gateway.relay.relay import Relay
 from routing.request import Api
-from tenancy.limits.use import Kind
-from tenancy.quota import Quota
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Quota
 from tests.gateway.http.rig import CHAT_PATH, MODEL, Answer, Rig, a_chat, a_rig
 from tests.gateway.http.scripted import until
 from tests.gateway.http.wire import (

@@ -6,7 +6,7 @@ import asyncio
 import gc
 
 from gateway.http.client_connection import ClientConnection
-from routing.learning import Usage
+from routing.request import Usage
 from tests.gateway.http.rig import CHAT_PATH, MODEL, a_chat, a_rig
 from tests.gateway.http.scripted import until
 from tests.gateway.http.wire import DONE, STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunk, chunked

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gateway.http.request_headers import Trusted, decided_model, promised, retries
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
+from tenancy.objective import Tier
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Tier
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig
 from tests.gateway.http.wire import answer_bytes, chat_answer
 

@@ -9,8 +9,8 @@ from functools import partial
 
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_limits import Patience
-from routing.lateness import Bounds
 from routing.retries import RetryTerms
+from routing.stall_detection import Bounds
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import ScriptedPod, until
 from tests.gateway.http.wire import STREAM_HEAD, chat_event, chat_stream, chunk, chunked

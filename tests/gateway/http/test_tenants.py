@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from gateway.server.dispatcher import Identify
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.http.rig import CHAT_PATH, MODEL, a_chat, a_rig, request_bytes
 from tests.gateway.http.wire import answer_bytes, chat_answer

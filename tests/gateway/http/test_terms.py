@@ -11,14 +11,13 @@ import pytest
 
 from gateway.pipeline.admission_queue import Room
 from gateway.server.dispatcher import Identify
-from routing.placement import Placement
-from routing.reading.terms import salt_of
-from routing.refusal import Reason, Refused
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.reading.requests import salt_of
+from routing.rejection import Reason, Refused
 from routing.request import Request
-from routing.router import Router
-from tenancy.promise import Promise
+from tenancy.objective import Overload, Promise, Tier
 from tenancy.tenants import Caller, Tenant
-from tenancy.tier import Overload, Tier
 from tests.gateway.http.rig import CHAT_PATH, MODEL, Rig, a_chat, a_rig
 from tests.gateway.http.wire import answer_bytes, chat_answer
 

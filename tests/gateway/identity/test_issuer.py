@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from gateway.identity import issuer as module
 from gateway.identity.issuer import LEAST_S, Issuer
 from gateway.identity.keyring import MOST_TOKENS, Keyring
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.policy import Bare, Policy
 from tenancy.reading.policy import read_policy
 from tenancy.tenants import Tenant

@@ -6,11 +6,10 @@ from hashlib import sha256
 import pytest
 
 from gateway.identity.keyring import Keyring
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.policy import HMAC, Bare, KeyFile, Policy
-from tenancy.quota import Account, Quota
 from tenancy.reading.policy import read_policy
-from tenancy.tenants import NOBODY
+from tenancy.tenants import NOBODY, Account, Quota
 
 TIERED = """
 tiers: {gold: {priority: 10}, silver: {priority: 5, on_overload: relax}, bronze: {priority: -10}}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.identity.tokens import LONGEST_TOKEN, UnknownSigner, claimed, read_keys, verify
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 from tenancy.document import Wrong
 from tenancy.policy import ALGORITHMS, TokenRules
 

@@ -19,7 +19,7 @@ from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.ipc_messages import Hello
 from gateway.replica_sync.sync import Sharing
 from gateway.runtime.event_log import EventLog
-from routing.router import Router
+from routing.decision.router import Router
 from tests.routing.engines import router_of
 from tests.routing.exchanges import loads
 

@@ -12,7 +12,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from routing.kv_events import KvEvent
+from routing.precise.kv_events import KvEvent
 
 END = b"\xff" * 8
 SUBSCRIBES = b"\x01"

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.kv_index.event_feed import Feed, Reader, UnreadableError, sequence_of
-from routing.chains import Ends, TokenPrompt, pack_tokens
-from routing.exact import NOTHING_HELD, ExactIndex
-from routing.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
-from routing.trust import AGREEMENTS, Doubt
+from routing.precise.event_reliability import AGREEMENTS, Doubt
+from routing.precise.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from routing.precise.precise_index import NOTHING_HELD, ExactIndex
+from routing.precise.token_chains import Ends, TokenPrompt, pack_tokens
 from tests.gateway.kv_index.publisher import pack
 
 

@@ -25,12 +25,11 @@ from gateway.kv_index.prompts import read_spoken
 from gateway.kv_index.tokenizer import LocalTokenizer
 from gateway.replica_sync.host_client import WarmthClient
 from gateway.replica_sync.ipc_messages import EnginesFollowed, Hello
-from routing.learning import Usage
+from routing.decision.router import Router
 from routing.pods import EngineShape, ModelCard, Pod, Standing
+from routing.precise.event_reliability import AGREEMENTS
 from routing.reading import read_request
-from routing.request import Api, Request
-from routing.router import Router
-from routing.trust import AGREEMENTS
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tests.gateway.fake_pod import Pulse
 from tests.gateway.kv_index.exchange import Host, Said, host, until

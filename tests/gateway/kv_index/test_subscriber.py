@@ -8,10 +8,10 @@ import zmq
 
 from gateway.kv_index.event_feed import Feed
 from gateway.kv_index.subscriber import Source, Subscriber
-from routing.chains import Ends, TokenPrompt, pack_tokens
-from routing.exact import NOTHING_HELD, ExactIndex
-from routing.kv_events import AllBlocksCleared, BlockStored
-from routing.trust import Doubt
+from routing.precise.event_reliability import Doubt
+from routing.precise.kv_events import AllBlocksCleared, BlockStored
+from routing.precise.precise_index import NOTHING_HELD, ExactIndex
+from routing.precise.token_chains import Ends, TokenPrompt, pack_tokens
 from tests.gateway.fake_pod import Pulse
 from tests.gateway.kv_index.publisher import Publisher
 

@@ -27,7 +27,7 @@ from gateway.kv_index.tokenizer import (
     Tokenizing,
     Voucher,
 )
-from routing.chains import pack_tokens, root_of
+from routing.precise.token_chains import pack_tokens, root_of
 from routing.request import Api
 from tests.gateway.kv_index.exchange import Said
 from tests.gateway.kv_index.tokenizers import SPECIALS, make_folder

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from gateway.config.models import ModelEntry
 from gateway.limits.accounts import Quotas
 from gateway.limits.estimate import Expecting
-from routing.router import Router
+from routing.decision.router import Router
 from tenancy.forecast import Forecast
-from tenancy.quota import Account, Quota
-from tenancy.tenants import Caller, Tenant
+from tenancy.tenants import Account, Caller, Quota, Tenant
 
 NOW_S = 1.8e9
 

@@ -10,16 +10,14 @@ from gateway.limits.accounts import LOOK, TOP_UP_STEPS, Quotas, Tab
 from gateway.limits.estimate import Expecting
 from gateway.limits.rate_limit_response import OverLimit
 from routing.blocks import cut_prompt
-from routing.learning import Usage
+from routing.decision.router import Router
 from routing.pods import EngineShape, ModelCard, Pod, Standing
-from routing.refusal import Reason
-from routing.request import Api, Request
-from routing.router import Router
+from routing.rejection import Reason
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.forecast import Forecast
-from tenancy.limits.use import Kind
-from tenancy.quota import Quota
-from tenancy.tenants import Caller, Tenant
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.limits.making import Hand, quotas_of
 
 CONTEXT = 8_192

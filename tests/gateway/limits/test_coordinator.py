@@ -9,7 +9,7 @@ import pytest
 
 from gateway.limits.coordinator import SWEPT_AFTER, HostLender, HostSlices, LenderAway
 from gateway.replica_sync.ipc_messages import SlicesAsked, SlicesGranted, framed, read_message
-from tenancy.limits.slices import Ask
+from tenancy.limits.leases import Ask
 
 ASK = Ask("tokens", 100.0, 0.0, 70.0, 0.0, keeps_s=75.0)
 

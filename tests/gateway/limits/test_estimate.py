@@ -7,13 +7,12 @@ import pytest
 from gateway.config.models import ModelEntry
 from gateway.limits.estimate import Expecting
 from routing.blocks import cut_prompt
-from routing.learning import Usage
-from routing.request import Api, Request
-from routing.router import Router
+from routing.decision.router import Router
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.book import Books
-from tenancy.limits.use import Rates
-from tenancy.quota import Quota
+from tenancy.limits.account_usage import Books
+from tenancy.limits.usage import Rates
+from tenancy.tenants import Quota
 from tests.gateway.http.rig import put_pod
 from tests.gateway.limits.making import NOW_S, Told, caller_of
 

@@ -17,12 +17,11 @@ from gateway.limits.lease_keeper import Keeper
 from gateway.limits.rate_limit_response import OverLimit
 from gateway.limits.redis_coordinator import RedisLender
 from gateway.runtime.redis_location import parse_redis_url
-from routing.learning import Usage
-from routing.request import Api, Request
-from routing.router import Router
+from routing.decision.router import Router
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.use import Kind
-from tenancy.quota import Quota
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Quota
 from tests.gateway.kv_index.exchange import until
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 from tests.gateway.limits.making import PRICES, Hand, caller_of, quotas_of

@@ -6,12 +6,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.limits.accounts import Quotas
 from gateway.limits.monitoring import LimitsExposition, merge_accounts, show_accounts
+from routing.decision.router import Router
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
-from tenancy.limits.use import Kind
-from tenancy.quota import Account, Quota
-from tenancy.tenants import Caller, Tenant
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Account, Caller, Quota, Tenant
 from tests.gateway.limits.making import caller_of, quotas_of
 
 

@@ -10,14 +10,14 @@ from typing import Any
 from gateway.limits.accounts import Quotas
 from gateway.limits.coordinator import LenderAway
 from gateway.limits.lease_keeper import Keeper
+from routing.decision.router import Router
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from simulator.clock import run_virtually
-from tenancy.limits.apart import cap_apart
-from tenancy.limits.slices import Ask, Granted, Slices
-from tenancy.limits.use import Kind
-from tenancy.quota import Quota
+from tenancy.limits.leases import Ask, Granted, Slices
+from tenancy.limits.shared_limits import cap_apart
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Quota
 from tests.gateway.limits.making import caller_of, quotas_of
 
 LATE_S, LOST_S = 0.2, 0.1

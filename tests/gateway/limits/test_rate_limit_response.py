@@ -6,11 +6,11 @@ import pytest
 
 from gateway.limits.rate_limit_response import fields_of, show_moment, show_period, show_span, show_wait
 from gateway.pipeline.rejections import refusal_headers
-from routing.refusal import Reason, Refused
-from tenancy.limits.book import Books
+from routing.rejection import Reason, Refused
+from tenancy.limits.account_usage import Books
 from tenancy.limits.reservation import reserve
-from tenancy.limits.use import Use
-from tenancy.quota import Account, Quota
+from tenancy.limits.usage import Use
+from tenancy.tenants import Account, Quota
 
 NOW_S = 1.8e9
 

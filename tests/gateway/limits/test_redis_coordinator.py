@@ -14,7 +14,7 @@ import pytest
 from gateway.limits.coordinator import LenderAway
 from gateway.limits.redis_coordinator import RedisLender
 from gateway.runtime.redis_location import parse_redis_url
-from tenancy.limits.slices import Ask, Slices
+from tenancy.limits.leases import Ask, Slices
 from tests.gateway.kv_index.exchange import until
 from tests.gateway.kv_index.redis_servers import Server, free_port, redis_server
 

@@ -15,15 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from gateway.limits.accounts import LOOK, Tab
 from gateway.limits.rate_limit_response import OverLimit
-from routing.learning import Usage
-from routing.request import Api, Request
-from routing.router import Router
+from routing.decision.router import Router
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.book import Meter
-from tenancy.limits.memories import Window
-from tenancy.limits.use import Kind
-from tenancy.quota import Quota
-from tenancy.tenants import Caller, Tenant
+from tenancy.limits.account_usage import Meter
+from tenancy.limits.counters import Window
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.limits.making import Hand, quotas_of
 
 LIMITS = st.sampled_from([None, 100, 150, 400, 2_000])

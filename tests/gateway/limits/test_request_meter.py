@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from gateway.limits.accounts import AHEAD, LOOK, Quotas, Tab
-from routing.learning import Usage
-from routing.refusal import Reason
-from routing.request import Api, Request
-from routing.router import Router
+from routing.decision.router import Router
+from routing.rejection import Reason
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.use import Kind
-from tenancy.quota import Quota
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Quota
 from tests.gateway.limits.making import caller_of, quotas_of
 
 

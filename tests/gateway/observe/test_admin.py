@@ -15,8 +15,8 @@ from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import Rhythm, Watcher
 from gateway.observe.admin import Admin, admin_app
 from gateway.observe.receipts import Receipts
+from routing.decision.router import Router
 from routing.pods import Standing
-from routing.router import Router
 from scorers.registry import routings
 from tests.gateway.fake_pod import FakePod, Pulse, fake_pods, metrics_page
 from tests.gateway.samples import a_request, an_attempt, an_outcome

@@ -11,8 +11,8 @@ from gateway.observe.request_log import MOST_AT_ONCE, OutcomeLog, request_line, 
 from gateway.pipeline.outcome import Outcome
 from gateway.runtime.line_writer import LineWriter
 from routing.blocks import Prompt
-from routing.learning import Usage
-from routing.refusal import Reason
+from routing.rejection import Reason
+from routing.request import Usage
 from tests.gateway.samples import a_request, an_outcome
 
 

@@ -8,9 +8,8 @@ import pytest
 from gateway.observe.route_log import RouteRecorder, shared_key
 from gateway.pipeline.outcome import Outcome
 from routing.blocks import cut_prompt
-from routing.learning import Usage
-from routing.receipt import Attempt
-from routing.request import Api, Request
+from routing.decision.receipt import Attempt
+from routing.request import Api, Request, Usage
 
 KEY = bytes(range(32))
 

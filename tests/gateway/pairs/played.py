@@ -15,14 +15,13 @@ from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.pipeline import Passage
 from routing.blocks import Prompt
+from routing.decision.placement import Placement
+from routing.decision.receipt import Attempt
+from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.learning import Usage
-from routing.placement import Placement
 from routing.pods import EngineShape, Pod, Standing
-from routing.receipt import Attempt
-from routing.refusal import Refused
-from routing.request import Api, Request
-from routing.router import Router
+from routing.rejection import Refused
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from simulator.clock import run_virtually
 

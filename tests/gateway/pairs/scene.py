@@ -19,10 +19,10 @@ from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.pipeline import Passage
 from gateway.server.http_server import Front
 from routing.cost import CostBook, Prior
+from routing.decision.receipt import Attempt
+from routing.decision.router import Router
 from routing.facts import PodFacts, Role
 from routing.pods import EngineShape, Pod, Standing
-from routing.receipt import Attempt
-from routing.router import Router
 from scorers.registry import routings
 from simulator.pod import SimulatedPod
 from simulator.transfer.wiring import KvRole, Wiring

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.pipeline.attempt import Leg, LegEnd, Prefilled
-from routing.fallback import Fallback
+from routing.eligible import Fallback
 from simulator.clock import run_virtually
 from tests.gateway.pairs.played import ANSWERED, GOOD, NEVER_S, TOLD, Ground, PairCarrier, Part, led
 

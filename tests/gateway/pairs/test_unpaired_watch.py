@@ -7,8 +7,8 @@ from typing import Any
 
 from gateway.pairs.unpaired_watch import SETTLED_S, UnpairedWatch
 from routing.facts import Role
-from routing.unpaired import Unpaired
-from tests.routing.test_pairing import NIXL, put, split_fleet
+from routing.pairing.partners import Unpaired
+from tests.routing.pairing.test_pairing import NIXL, put, split_fleet
 
 
 class Scene:

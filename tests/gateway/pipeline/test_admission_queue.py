@@ -14,10 +14,10 @@ from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.pipeline import Passage
 from routing.blocks import Prompt
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
-from routing.refusal import Reason
+from routing.rejection import Reason
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from simulator.profile import Profile
@@ -25,8 +25,8 @@ from simulator.sequence import Sequence
 from simulator.virtual_carrier import VirtualCarrier
 from simulator.virtual_pod import VirtualPod
 from tenancy.admission import Admission
+from tenancy.objective import Tier
 from tenancy.tenants import NOBODY, Caller, Tenant
-from tenancy.tier import Tier
 
 MODEL = "m"
 TIERS = {

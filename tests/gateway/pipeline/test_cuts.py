@@ -10,9 +10,8 @@ import pytest
 from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.resume_blocker import Bar
-from routing.learning import Usage
-from routing.placement import Placement
-from routing.request import Api, Request
+from routing.decision.placement import Placement
+from routing.request import Api, Request, Usage
 from routing.retries import RetryTerms
 from simulator.clock import run_virtually
 from tests.gateway.pipeline.test_pipeline import MODEL, PROMPT, PlayedCarrier, Stage

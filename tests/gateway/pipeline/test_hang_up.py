@@ -16,7 +16,7 @@ from gateway.runtime.guard import NAME
 from routing.blocks import Prompt
 from routing.request import Api, Request
 from simulator.clock import VirtualLoop, run_virtually
-from tenancy.promise import promise_of
+from tenancy.objective import promise_of
 from tenancy.queue import Queue
 from tests.gateway.pipeline.test_admission_queue import CALLERS, MODEL, TIERS, Stage
 

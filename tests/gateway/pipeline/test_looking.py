@@ -7,11 +7,12 @@ import asyncio
 from msgspec.structs import replace
 
 from gateway.pipeline.attempt import LegEnd
+from routing.cache_lookup import Seen, Sight
+from routing.precise.lookup_notifier import LookupNotifier
 from routing.request import Api, Request
-from routing.sight import Seen, Sight
 from simulator.clock import run_virtually
 from tests.gateway.pipeline.test_pipeline import MODEL, PODS, PROMPT, Play, PlayedCarrier, Stage
-from tests.routing.test_sight import Notes
+from tests.routing.test_cache_lookup import Notes
 
 
 def asked() -> Request:
@@ -24,6 +25,7 @@ class Looker:
     def __init__(self, stage: Stage, warm: str, *, takes_s: float = 0.5) -> None:
         self.notes = Notes()
         self._stage = stage
+        stage.router.observe(LookupNotifier())
         self._warm = warm
         self._takes_s = takes_s
 

@@ -17,12 +17,11 @@ from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.pipeline.pipeline import Passage
 from routing.blocks import cut_prompt
-from routing.learning import Usage
-from routing.placement import Placement
+from routing.decision.placement import Placement
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
-from routing.refusal import Reason, Refused
-from routing.request import Api, Request
-from routing.router import Router
+from routing.rejection import Reason, Refused
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from tenancy.tenants import Caller, Tenant

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.fleet.breaker import Breaker
 from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.pipeline.attempt_limits import Patience
-from routing.placement import Placement
+from routing.decision.placement import Placement
 from routing.request import Api, Request
 from routing.retries import RetryTerms
 from simulator.clock import run_virtually

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.pipeline.rejections import SAYINGS, refusal_body, refusal_headers, status_of
-from routing.refusal import Reason, Refused
+from routing.rejection import Reason, Refused
 
 
 def test_every_reason_has_a_saying() -> None:

@@ -13,9 +13,8 @@ from gateway.pipeline.attempt import LegEnd
 from gateway.relay.fast_path import ONE_CHUNK_BYTES, SIZE_OF_READ, Flow
 from gateway.relay.recorder import Kept
 from gateway.relay.sse import concerns_us
-from routing.learning import Usage
 from routing.reading import answer_bytes
-from routing.request import Api
+from routing.request import Api, Usage
 from tests.gateway.http.scene import Scene, staged
 from tests.gateway.http.wire import (
     DONE,

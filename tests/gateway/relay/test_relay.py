@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.resumption import delivered_by
-from routing.learning import Usage
 from routing.reading import answer_bytes as answer_bytes_of
-from routing.request import Api
+from routing.request import Api, Usage
 from tests.gateway.http.scene import Scene, staged
 from tests.gateway.http.wire import (
     DONE,

@@ -14,9 +14,8 @@ from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.resume_blocker import Bar
 from routing.reading import read_usage
 from routing.request import Api
-from tenancy.limits.use import Kind
-from tenancy.quota import Quota
-from tenancy.tenants import Caller, Tenant
+from tenancy.limits.usage import Kind
+from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import Step, close, cut, until
 from tests.gateway.http.test_limited import Kit

@@ -8,7 +8,7 @@ from gateway.replica_sync.hub import PIECE_BYTES, Hub
 from gateway.replica_sync.ipc import Line
 from gateway.replica_sync.ipc_messages import Batch, Hello, Message, Missed, Past, Recall, Restate, read_message
 from gateway.replica_sync.updates import read_batch, write_batch
-from routing.news import Ended, Stated
+from routing.replica_state import Ended, Stated
 
 
 class Ear(Line):

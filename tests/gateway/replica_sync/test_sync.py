@@ -10,7 +10,7 @@ from gateway.observe.metrics.process import SharingExposition
 from gateway.replica_sync import sync as sharing_module
 from gateway.replica_sync.ipc_messages import Batch
 from gateway.replica_sync.updates import write_batch
-from routing.news import Ended
+from routing.replica_state import Ended
 from tests.gateway.kv_index.exchange import Worker, alike, host, until
 from tests.routing.engines import TALK, ask, place, serve
 from tests.routing.exchanges import loads

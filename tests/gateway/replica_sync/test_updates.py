@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gateway.replica_sync.updates import CUTTING, MAX_INTEGER, SCHEMA, UnreadableError, head_of, read_batch, write_batch
 from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
-from routing.news import Ended, FirstToken, News, Open, Placed, Settled, Stated
+from routing.replica_state import Ended, FirstToken, News, Open, Placed, Settled, Stated
 
 COUNTS = st.integers(0, 1 << 40)
 TIMES = st.integers(0, 10**12).map(lambda us: us / 1e6)

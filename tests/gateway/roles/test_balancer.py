@@ -6,12 +6,12 @@ from itertools import count
 
 from gateway.roles.balancer import RoleKeeper, may_be_both
 from routing.blocks import Prompt
+from routing.decision.placement import Placement
+from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.placement import Placement
+from routing.pairing.roles import RoleTerms
 from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request
-from routing.roles import RoleTerms
-from routing.router import Router
 from scorers.registry import routings
 
 MODEL = "m"

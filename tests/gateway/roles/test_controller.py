@@ -14,8 +14,8 @@ from gateway.roles.balancer import RoleKeeper
 from gateway.roles.controller import RolesAtWork
 from gateway.roles.redis_lease import KEY, RedisRoleLease
 from gateway.runtime.redis_location import parse_redis_url
+from routing.decision.router import Router
 from routing.facts import Role
-from routing.router import Router
 from tests.gateway.kv_index.exchange import until
 from tests.gateway.kv_index.redis_servers import redis_server
 from tests.gateway.roles.test_balancer import TERMS, roles_of, router_of
@@ -98,10 +98,9 @@ def shown(router: Router, url: str) -> float:
     )
 
 
-async def test_roles_are_shown_and_kept_to() -> None:
-    """One metric an engine and role; who decodes prefills nothing that others can."""
+async def test_roles_are_shown() -> None:
+    """One metric an engine and role."""
     router = router_of(2)
     router.fleet.assume("http://0", Role.PREFILL)
     assert shown(router, "http://0") == 1.0
     assert shown(router, "http://1") == 0.0
-    assert router.keeps_roles

@@ -11,7 +11,7 @@ from gateway.roles.balancer import RoleKeeper
 from gateway.roles.controller import RolesAtWork
 from gateway.roles.lease import LEASE_S, HostRoleLease
 from routing.facts import Role
-from routing.roles import Change
+from routing.pairing.roles import Change
 from tests.gateway.roles.test_balancer import TERMS, router_of
 
 

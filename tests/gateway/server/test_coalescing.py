@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.server.dispatcher import Identify
-from routing.refusal import Reason
-from tenancy.quota import Account, Quota
-from tenancy.tenants import Caller, Tenant
+from routing.rejection import Reason
+from tenancy.tenants import Account, Caller, Quota, Tenant
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import until
 from tests.gateway.http.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunked

@@ -8,10 +8,9 @@ import pytest
 
 from routing.reading.bodies import BODIES
 from routing.reading.fields import PASSED, Handling, handling_of
-from routing.reading.requests import read_request
+from routing.reading.requests import PlainTerms, read_request
 from routing.reading.rewriting import NOT_THE_CLIENTS
-from routing.reading.terms import PlainTerms
-from routing.refusal import Refused
+from routing.rejection import Refused
 from routing.request import Api
 
 

@@ -1,5 +1,7 @@
 """The body for the pod: the client's own bytes, or the same JSON less what is not the client's, with usage asked."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 
@@ -8,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.reading import Reading, read_request
-from routing.reading.rewriting import NOT_THE_CLIENTS
-from routing.refusal import Refused
+from routing.reading.rewriting import NOT_THE_CLIENTS, capped, prefill_body
+from routing.rejection import Refused
 from routing.request import Api
 from tests.routing.reading.wire import Json, texts
 
@@ -155,3 +157,100 @@ def test_any_body_stays_the_json_it_was(
     if stream:
         expected["stream_options"] = {"include_usage": True}
     assert json.loads(read(raw).body) == expected
+
+
+@pytest.mark.parametrize(
+    ("api", "said", "told"),
+    [
+        (Api.CHAT, {}, {"max_completion_tokens": 50}),
+        (Api.CHAT, {"max_tokens": 40}, {"max_tokens": 40}),
+        (Api.CHAT, {"max_tokens": 400}, {"max_tokens": 50}),
+        (Api.CHAT, {"max_tokens": None}, {"max_tokens": None, "max_completion_tokens": 50}),
+        (
+            Api.CHAT,
+            {"max_tokens": 400, "max_completion_tokens": 20},
+            {"max_tokens": 50, "max_completion_tokens": 20},
+        ),
+        (Api.COMPLETIONS, {}, {"max_tokens": 50}),
+        (Api.RESPONSES, {"max_output_tokens": 51}, {"max_output_tokens": 50}),
+        (Api.MESSAGES, {"max_tokens": 1_000}, {"max_tokens": 50}),
+        (Api.EMBEDDINGS, {}, {}),
+    ],
+)
+def test_no_answer_may_have_more(api: Api, said: dict[str, Any], told: dict[str, Any]) -> None:
+    """In the words of each API, whichever of them the client used."""
+    rest = {"model": "m", "input": "max_tokenss", "deep": {"x": [1, None]}}
+    assert json.loads(capped(api, json.dumps(rest | said).encode(), 50)) == rest | told
+
+
+def test_a_name_in_escapes_or_in_the_text_is_no_way_round() -> None:
+    r"""`\u006dax_tokens` is `max_tokens`; a prompt that names the field is none."""
+    escaped = b'{"model":"m","\\u006dax_tokens":900}'
+    assert json.loads(capped(Api.COMPLETIONS, escaped, 50)) == {"model": "m", "max_tokens": 50}
+    quoted = json.dumps({"model": "m", "prompt": 'say "max_tokens": 9', "max_tokens": 900}).encode()
+    assert json.loads(capped(Api.COMPLETIONS, quoted, 50))["max_tokens"] == 50
+
+
+def test_what_is_within_the_bound_is_the_same_bytes() -> None:
+    """A body that allows no more is not written anew."""
+    body = b'{ "model" : "m" , "max_tokens" : 50 }'
+    assert capped(Api.COMPLETIONS, body, 50) is body
+
+
+PROMPT: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "caf\u00e9"}],
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "cache_salt": "tenant",
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+ANSWER: dict[str, Any] = {
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "n": 1,
+    "logprobs": True,
+    "top_logprobs": 3,
+    "stop": ["x"],
+    "min_tokens": 9,
+    "max_tokens": 50,
+    "max_completion_tokens": 60,
+    "response_format": {"type": "json_object"},
+}
+
+
+def sent(api: Api, body: dict[str, Any], fields: bytes = b"", **words: bool) -> dict[str, Any]:
+    """The body as an engine reads it."""
+    read: dict[str, Any] = json.loads(prefill_body(api, json.dumps(body).encode(), fields, **words))
+    return read
+
+
+def test_the_prompt_stays_as_it_is_and_the_answer_is_one_token() -> None:
+    """Tools, template and salt shape the prompt; all else goes."""
+    assert sent(Api.CHAT, PROMPT | ANSWER, b'{"do_remote_decode":true}') == PROMPT | {
+        "stream": False,
+        "max_tokens": 1,
+        "max_completion_tokens": 1,
+        "kv_transfer_params": {"do_remote_decode": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("api", "limit"),
+    [(Api.COMPLETIONS, "max_tokens"), (Api.RESPONSES, "max_output_tokens"), (Api.MESSAGES, "max_tokens")],
+)
+def test_each_api_has_its_word_for_one_token(api: Api, limit: str) -> None:
+    """And only that."""
+    body = sent(api, {"model": "m", "max_tokens": 7, "max_output_tokens": 7, "max_completion_tokens": 7})
+    assert {name: value for name, value in body.items() if name.startswith("max_")} == {limit: 1}
+    assert body.get("store") is (False if api is Api.RESPONSES else None)
+
+
+def test_a_first_token_that_would_stop_need_not_end_it() -> None:
+    """Where the connector hands over nothing then."""
+    assert sent(Api.CHAT, PROMPT, ends_by_length=True)["ignore_eos"] is True
+    assert "ignore_eos" not in sent(Api.CHAT, PROMPT)
+
+
+def test_what_a_client_says_of_transfers_goes() -> None:
+    """Though it has been taken out before."""
+    assert "kv_transfer_params" not in sent(Api.CHAT, PROMPT | {"kv_transfer_params": {"do_remote_prefill": True}})

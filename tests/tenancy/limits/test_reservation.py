@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tenancy.limits.book import Book, Books
+from tenancy.limits.account_usage import Book, Books
 from tenancy.limits.reservation import Reservation, reserve
-from tenancy.limits.use import NOTHING, Kind, Rates, Use
-from tenancy.quota import Account, Quota
+from tenancy.limits.usage import NOTHING, Kind, Rates, Use
+from tenancy.tenants import Account, Quota
 
 NOW_S = 1.8e9
 SPAN_S = 60.0

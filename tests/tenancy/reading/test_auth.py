@@ -5,8 +5,7 @@ from math import inf
 import pytest
 
 from tenancy.policy import HMAC, KeyFile
-from tenancy.quota import Account, Quota
-from tenancy.tenants import Tenant
+from tenancy.tenants import Account, Quota, Tenant
 from tests.tenancy.policies import A, B, faults, policy, whose
 
 

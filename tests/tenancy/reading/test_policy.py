@@ -1,8 +1,7 @@
 """A policy says whose key is whose and what each tenant bought; all that is wrong with it is told at once."""
 
 from tenancy.policy import HeaderRules, TokenRules
-from tenancy.quota import Account, Quota
-from tenancy.tenants import Tenant
+from tenancy.tenants import Account, Quota, Tenant
 from tests.tenancy.policies import KEYED, A, B, faults, policy, whose
 
 

@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from tenancy.quota import Quota
-from tenancy.tier import USUAL, Overload, Tier
+from tenancy.objective import USUAL, Overload, Tier
+from tenancy.tenants import Quota
 from tests.tenancy.policies import KEYED, TIERS, A, faults, policy
 
 

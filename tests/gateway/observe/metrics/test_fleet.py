@@ -14,10 +14,10 @@ from gateway.fleet.probe import Health
 from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
 from gateway.observe.metrics.process import make_registry
 from gateway.observe.metrics.requests import Tallies
+from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
-from routing.refusal import Reason
+from routing.rejection import Reason
 from routing.request import Api, Request
-from routing.router import Router
 from scorers.registry import routings
 from tests.gateway.samples import an_attempt, an_outcome
 

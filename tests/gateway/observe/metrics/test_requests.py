@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.observe.metrics.requests import COUNTED_AT_ONCE, RetriesExposition, Tallies
 from gateway.pipeline.resume_blocker import Bar
 from gateway.runtime.metric_families import OTHER, Histogram
-from routing.lateness import Bounds, Late, Lateness
-from routing.learning import Usage
-from routing.refusal import Reason
+from routing.rejection import Reason
+from routing.request import Usage
 from routing.retries import Budget, RetryTerms, Try
+from routing.stall_detection import Bounds, Late, Lateness
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
 

@@ -10,11 +10,11 @@ from prometheus_client import CollectorRegistry
 from gateway.observe.metrics.tiers import TierExposition, TierTallies, Waiting, WaitingForPod
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.rejections import status_of
+from routing.decision.router import Router
 from routing.fleet import Fleet
-from routing.learning import Usage
 from routing.pods import Pod, Standing
-from routing.refusal import Reason
-from routing.router import Router
+from routing.rejection import Reason
+from routing.request import Usage
 from tests.gateway.samples import a_request, an_outcome
 
 

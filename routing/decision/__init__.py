@@ -1,0 +1,1 @@
+"""One routing decision: the router, the placement it makes, and the receipt of it."""

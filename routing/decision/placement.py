@@ -1,0 +1,187 @@
+"""A request on an engine: what was predicted, and the three moments at which the router learns from it.
+
+The frontend that serves the request calls it at these moments; time is an argument. `release` ends it in any case.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from routing.candidates import Ballot, Few, predicted
+from routing.eligible import Fallback
+from routing.ledger import Charge
+from routing.observers import Settlement
+from routing.pairing.prefill_side import Handover, PrefillSide
+from routing.pods import Engine
+from routing.prefix_index import Trace
+from routing.request import Request, Usage
+from routing.state import RoutingState
+
+
+class Placement:
+    """One request on one engine, from the choice to its end."""
+
+    __slots__ = (
+        "_ballot",
+        "_charge",
+        "_few",
+        "_is_moved",
+        "_state",
+        "_trace",
+        "candidates_in_all",
+        "engine",
+        "fallback",
+        "first_token_s",
+        "placed_s",
+        "predicted",
+        "prefill",
+        "request",
+    )
+
+    def __init__(
+        self,
+        state: RoutingState,
+        request: Request,
+        engine: Engine,
+        charge: Charge,
+        trace: Trace,
+        ballot: Ballot,
+        *,
+        prefill: PrefillSide | None = None,
+        fallback: Fallback | None = None,
+    ) -> None:
+        """`prefill` is the other side of a pair; without it the engine does its own prefill. `fallback` says why it is
+        no pair where it should be one.
+        """
+        candidates, at = ballot.candidates, ballot.at
+        self._state = state
+        self._charge = charge
+        self._trace = trace
+        self.request = request
+        self.engine = engine
+        self.prefill = prefill
+        self.fallback = fallback
+        self._ballot = ballot
+        self._few: Few | None = None
+        self.candidates_in_all = candidates.engines_in_all or len(candidates.engines)
+        self.placed_s = candidates.now_s
+        self.first_token_s: float | None = None
+        self._is_moved = False
+        self.predicted = predicted(candidates, at)
+
+    def __repr__(self) -> str:
+        return f"<Placement of {self.request.id} on {self.engine.name}>"
+
+    @property
+    def charge(self) -> Charge:
+        """Its entry in the ledger."""
+        return self._charge
+
+    @property
+    def handover(self) -> Handover | None:
+        """What the decode engine of a pair is sent; None where the engine does its own prefill."""
+        return None if self.prefill is None else self.prefill.handover
+
+    def few(self) -> Few:
+        """The candidates that a receipt shows. All others are let go: a stream may last, and engines are many."""
+        if self._few is None:
+            self._few = self._ballot.few()
+            del self._ballot
+        return self._few
+
+    def moved(self, engine: Engine, now_s: float) -> None:
+        """Another engine has begun to answer it (Envoy chose one of several): charge it there from now on.
+
+        What comes of it is learned for that engine; how long its prefill took is not known: some was lost on the way.
+        """
+        state, left, old = self._state, self.engine, self._charge
+        if old.released:
+            return
+        self.few()
+        state.index.retract(self._trace)
+        state.ledger.release(old, now_s)
+        self.engine, self._is_moved = engine, True
+        self._charge = state.ledger.charge(
+            engine.slot,
+            prefill_tokens=0.0,
+            prefill_s=0.0,
+            kv_tokens=old.kv_tokens,
+            sequences=old.sequences,
+            now_s=now_s,
+            pledge=old.pledge,
+            queues=False,
+        )
+        self._trace = state.index.put(engine.slot, self.request.prompt)
+        if self.request.session:
+            state.sessions.put(self.request.session, engine.slot)
+        if state.observers is not None:
+            state.observers.ended(self.request, old)
+            state.observers.placed(self.request, engine, self._charge)
+        state.recycle(left.slot)
+
+    def first_token(self, now_s: float) -> None:
+        """The engine has begun to answer: its prefill is done."""
+        if self.first_token_s is not None:
+            return
+        self.first_token_s = now_s
+        self.few()
+        state, took_s = self._state, now_s - self.placed_s
+        state.ledger.prefill_done(self._charge, now_s)
+        state.index.computed(self._trace)
+        work_tokens = 0.0
+        if self.prefill is not None:
+            self.prefill.handed_over(now_s)
+        elif not self._is_moved:
+            work_tokens = self._learn_prefill(took_s)
+        if state.observers is not None:
+            state.observers.first_token(self.request, self._charge, work_tokens, took_s)
+
+    def _learn_prefill(self, took_s: float) -> float:
+        """Learn from one's own prefill; returns the work it was."""
+        costs, predicted, slot = self._state.costs, self.predicted, self.engine.slot
+        costs.observe_first_token(slot, predicted.work_tokens, took_s)
+        if predicted.is_alone:
+            cold_tokens = predicted.prompt_tokens - predicted.warm_tokens
+            costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
+        return predicted.work_tokens
+
+    def settle(self, usage: Usage | None, now_s: float, *, answer: bytes = b"", response_id: str | None = None) -> None:
+        """The engine has answered in full. Learn from what it says the request took, and from the answer it now holds.
+
+        `answer` is the canonical form of what was generated, as the next turn's prompt will contain it.
+        """
+        state, slot = self._state, self.engine.slot
+        if usage is not None and self.prefill is not None:
+            # What a pair's decode engine calls cached is what was held elsewhere, or moved.
+            usage = replace(usage, cached_tokens=None)
+        # An answer without a first token of its own (not streamed) still shows that the prompt was computed.
+        state.index.computed(self._trace)
+        if response_id:
+            state.responses.put(response_id, slot)
+        running = (self.predicted.running + state.ledger.running[slot]) / 2
+        decode_s = None if self.first_token_s is None else now_s - self.first_token_s
+        # Of a response that continues another we see the newest part only, and the engine counts the whole.
+        tells_warmth = usage is not None and usage.prompt_tokens and not self.request.continues
+        grown = self.request.prompt.extended(answer) if tells_warmth and answer else None
+        if usage is not None and tells_warmth:
+            state.learn_usage(self.request.model, self._trace, usage, grown)
+        if usage is not None and decode_s is not None:
+            tokens = usage.completion_tokens // self.request.sequences - 1
+            state.costs.observe_decode(slot, running, tokens, decode_s)
+        if state.observers is not None:
+            settlement = Settlement(usage, bool(tells_warmth), grown, response_id, running, decode_s)
+            state.observers.settled(self.request, self._charge, settlement)
+
+    def release(self, now_s: float) -> None:
+        """The request has left the engine, however it ended. Safe to call again."""
+        state = self._state
+        try:
+            if self.prefill is not None:
+                self.prefill.release(now_s)
+            if self.first_token_s is None:
+                state.index.retract(self._trace)
+        finally:
+            state.ledger.release(self._charge, now_s)
+        if state.observers is not None:
+            state.observers.ended(self.request, self._charge)
+        state.recycle(self.engine.slot)

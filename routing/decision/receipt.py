@@ -1,0 +1,80 @@
+"""Why a request went where it went: candidates, predicted and real seconds, predicted and real warm tokens.
+
+A value, made once when the request ends; knows neither where it is kept nor how it is shown.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from routing.candidates import CandidateShown, Few
+from routing.decision.placement import Placement
+from routing.eligible import Fallback
+from routing.request import Usage
+
+
+class Attempt(Struct, frozen=True, gc=False):
+    """One engine that was tried, in the order of trying."""
+
+    engine: str
+    ended: str
+    candidates: Few | tuple[CandidateShown, ...]
+    """The best of them; written out where they are to be read."""
+    candidates_in_all: int
+    predicted_prompt_tokens: int
+    predicted_warm_tokens: int
+    real_warm_tokens: int | None
+    predicted_ttft_s: float
+    real_ttft_s: float | None
+    warmth: str = "shadow"
+    """What predicted the cached tokens: the engine's own events (`exact`), or the approximate index (`shadow`)."""
+    prefill: str | None = None
+    """The engine that did, or was to do, the prefill, where that was another. All warm tokens are then its own."""
+    connector: str | None = None
+    """How the one hands KV over to the other."""
+    prefill_s: float | None = None
+    """From the choice to the prefill engine's answer."""
+    predicted_transfer_s: float | None = None
+    transfer_s: float | None = None
+    """From that answer to the first token."""
+    fallback: Fallback | None = None
+    """Why it was no pair where it should have been one, or what its pair came to nothing by."""
+    was_failing: bool = False
+    """Its pod had failed other requests before, and has completed none since."""
+
+
+def show_attempt(
+    placement: Placement,
+    ended: str,
+    usage: Usage | None,
+    fallback: Fallback | None = None,
+    *,
+    was_failing: bool = False,
+) -> Attempt:
+    """The receipt's line for one placement that has ended."""
+    predicted, side = placement.predicted, placement.prefill
+    first = placement.first_token_s
+    return Attempt(
+        engine=placement.engine.name,
+        ended=ended,
+        candidates=placement.few(),
+        candidates_in_all=placement.candidates_in_all,
+        predicted_prompt_tokens=round(predicted.prompt_tokens),
+        predicted_warm_tokens=round(predicted.warm_tokens),
+        real_warm_tokens=usage.cached_tokens if usage else None,
+        predicted_ttft_s=predicted.ttft_s,
+        real_ttft_s=None if first is None else first - placement.placed_s,
+        warmth="exact" if _was_seen(placement) else "shadow",
+        prefill=None if side is None else side.engine.name,
+        connector=None if side is None else side.transfer.name,
+        prefill_s=None if side is None else side.took_s,
+        predicted_transfer_s=None if side is None else side.transfer.seconds,
+        transfer_s=None if side is None else side.transfer_s,
+        fallback=fallback,
+        was_failing=was_failing,
+    )
+
+
+def _was_seen(placement: Placement) -> bool:
+    sight = placement.request.sight
+    return sight is not None and placement.engine.slot in sight.known

@@ -1,0 +1,226 @@
+"""How many engines of a pool should prefill and how many decode, and which one changes its role next.
+
+Both kinds of work are expressed in engines: prefill asked for and queued, and sequences decoding, each as the number of
+engines that could just bear it within the SLO. The worse-off kind is given one engine of the other where that makes the
+worst pressure clearly smaller; the same rule backwards would make it larger again, so it does not flap. After Arrow and
+TetriInfer, which move engines by predicted TTFT and TPOT. Decides only: applies nothing, reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp
+
+from routing.candidates import Candidates
+from routing.facts import Role
+from routing.ledger import Pledge
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTerms:
+    """What the split is held to. Seconds; shares are of the engines whose role may change."""
+
+    ttft_s: float = 2.0
+    tpot_s: float = 0.05
+    memory_s: float = 8.0
+    """How fast what was asked for is forgotten; what decodes cannot wait, and is followed twice as fast."""
+    peak_s: float = 20.0
+    """How fast a peak of need is forgotten: where bursts of both kinds alternate, the split is to bear both."""
+    ahead_s: float = 20.0
+    """Decodes pile up for as long as answers last: how far ahead their growth is taken to go on."""
+    min_stay_s: float = 60.0
+    """An engine keeps a role at least so long."""
+    gain: float = 0.1
+    """By how much of itself the worst pressure must fall for one engine to move."""
+    busy: float = 0.5
+    """Below this pressure no role changes."""
+    prefill_busy: float = 1.0
+    """The share of its time that a prefill engine may compute; what has to wait too long counts beside it."""
+    moved_per_minute: float = 1.0
+    """At most so many of them, as a share, change within a minute; one always may."""
+    least_prefill: int = 1
+    least_decode: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_s", "tpot_s", "memory_s", "peak_s", "prefill_busy"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: must be > 0")
+        if self.min_stay_s < 0 or not 0 < self.gain < 1 or not 0 < self.moved_per_minute <= 1:
+            raise ValueError("min_stay_s: must be >= 0; gain, moved_per_minute: must be between 0 and 1")
+        if min(self.least_prefill, self.least_decode) < 1:
+            raise ValueError("least_prefill, least_decode: must be >= 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One engine now. `decode_load` is the share of what it can bear within the promised TPOT and its KV cache that its
+    decoding takes; `owed_s` the prefill queued there.
+    """
+
+    name: str
+    role: Role
+    since_s: float
+    """When it took that role."""
+    owed_s: float = 0.0
+    decoding: float = 0.0
+    """Sequences."""
+    decode_load: float = 0.0
+    decode_need: float = 0.0
+    """Engines that its decoding would keep as busy as the promised TPOT allows, were it all on them."""
+    may_change: bool = True
+    """Whether connector and engine let it do either."""
+
+    @property
+    def is_draining(self) -> bool:
+        """It is to prefill, but still has decodes of its old role."""
+        return self.role is Role.PREFILL and self.decoding > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One engine's new role, and the pressures (need by engines there) that speak for it."""
+
+    engine: str
+    role: Role
+    prefill_pressure: float
+    decode_pressure: float
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """How many engines each kind of work could just keep busy."""
+
+    prefill: float
+    decode: float
+
+    def after_peak(self, peak: Need, keep: float) -> Need:
+        """This need, or what is kept of one that was greater, each kind by itself."""
+        prefill, decode = max(0.0, peak.prefill - self.prefill), max(0.0, peak.decode - self.decode)
+        return Need(self.prefill + keep * prefill, self.decode + keep * decode)
+
+
+class Balance:
+    """One pool's split. Fed with what is asked for and what is there; remembers its own changes."""
+
+    def __init__(self, terms: RoleTerms | None = None) -> None:
+        self.terms = terms or RoleTerms()
+        self.changes = 0
+        self._moved_s: deque[float] = deque()
+        self._prefill_rate = 0.0
+        self._decode = 0.0
+        self._decode_growth = 0.0
+        self._seen_s: float | None = None
+        self._peak = Need(0.0, 0.0)
+
+    def look(self, workers: Sequence[Worker], prefill_s: float, now_s: float) -> Need:
+        """Take note: `prefill_s` of prefill was asked for since the last look."""
+        # A draining engine finishes its decodes itself: they need no other engine.
+        decode = sum(worker.decode_need for worker in workers if not worker.is_draining)
+        if self._seen_s is None:
+            self._seen_s, self._decode = now_s, decode
+        span_s, self._seen_s = max(0.0, now_s - self._seen_s), max(now_s, self._seen_s)
+        if span_s > 0:
+            self._learn(prefill_s, decode, span_s)
+        self._peak = self._need(workers).after_peak(self._peak, exp(-span_s / self.terms.peak_s))
+        return self._peak
+
+    def _learn(self, prefill_s: float, decode: float, span_s: float) -> None:
+        keep, keep_decode = exp(-span_s / self.terms.memory_s), exp(-2 * span_s / self.terms.memory_s)
+        self._prefill_rate = keep * self._prefill_rate + (1 - keep) * prefill_s / span_s
+        before, self._decode = self._decode, keep_decode * self._decode + (1 - keep_decode) * decode
+        growth = (self._decode - before) / span_s
+        self._decode_growth = keep_decode * self._decode_growth + (1 - keep_decode) * growth
+
+    def _need(self, workers: Sequence[Worker]) -> Need:
+        # What is owed has to be done within the promised time, beside what keeps coming.
+        owed = sum(worker.owed_s for worker in workers)
+        waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.memory_s
+        coming = max(0.0, self._decode_growth) * self.terms.ahead_s
+        return Need(self._prefill_rate / self.terms.prefill_busy + waits, self._decode + coming)
+
+    def change(self, workers: Sequence[Worker], need: Need, now_s: float) -> Change | None:
+        """The next role change; None where none is worth it."""
+        prefill, decode = _split(workers)
+        if not prefill or not decode:
+            return None
+        now = _pressures(need, len(prefill), len(decode))
+        if max(now) < self.terms.busy or not self._may_move(workers, now_s):
+            return None
+        if now[0] > now[1]:
+            return self._move(decode, Role.PREFILL, now, _pressures(need, len(prefill) + 1, len(decode) - 1), now_s)
+        return self._move(prefill, Role.DECODE, now, _pressures(need, len(prefill) - 1, len(decode) + 1), now_s)
+
+    def moved(self, now_s: float) -> None:
+        """A change was carried out."""
+        self.changes += 1
+        self._moved_s.append(now_s)
+
+    def _move(
+        self, givers: Sequence[Worker], role: Role, now: tuple[float, float], then: tuple[float, float], now_s: float
+    ) -> Change | None:
+        least = self.terms.least_decode if role is Role.PREFILL else self.terms.least_prefill
+        if len(givers) <= least or max(then) > max(now) * (1 - self.terms.gain):
+            return None
+        free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_stay_s]
+        if not free:
+            return None
+        # The engine with the least to finish in its old role.
+        chosen = min(free, key=_unfinished)
+        return Change(chosen.name, role, *now)
+
+    def _may_move(self, workers: Sequence[Worker], now_s: float) -> bool:
+        while self._moved_s and now_s - self._moved_s[0] >= 60.0:
+            self._moved_s.popleft()
+        most = max(1, int(self.terms.moved_per_minute * sum(worker.may_change for worker in workers)))
+        return len(self._moved_s) < most
+
+
+def _unfinished(worker: Worker) -> tuple[float, float, str]:
+    if worker.role is Role.PREFILL:
+        return worker.owed_s, worker.decoding, worker.name
+    return worker.decode_load, worker.decoding, worker.name
+
+
+def _split(workers: Iterable[Worker]) -> tuple[list[Worker], list[Worker]]:
+    prefill: list[Worker] = []
+    decode: list[Worker] = []
+    for worker in workers:
+        (prefill if worker.role is Role.PREFILL else decode).append(worker)
+    return prefill, decode
+
+
+def _pressures(need: Need, prefill: int, decode: int) -> tuple[float, float]:
+    return need.prefill / max(prefill, 1e-9), need.decode / max(decode, 1e-9)
+
+
+def decode_need(load: float, step_base_s: float, tpot_s: float) -> float:
+    """What an engine's decodes would need of engines as full as the promised TPOT allows; `load` is `decode_load`.
+
+    An engine that is far from full steps faster than promised. What it decodes stays longer where more decode, and is
+    more at a time: the tokens per second are what remains the same, not the sequences. Where it is more than full, what
+    has piled up counts as it is.
+    """
+    step_s = step_base_s + load * max(0.0, tpot_s - step_base_s)
+    return load * max(1.0, tpot_s / step_s) if load > 0 and step_s > 0 else 0.0
+
+
+def decode_load(
+    running: float, kv_tokens: float, capacity: float, step_base_s: float, each_s: float, tpot_s: float
+) -> float:
+    """The share of an engine that its decodes take: of the sequences that a step may have within the promised TPOT, or
+    of its KV cache, whichever is nearer its end.
+    """
+    bearable = max(1.0, (tpot_s - step_base_s) / each_s) if each_s > 0 else float("inf")
+    return max(running / bearable, kv_tokens / capacity if capacity > 0 else 0.0)
+
+
+class PairsOnly:
+    """Opens to pairs, and to single engines where there are no pairs."""
+
+    pledge: Pledge | None = None
+
+    def opens(self, candidates: Candidates, at: int) -> bool:
+        """Whether another engine prefills here, if any does anywhere."""
+        return not candidates.prefillers or candidates.prefillers[at] is not None

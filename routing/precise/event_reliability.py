@@ -1,0 +1,120 @@
+"""Whether an engine's KV events are reliable enough to decide: falls with gaps, rises with agreement.
+
+Doubt comes from outside (events were missed, nothing is known of the time before us) or from answers: what an engine
+really reused, compared with what its events predicted. Pure; knows no event and no engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+AGREEMENTS = 12
+"""Responses in a row predicted to the block before an unreliable engine is trusted again."""
+
+MEMORY = 32.0
+"""Answers that the running error looks back on."""
+
+LEAST_ANSWERS = 8
+"""Before so many no error is an alarm: one evicted prompt is chance."""
+
+DRIFT = 0.25
+"""Share of wrongly predicted tokens from which the events cannot be right any more."""
+
+
+SHORT_ANSWERS = 8
+"""Answers in a row that reused exactly one block less than foretold, until that is taken to be the engine's way."""
+
+
+class Doubt(StrEnum):
+    """Why an engine's events are not reliable."""
+
+    UNHEARD = "unheard"
+    """It publishes nothing, or nothing has been received yet."""
+    LATE = "late"
+    """We joined when it had cached already, and it could not tell us what."""
+    GAP = "gap"
+    """Some of what it said is lost."""
+    DRIFT = "drift"
+    """What it reuses is not what its events say."""
+
+
+@dataclass(slots=True)
+class Trust:
+    """One engine's. Mutable; asked before every sight."""
+
+    doubt: Doubt | None = Doubt.UNHEARD
+    answers: float = 0.0
+    error_tokens: float = 0.0
+    """Wrongly predicted, over the responses remembered."""
+    tokens: float = 0.0
+    """Of them cached, predicted or really, whichever is more."""
+    agreed: int = 0
+    """Responses in a row that were predicted."""
+    trim_tokens: int = 0
+    """What the engine leaves of every hit: with a draft model (EAGLE, MTP) it computes the last block anew."""
+    _one_off: int = 0
+    """Answers in a row that were wrong by one block, all the same way."""
+
+    @property
+    def is_exact(self) -> bool:
+        return self.doubt is None
+
+    @property
+    def error(self) -> float:
+        """Share of cached tokens that was predicted wrongly, decayed over 32 responses."""
+        return self.error_tokens / self.tokens if self.tokens else 0.0
+
+    def complete(self) -> None:
+        """All that the engine holds is known: from its first event on, or since it was cleared."""
+        self.doubt = None
+        self._begin_anew()
+
+    def fall(self, doubt: Doubt) -> bool:
+        """Something was missed. True where that is news."""
+        is_news = self.doubt is None
+        self.doubt = doubt
+        self._begin_anew()
+        return is_news
+
+    def observe(self, foretold: int, real: int, block_tokens: int) -> bool:
+        """Take note of an answer. True where the engine lost or won our trust by it."""
+        self._learn_trim(foretold - real, foretold, block_tokens)
+        kept = 1 - 1 / MEMORY
+        self.answers = self.answers * kept + 1
+        self.error_tokens = self.error_tokens * kept + abs(foretold - real)
+        self.tokens = self.tokens * kept + max(foretold, real)
+        if abs(foretold - real) >= block_tokens:
+            self.agreed = 0
+        elif real:
+            # That nothing was reused and nothing foretold says nothing of what is known.
+            self.agreed += 1
+        return self._fell_by_drift() or self._rose()
+
+    def held(self, tokens: int) -> int:
+        """How much of what it holds it will reuse."""
+        return max(0, tokens - self.trim_tokens)
+
+    def _learn_trim(self, short_by: int, foretold: int, block_tokens: int) -> None:
+        is_one_off = short_by == (-block_tokens if self.trim_tokens else block_tokens)
+        if foretold or self.trim_tokens:
+            self._one_off = self._one_off + 1 if is_one_off else 0
+        if self._one_off >= SHORT_ANSWERS:
+            self.trim_tokens = 0 if self.trim_tokens else block_tokens
+            self._one_off = 0
+
+    def _fell_by_drift(self) -> bool:
+        # Small prompts are a block or none: they alone do not condemn.
+        if self.doubt is None and self.answers > LEAST_ANSWERS and self.error > DRIFT:
+            return self.fall(Doubt.DRIFT)
+        return False
+
+    def _rose(self) -> bool:
+        if self.doubt is None or self.doubt is Doubt.UNHEARD or self.agreed < AGREEMENTS:
+            return False
+        self.complete()
+        return True
+
+    def _begin_anew(self) -> None:
+        self.answers = self.error_tokens = self.tokens = 0.0
+        self.agreed = 0

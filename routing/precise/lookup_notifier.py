@@ -1,0 +1,36 @@
+"""Forwards what becomes of a looked-up request to the listener that came with its lookup.
+
+Subscribed to a router only where a precise prefix index is consulted; other requests have no lookup and are skipped.
+"""
+
+from __future__ import annotations
+
+from routing.ledger import Charge
+from routing.observers import Settlement
+from routing.pods import Engine
+from routing.request import Request
+
+
+class LookupNotifier:
+    """Observes placements; keeps nothing."""
+
+    __slots__ = ()
+
+    name = "exact warmth"
+
+    def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
+        if request.sight is not None:
+            request.sight.watch.placed(engine.name)
+
+    def first_token(self, request: Request, charge: Charge, work_tokens: float, took_s: float) -> None:
+        if request.sight is not None:
+            request.sight.watch.computed()
+
+    def settled(self, request: Request, charge: Charge, settlement: Settlement) -> None:
+        usage = settlement.usage
+        if request.sight is not None and usage is not None:
+            request.sight.watch.answered(usage.prompt_tokens, usage.cached_tokens)
+
+    def ended(self, request: Request, charge: Charge) -> None:
+        if request.sight is not None:
+            request.sight.watch.left()

@@ -1,0 +1,398 @@
+"""A pod's response: usage, finish reason and id that it reports, and the canonical bytes of what it generated.
+
+The bytes are those that the next turn's prompt will have. Raw dechunked bytes are read once, when the response has
+ended: the events of a stream are parsed together, as one JSON array. What is uncertain (several choices, reasoning, a
+stream that was cut) is taken as unknown: predicting a cache hit that is none costs more than missing one. A whole
+response of chat or completions is parsed once, for facts and bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Raw, Struct
+
+from routing.reading.conversation import (
+    Item,
+    Message,
+    Part,
+    open_message,
+    write_call,
+    write_content,
+    write_items,
+    write_messages,
+)
+from routing.request import Api, Usage
+
+NO_ANSWER = b""
+
+DATA = b"data:"
+DONE = b"[DONE]"
+
+FINAL_STATUS = frozenset({"completed", "incomplete"})
+
+
+class AnsweredMessage(Message):
+    """A chat answer as a whole."""
+
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class FunctionPiece(Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallPiece(Struct, gc=False):
+    index: int = 0
+    function: FunctionPiece | None = None
+
+
+class Delta(Struct, gc=False):
+    """A piece of a chat answer."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallPiece] | None = None
+
+
+class StreamChoice(Struct, gc=False):
+    index: int = 0
+    text: str | None = None
+    message: AnsweredMessage | None = None
+    delta: Delta | None = None
+
+
+class Choices(Struct, gc=False):
+    """A chat or completions answer, or one event of it."""
+
+    choices: list[StreamChoice] = []
+    error: Raw = Raw()
+
+
+class Blocks(Struct, gc=False):
+    """An Anthropic answer."""
+
+    type: str = ""
+    content: list[Part] = []
+
+
+class BlockDelta(Struct, gc=False):
+    text: str | None = None
+    partial_json: str | None = None
+
+
+class BlockEvent(Struct, gc=False):
+    """One event of an Anthropic stream."""
+
+    type: str = ""
+    index: int = 0
+    content_block: Part | None = None
+    delta: BlockDelta | None = None
+
+
+class Response(Struct, gc=False):
+    status: str = ""
+    output: list[Item] = []
+
+
+class ResponseEvent(Struct, gc=False):
+    response: Response | None = None
+
+
+CHOICES = msgspec.json.Decoder(Choices)
+CHOICES_EVENTS = msgspec.json.Decoder(list[Choices])
+BLOCKS = msgspec.json.Decoder(Blocks)
+BLOCK_EVENTS = msgspec.json.Decoder(list[BlockEvent])
+RESPONSE = msgspec.json.Decoder(Response)
+RESPONSE_EVENT = msgspec.json.Decoder(ResponseEvent)
+
+
+def answer_bytes(api: Api, raw: bytes, stream: bool) -> bytes:  # noqa: FBT001 - asked of every answer in these words
+    """Canonical bytes of the generated message, `b""` where they cannot be known."""
+    read = (STREAMS if stream else WHOLES).get(api)
+    try:
+        return read(raw) if read else NO_ANSWER
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return NO_ANSWER
+
+
+def _chat(raw: bytes) -> bytes:
+    choices = CHOICES.decode(raw).choices
+    return message_bytes(choices[0].message if len(choices) == 1 else None)
+
+
+def message_bytes(message: AnsweredMessage | None) -> bytes:
+    """Canonical bytes of a whole chat message."""
+    if message is None or message.reasoning or message.reasoning_content:
+        return NO_ANSWER
+    out: list[bytes] = []
+    write_messages(out, (Message("assistant", message.content, None, message.tool_calls),))
+    return b"".join(out)
+
+
+def _chat_stream(raw: bytes) -> bytes:
+    text: list[str] = []
+    calls: dict[int, tuple[list[str], list[str]]] = {}
+    for choice in _streamed_choices(raw):
+        delta = choice.delta
+        if delta is None:
+            continue
+        if delta.reasoning or delta.reasoning_content:
+            return NO_ANSWER
+        if delta.content:
+            text.append(delta.content)
+        if delta.tool_calls:
+            _add_calls(calls, delta.tool_calls)
+    if not text and not calls:
+        return NO_ANSWER
+    out: list[bytes] = []
+    write_content(out, open_message("assistant"), "".join(text))
+    for name, arguments in calls.values():
+        write_call(out, "".join(name), "".join(arguments))
+    return b"".join(out)
+
+
+def _add_calls(calls: dict[int, tuple[list[str], list[str]]], pieces: list[CallPiece]) -> None:
+    for piece in pieces:
+        name, arguments = calls.setdefault(piece.index, ([], []))
+        if piece.function:
+            name.append(piece.function.name or "")
+            arguments.append(piece.function.arguments or "")
+
+
+def _completions(raw: bytes) -> bytes:
+    choices = CHOICES.decode(raw).choices
+    return (choices[0].text or "").encode() if len(choices) == 1 else NO_ANSWER
+
+
+def _completions_stream(raw: bytes) -> bytes:
+    return "".join([choice.text or "" for choice in _streamed_choices(raw)]).encode()
+
+
+def _streamed_choices(raw: bytes) -> list[StreamChoice]:
+    """The pieces of the only answer; none where there are several, or the stream was cut or told an error."""
+    events = _events(raw)
+    if not events or events.pop().strip() != DONE:
+        return []
+    chunks = CHOICES_EVENTS.decode(_as_array(events))
+    pieces = [choice for chunk in chunks for choice in chunk.choices]
+    is_only_one = not any(choice.index for choice in pieces)
+    return pieces if is_only_one and not any(chunk.error for chunk in chunks) else []
+
+
+def _messages(raw: bytes) -> bytes:
+    answer = BLOCKS.decode(raw)
+    return _blocks(answer.content) if answer.type == "message" else NO_ANSWER
+
+
+def _messages_stream(raw: bytes) -> bytes:
+    events = BLOCK_EVENTS.decode(_as_array(_events(raw)))
+    if not events or events[-1].type != "message_stop" or any(event.type == "error" for event in events):
+        return NO_ANSWER
+    blocks: dict[int, Part] = {}
+    pieces: dict[int, list[str]] = {}
+    for event in events:
+        if event.content_block:
+            blocks[event.index] = event.content_block
+            pieces[event.index] = []
+        elif event.delta and event.index in pieces:
+            pieces[event.index].append(event.delta.text or event.delta.partial_json or "")
+    return _blocks([_filled(block, "".join(pieces[index])) for index, block in blocks.items()])
+
+
+def _filled(block: Part, streamed: str) -> Part:
+    if block.type == "tool_use":
+        return Part(type=block.type, name=block.name, input=Raw(streamed.encode()) if streamed else block.input)
+    return Part(type=block.type, text=streamed)
+
+
+def _blocks(blocks: list[Part]) -> bytes:
+    if not blocks or any(block.type not in {"text", "tool_use"} for block in blocks):
+        return NO_ANSWER
+    out: list[bytes] = []
+    write_content(out, open_message("assistant"), [*blocks])
+    return b"".join(out)
+
+
+def _response(raw: bytes) -> bytes:
+    return _items(RESPONSE.decode(raw))
+
+
+def _response_stream(raw: bytes) -> bytes:
+    """The last event repeats the whole answer."""
+    events = _events(raw)
+    last = RESPONSE_EVENT.decode(events[-1]).response if events else None
+    return _items(last) if last else NO_ANSWER
+
+
+def _items(response: Response) -> bytes:
+    if response.status not in FINAL_STATUS or any(item.type == "reasoning" for item in response.output):
+        return NO_ANSWER
+    out: list[bytes] = []
+    write_items(out, response.output)
+    return b"".join(out)
+
+
+def _events(raw: bytes) -> list[bytes]:
+    """The JSON of each event. A line break cannot stand inside of JSON text, so a line is a line."""
+    return [line[5:] for line in raw.split(b"\n") if line[:5] == DATA]
+
+
+def _as_array(events: list[bytes]) -> bytes:
+    return b"[" + b",".join(events) + b"]"
+
+
+WHOLES: dict[Api, Callable[[bytes], bytes]] = {
+    Api.CHAT: _chat,
+    Api.COMPLETIONS: _completions,
+    Api.MESSAGES: _messages,
+    Api.RESPONSES: _response,
+}
+STREAMS: dict[Api, Callable[[bytes], bytes]] = {
+    Api.CHAT: _chat_stream,
+    Api.COMPLETIONS: _completions_stream,
+    Api.MESSAGES: _messages_stream,
+    Api.RESPONSES: _response_stream,
+}
+
+
+class AnswerFacts(Struct, frozen=True, gc=False):
+    """What an answer, or one event of its stream, tells. None where it does not."""
+
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    """In the engine's own words, which differ from API to API."""
+    response_id: str | None = None
+
+
+NO_RESPONSE_FACTS = AnswerFacts()
+
+
+class CachedTokens(Struct):
+    cached_tokens: int | None = None
+
+
+class UsageTold(Struct):
+    """Usage in the words of all APIs."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: CachedTokens | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: CachedTokens | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class FinishedChoice(Struct):
+    finish_reason: str | None = None
+
+
+class Incomplete(Struct):
+    reason: str | None = None
+
+
+class Stop(Struct):
+    stop_reason: str | None = None
+
+
+class Told(Struct):
+    """An answer or an event, in the words of all APIs."""
+
+    id: str | None = None
+    usage: UsageTold | None = None
+    choices: list[FinishedChoice] | None = None
+    status: str | None = None
+    incomplete_details: Incomplete | None = None
+    stop_reason: str | None = None
+    delta: Stop | str | None = None
+    response: Told | None = None
+    message: Told | str | None = None
+
+
+TOLD = msgspec.json.Decoder(Told)
+
+ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
+"""Status words of a response that has ended."""
+
+
+def read_facts(api: Api, told: bytes) -> AnswerFacts:
+    """The facts in a whole JSON answer, or in the JSON of one event. Nothing where it is not as the API says."""
+    try:
+        answer = TOLD.decode(told)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return NO_RESPONSE_FACTS
+    inner = answer.response or (answer.message if isinstance(answer.message, Told) else None) or answer
+    stop = answer.delta.stop_reason if isinstance(answer.delta, Stop) else None
+    return AnswerFacts(usage_of(api, inner.usage), stop or _finish_reason(inner), inner.id)
+
+
+def read_usage(api: Api, told: bytes) -> Usage | None:
+    """The usage in a whole JSON answer or in one event."""
+    return read_facts(api, told).usage
+
+
+def _finish_reason(answer: Told) -> str | None:
+    if answer.choices:
+        return next((choice.finish_reason for choice in answer.choices if choice.finish_reason), None)
+    if answer.status in ENDED:
+        return (answer.incomplete_details and answer.incomplete_details.reason) or answer.status
+    return answer.stop_reason
+
+
+def usage_of(api: Api, told: UsageTold | None) -> Usage | None:
+    """Usage in one form, whichever API's words told it."""
+    if told is None:
+        return None
+    if told.prompt_tokens is not None:
+        return _counted(told.prompt_tokens, told.completion_tokens, told.prompt_tokens_details)
+    if told.input_tokens is None:
+        return None
+    if api is not Api.MESSAGES:
+        return _counted(told.input_tokens, told.output_tokens, told.input_tokens_details)
+    # Anthropic counts apart what was read from the cache, what was written to it, and the rest.
+    read, written = told.cache_read_input_tokens, told.cache_creation_input_tokens
+    return _counted(told.input_tokens + (read or 0) + (written or 0), told.output_tokens, CachedTokens(read))
+
+
+def _counted(prompt: int, completion: int | None, cached: CachedTokens | None) -> Usage | None:
+    usage = Usage(prompt, completion or 0, cached.cached_tokens if cached else None)
+    if usage.prompt_tokens < 0 or usage.completion_tokens < 0 or (usage.cached_tokens or 0) < 0:
+        return None
+    return usage
+
+
+class WholeChoice(Struct, gc=False):
+    finish_reason: str | None = None
+    text: str | None = None
+    message: AnsweredMessage | None = None
+
+
+class Whole(Struct, gc=False):
+    id: str | None = None
+    usage: UsageTold | None = None
+    choices: list[WholeChoice] = []
+
+
+WHOLE = msgspec.json.Decoder(Whole)
+
+
+def read_whole(api: Api, told: bytes) -> tuple[AnswerFacts, bytes]:
+    """The facts in an answer, and the canonical bytes of what it generated; as `read_facts` and `answer_bytes` say."""
+    if api is not Api.CHAT and api is not Api.COMPLETIONS:
+        return read_facts(api, told), answer_bytes(api, told, stream=False)
+    try:
+        answer = WHOLE.decode(told)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return read_facts(api, told), answer_bytes(api, told, stream=False)
+    choices = answer.choices
+    ended = next((choice.finish_reason for choice in choices if choice.finish_reason), None)
+    facts = AnswerFacts(usage_of(api, answer.usage), ended, answer.id)
+    if len(choices) != 1:
+        return facts, NO_ANSWER
+    return facts, message_bytes(choices[0].message) if api is Api.CHAT else (choices[0].text or "").encode()

@@ -1,0 +1,103 @@
+"""Why a request is rejected: one exception, a closed list of reasons.
+
+Knows nothing of HTTP: the table in `gateway/pipeline/rejections.py` turns a reason into status, code and headers.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    """Which side has to act for the request to succeed."""
+
+    CLIENT = "client"
+    GATEWAY = "gateway"
+    POD = "pod"
+
+
+class Reason(StrEnum):
+    """Every rejection that Hearth makes on purpose. The value is the stable machine code of our own header."""
+
+    # To be fixed by the client.
+    BAD_REQUEST = "bad_request"
+    BAD_JSON = "bad_json"
+    UNKNOWN_PATH = "unknown_path"
+    WRONG_METHOD = "wrong_method"
+    WRONG_MEDIA_TYPE = "wrong_media_type"
+    BODY_TOO_LARGE = "body_too_large"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    URL_TOO_LONG = "url_too_long"
+    REQUEST_TOO_SLOW = "request_too_slow"
+    EXPECTATION_FAILED = "expectation_failed"
+    UNKNOWN_MODEL = "unknown_model"
+    MODEL_NOT_ALLOWED = "model_not_allowed"
+    UNKNOWN_RESPONSE = "unknown_response"
+    INVALID_KEY = "invalid_key"
+    REGION_NOT_ALLOWED = "region_not_allowed"
+    """The model is served, but nowhere that the tenant's requests may be computed."""
+    SUPERSEDED = "superseded"
+    """A newer request of the same tenant has named this one's key."""
+
+    # What the tenant has left to use.
+    RATE_LIMITED_REQUESTS = "rate_limited_requests"
+    RATE_LIMITED_TOKENS = "rate_limited_tokens"
+    TOO_MANY_PARALLEL = "too_many_parallel"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+
+    # What the fleet has left to promise.
+    OVERLOADED = "overloaded"
+    """What was promised can be kept nowhere."""
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    """It has waited for as long as its tier waits."""
+
+    # Ours.
+    GATEWAY_BUSY = "gateway_busy"
+    GATEWAY_DRAINING = "gateway_draining"
+    GATEWAY_ERROR = "gateway_error"
+    ISSUER_UNHEARD = "issuer_unheard"
+    """A token cannot be verified before its issuer's keys were fetched."""
+
+    # The fleet's.
+    NO_POD_READY = "no_pod_ready"
+    POD_UNREACHABLE = "pod_unreachable"
+    POD_LOST = "pod_lost"
+    POD_TIMEOUT = "pod_timeout"
+    POD_MALFORMED = "pod_malformed"
+    POD_BUSY = "pod_busy"
+    POD_BROKEN = "pod_broken"
+
+
+class Refused(Exception):  # noqa: N818 - a refusal is an answer, not an error
+    """The one exception that decisions raise on purpose.
+
+    `param` names the field of the request that is to blame, as a path (`messages[2].content`), where one is.
+    `retry_after_s` is an honest estimate of when to come back, where there is one; `hopeless`: never, unchanged.
+    `predicted_ttft_s` and `promised_ttft_s` are seconds from arrival to the first token, where admission has compared
+    them.
+    """
+
+    def __init__(
+        self,
+        reason: Reason,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        hopeless: bool = False,
+        predicted_ttft_s: float | None = None,
+        promised_ttft_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.hopeless = hopeless
+        self.predicted_ttft_s = predicted_ttft_s
+        self.promised_ttft_s = promised_ttft_s
+
+    def __repr__(self) -> str:
+        where = f", param={self.param!r}" if self.param else ""
+        return f"Refused({self.reason.value}, {self.message!r}{where})"

@@ -1,0 +1,113 @@
+"""How several gateways share one limit: each holds a slice of it; all slices together are never more than the limit.
+
+A slice is the right to have *used* so much: within the last sixty seconds, at this moment, or within this period. A
+gateway that keeps what it has used below its slice need ask nobody, and the limit holds exactly, whatever any clock
+says. It asks again now and then: for more where it runs short, for less where it uses less.
+
+An ask states what is so and no change: it may be repeated, and its answer may be lost. Who asks for less goes by it
+before asking (`held` is what it goes by meanwhile, and never less is granted), who asks for more after the answer.
+Where more is wanted than there is, everybody is told what is `fair`: the same for all, or less for whoever wants less.
+The script of `gateway/limits/redis_coordinator.py` says all this in Lua.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+
+class Ask(Struct, frozen=True, array_like=True):
+    """What one gateway says of one limit of one account."""
+
+    name: str
+    """Of the limit; a budget's with the period that it is for."""
+    limit: float
+    held: float
+    wanted: float
+    least: float
+    """What it needs to serve one request, where it has used nothing: granted where there is room, fair or not."""
+    keeps_s: float
+    """For so long its slice stands if nothing more is heard of it."""
+    gone: float = 0.0
+    """What those have used that are there no more, as far as the asker knows."""
+    lasts: bool = False
+    """Whether what a gateway has used stays used when it leaves: a budget."""
+
+
+class Granted(Struct, frozen=True, array_like=True):
+    """The answer."""
+
+    slice: float
+    fair: float
+    """A gateway that holds more comes down to it."""
+    elsewhere: float
+    """All slices of others."""
+    gone: float
+    was_known: bool
+    """Whether anything was known of the asker. Where it held a slice before, a no says that all was forgotten."""
+
+
+class Held(Struct):
+    """One gateway's slice of one limit."""
+
+    slice: float
+    wanted: float
+    until_s: float
+
+
+class Slices:
+    """All slices of one account."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, dict[str, Held]] = {}
+        self._gone: dict[str, tuple[float, float]] = {}
+        """By name: how much, and until when it counts."""
+
+    def ask(self, who: str, asks: Iterable[Ask], now_s: float) -> list[Granted]:
+        """Give a gateway its slices anew."""
+        self._forget(now_s)
+        return [self._grant(who, ask, now_s) for ask in asks]
+
+    def leave(self, who: str, asks: Iterable[Ask], now_s: float) -> None:
+        """A gateway is no more."""
+        for ask in asks:
+            known = self._holders.get(ask.name, {}).pop(who, None)
+            if known is not None and ask.lasts:
+                self._gone[ask.name] = (self._gone.get(ask.name, (0.0, 0.0))[0] + ask.held, now_s + ask.keeps_s)
+        self._forget(now_s)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._holders and not self._gone
+
+    def _forget(self, now_s: float) -> None:
+        for name, holders in list(self._holders.items()):
+            self._holders[name] = {who: held for who, held in holders.items() if held.until_s > now_s}
+            if not self._holders[name]:
+                del self._holders[name]
+        self._gone = {name: (used, until_s) for name, (used, until_s) in self._gone.items() if until_s > now_s}
+
+    def _grant(self, who: str, ask: Ask, now_s: float) -> Granted:
+        holders, until_s = self._holders.setdefault(ask.name, {}), now_s + ask.keeps_s
+        was_known = holders.pop(who, None) is not None
+        gone = max(ask.gone, self._gone.get(ask.name, (0.0, 0.0))[0])
+        if gone:
+            self._gone[ask.name] = (gone, until_s)
+        elsewhere = sum(held.slice for held in holders.values())
+        limit = ask.limit - gone
+        fair = fair_share(limit, ask.wanted, [held.wanted for held in holders.values()])
+        granted = max(ask.held, min(max(fair, ask.least), limit - elsewhere))
+        holders[who] = Held(granted, ask.wanted, until_s)
+        return Granted(granted, fair, elsewhere, gone, was_known)
+
+
+def fair_share(limit: float, wanted: float, others: Iterable[float]) -> float:
+    """The max-min fair share of a gateway that wants `wanted`: all of it, or as much as any other gets."""
+    wants = sorted([wanted, *others])
+    rest, left = limit, len(wants)
+    for want in wants:
+        if want * left > rest:
+            return max(0.0, min(wanted, rest / left))
+        rest, left = rest - want, left - 1
+    return wanted

@@ -1,0 +1,1 @@
+"""Reports about a policy: explanations, differences, its JSON Schema, and a dry run on logged requests."""

@@ -1,1 +1,0 @@
-"""What a policy means, told to people: explained, compared with another, and tried on traffic that was."""

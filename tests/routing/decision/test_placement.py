@@ -1,0 +1,295 @@
+"""A request on an engine: what its moments teach, and that everything comes back whatever happens, in any order."""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.ledger import Foreign
+from routing.pods import EngineShape
+from routing.rejection import Refused
+from routing.request import Api, Usage
+from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve
+
+URLS = [f"http://{number}" for number in range(3)]
+
+
+class AnyDay(RuleBasedStateMachine):
+    """Requests and pods that come, change and go in any order."""
+
+    placements: Bundle[Placement] = Bundle("placements")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router: Router = router_of(0)
+        self.now_s = 0.0
+        self.open: list[Placement] = []
+
+    @initialize()
+    def begin(self) -> None:
+        add_pod(self.router, URLS[0])
+
+    @rule(url=st.sampled_from(URLS), ranks=st.sampled_from([(None,), (0, 1)]), kv_tokens=st.sampled_from([None, 500]))
+    def add_or_reshape(self, url: str, ranks: tuple[int | None, ...], kv_tokens: int | None) -> None:
+        if self.router.fleet.pod(url):
+            self.router.reshape_pod(url, [EngineShape(rank, kv_tokens=kv_tokens) for rank in ranks])
+        else:
+            add_pod(self.router, url, ranks=ranks, kv_tokens=kv_tokens)
+
+    @rule(url=st.sampled_from(URLS))
+    def remove(self, url: str) -> None:
+        self.router.remove_pod(url)
+
+    @rule(url=st.sampled_from(URLS))
+    def restart(self, url: str) -> None:
+        self.router.forget_warmth(url)
+
+    @rule(seconds=st.floats(0, 100))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule(load=st.floats(0, 50), place=st.integers(0, 5))
+    def scrape(self, load: float, place: int) -> None:
+        if place < self.router.fleet.slot_count:
+            self.router.observe_load(place, Foreign(load, 0, load * 100, self.now_s))
+
+    @rule(
+        target=placements,
+        talk=st.integers(0, 900),
+        other=st.sampled_from([b"", b"a", b"b"]),
+        session=st.sampled_from([None, "s"]),
+        sequences=st.sampled_from([1, 3]),
+        draw=st.floats(0, 1, exclude_max=True),
+    )
+    def place(self, talk: int, other: bytes, session: str | None, sequences: int, draw: float) -> Placement | Any:
+        request = ask(other + TALK[:talk], session=session, sequences=sequences)
+        try:
+            placement = place(self.router, request, now_s=self.now_s, draw=draw)
+        except Refused:
+            assert not self.router.fleet.roster(MODEL).engines
+            return None
+        self.open.append(placement)
+        return placement
+
+    @rule(placement=placements)
+    def first_token(self, placement: Placement | None) -> None:
+        if placement is not None and placement in self.open:
+            placement.first_token(self.now_s)
+
+    @rule(placement=placements, at=st.integers(0, 5))
+    def move(self, placement: Placement | None, at: int) -> None:
+        engines = [engine for pod in self.router.fleet.pods for engine in pod.engines]
+        if placement is not None and engines:
+            placement.moved(engines[at % len(engines)], self.now_s)
+
+    @rule(
+        placement=consumes(placements),
+        usage=st.none() | st.builds(Usage, st.integers(0, 5000), st.integers(0, 500), st.none() | st.integers(0, 5000)),
+        answer=st.binary(max_size=300),
+        response_id=st.sampled_from([None, "resp"]),
+        settled=st.booleans(),
+    )
+    def end(
+        self, placement: Placement | None, usage: Usage | None, answer: bytes, response_id: str | None, settled: bool
+    ) -> None:
+        if placement is None or placement not in self.open:
+            return
+        self.open.remove(placement)
+        if settled:
+            placement.settle(usage, self.now_s, answer=answer, response_id=response_id)
+        placement.release(self.now_s)
+        placement.release(self.now_s)
+
+    @invariant()
+    def the_ledger_is_what_is_open(self) -> None:
+        """Per slot the sum of the open requests, and nothing for slots without any."""
+        ledger = self.router.ledger
+        for slot in range(self.router.fleet.slot_count):
+            there = [placement for placement in self.open if placement.engine.slot == slot]
+            assert ledger.running[slot] == sum(placement.request.sequences for placement in there)
+            if not there:
+                assert ledger.kv_tokens[slot] == ledger.prefill_tokens[slot] == 0
+        assert self.open or ledger.is_empty()
+
+    @invariant()
+    def no_slot_has_two_owners(self) -> None:
+        """Slots of living engines, of gone ones with open requests, and free ones are three kinds."""
+        fleet = self.router.fleet
+        living = [engine.slot for pod in fleet.pods for engine in pod.engines]
+        retired, free = self.router.retired, fleet._free_slots
+        assert sorted([*living, *retired, *free]) == list(range(fleet.slot_count))
+        assert all(self.router.ledger.running[slot] for slot in retired)
+        assert not any(self.router.ledger.running[slot] for slot in free)
+
+    @invariant()
+    def only_living_engines_are_warm(self) -> None:
+        """Nothing is held for an engine that is gone; what is held agrees with who holds it."""
+        index, fleet = self.router.index, self.router.fleet
+        living = {engine.slot for pod in fleet.pods for engine in pod.engines}
+        assert set(index._engines) == living
+        held = {slot: set(engine.shadow) for slot, engine in index._engines.items()}
+        for slot in range(fleet.slot_count):
+            assert held.get(slot, set()) == {block for block, mask in index._holders.items() if mask >> slot & 1}
+
+    @invariant()
+    def engines_are_priced_sanely(self) -> None:
+        """Learned seconds stay positive and finite."""
+        costs = self.router.costs
+        for column in (costs.prefill_overhead_s, costs.seconds_per_token, costs.step_base_s, costs.step_per_sequence_s):
+            assert all(0 < value < float("inf") for value in column)
+
+    def teardown(self) -> None:
+        for placement in self.open:
+            placement.release(self.now_s)
+        assert self.router.ledger.is_empty()
+        assert not self.router.retired
+        for url in URLS:
+            self.router.remove_pod(url)
+        assert len(self.router.index) == 0
+        assert len(self.router.fleet._free_slots) == self.router.fleet.slot_count
+
+
+TestAnyDay = AnyDay.TestCase
+TestAnyDay.settings = settings(stateful_step_count=40)
+
+
+@pytest.fixture
+def router() -> Router:
+    return router_of(1)
+
+
+def test_a_first_token_is_counted_once(router: Router) -> None:
+    """Told twice it is the first time that counts, and its seconds are learned."""
+    placement = place(router, ask())
+    before = router.costs.seconds_per_token[0]
+    placement.first_token(0.5)
+    learned = router.costs.seconds_per_token[0]
+    placement.first_token(9.0)
+    assert placement.first_token_s == 0.5
+    assert before != learned == router.costs.seconds_per_token[0]
+    assert router.ledger.prefill_tokens == [0.0]
+    assert router.ledger.running == [1]
+
+
+def test_a_request_without_a_first_token_leaves_no_warmth(router: Router) -> None:
+    """A pod that failed before it began is not believed to hold the prompt."""
+    place(router, ask()).release(1.0)
+    assert place(router, ask(), now_s=2.0).predicted.warm_tokens == 0
+
+
+def test_a_request_cut_after_its_first_token_leaves_its_prompt_warm(router: Router) -> None:
+    """A client that goes away later takes nothing back."""
+    serve(router, ask())
+    assert place(router, ask(), now_s=2.0).predicted.warm_tokens > 0
+
+
+def test_an_answer_in_one_piece_shows_that_its_prompt_was_computed(router: Router) -> None:
+    """Not streamed, so no first token was seen: the prompt is warm all the same, and no time is learned from it."""
+    placement = place(router, ask())
+    before = router.costs.seconds_per_token[0], router.costs.step_base_s[0]
+    placement.settle(Usage(2000, 50, 0), 30.0)
+    placement.release(30.0)
+    assert (router.costs.seconds_per_token[0], router.costs.step_base_s[0]) == before
+    assert place(router, ask(), now_s=31.0).predicted.warm_tokens > 0
+
+
+def test_the_next_turn_is_measured_exactly(router: Router) -> None:
+    """What the engine counted is what is predicted of the next turn, its answer included."""
+    turn = place(router, ask(TALK))
+    turn.first_token(0.5)
+    answer = b"A far, far better thing that I do. " * 40
+    turn.settle(Usage(1777, 321, 0), 1.0, answer=answer)
+    turn.release(1.0)
+    following = place(router, ask(TALK + answer + b"Why?"), now_s=2.0)
+    assert following.predicted.prompt_tokens == pytest.approx(1777 + 321 + 1, abs=2)
+    assert following.predicted.warm_tokens == (1777 + 321) // 16 * 16
+
+
+def test_what_the_engine_says_it_reused_corrects_us(router: Router) -> None:
+    """Believed warm and found cold: forgotten at once."""
+    serve(router, ask(TALK))
+    for cached, is_warm in ((2000, True), (0, False)):
+        placement = place(router, ask(TALK + b"?"), now_s=1.0)
+        placement.settle(Usage(2000, 1, cached), 2.0)
+        trace = placement._trace
+        placement.release(2.0)
+        assert bool(router.index._engines[0].shadow.capacity == 400_000) == is_warm
+        assert trace.found.warm_blocks
+
+
+def test_a_pod_that_tells_no_cached_tokens_corrects_nothing(router: Router) -> None:
+    """Unknown is not zero."""
+    serve(router, ask(TALK))
+    placement = place(router, ask(TALK), now_s=1.0)
+    placement.settle(Usage(2000, 1, None), 2.0)
+    placement.release(2.0)
+    assert place(router, ask(TALK), now_s=3.0).predicted.warm_tokens > 0
+    assert router.index._engines[0].shadow.capacity == 400_000
+
+
+@pytest.mark.parametrize(
+    ("usage", "continues"), [(Usage(0, 0, 0), None), (Usage(90_000, 5, 80_000), "resp-1"), (None, None)]
+)
+def test_what_cannot_be_measured_teaches_nothing(router: Router, usage: Usage | None, continues: str | None) -> None:
+    """No usage, an empty one, or one of a response whose earlier turns we have not seen."""
+    request = ask(TALK, api=Api.RESPONSES, continues=continues)
+    before = router.counter(MODEL).tokens(10_000)
+    placement = place(router, request)
+    placement.settle(usage, 1.0, answer=b"x" * 1000)
+    placement.release(1.0)
+    assert router.counter(MODEL).tokens(10_000) == before
+
+
+def test_steps_are_learned_per_sequence(router: Router) -> None:
+    """Three answers of 11 tokens each in one second are ten steps of a tenth of a second, not thirty."""
+    learned = []
+    for sequences in (1, 3):
+        router = router_of(1)
+        placement = place(router, ask(sequences=sequences))
+        placement.first_token(0.1)
+        placement.settle(Usage(2000, 11 * sequences, 0), 1.1)
+        placement.release(1.1)
+        learned.append(router.costs.step_base_s[0])
+    assert learned[1] == pytest.approx(learned[0], rel=0.3)
+
+
+def test_a_stored_response_is_found_again(router: Router) -> None:
+    """Its id leads to its engine, also where usage was not told."""
+    placement = place(router, ask(api=Api.RESPONSES))
+    placement.settle(None, 1.0, response_id="resp-1")
+    placement.release(1.0)
+    assert router.responses.get("resp-1") == placement.engine.slot
+    assert repr(placement) == "<Placement of r on http://0>"
+
+
+def test_a_long_stream_keeps_only_what_its_receipt_shows() -> None:
+    """A thousand candidates are let go at the first token, and the same few are shown before and after."""
+    placements = [place(router_of(50), ask()) for _ in range(2)]
+    shown = list(placements[0].few())
+    placements[1].first_token(1.0)
+    assert not any(hasattr(placement, "_ballot") for placement in placements)
+    assert list(placements[1].few()) == shown
+    assert len(shown) == 8
+    assert placements[1].candidates_in_all == 50
+
+
+def test_what_another_engine_served_is_charged_and_learned_there() -> None:
+    """The first holds nothing of it, is charged nothing, and nothing is learned of how fast either does prefill."""
+    router = router_of(2)
+    placed = place(router, ask(TALK, session="s"))
+    first, other = placed.engine, next(pod.engines[0] for pod in router.fleet.pods if pod.url != placed.engine.pod)
+    rates = list(router.costs.seconds_per_token)
+    placed.moved(other, 1.0)
+    assert (router.ledger.running[first.slot], router.ledger.running[other.slot]) == (0, 1)
+    placed.first_token(2.0)
+    placed.settle(Usage(200, 5, 0), 3.0)
+    placed.release(3.0)
+    assert router.ledger.is_empty()
+    assert list(router.costs.seconds_per_token) == rates
+    assert router.sessions.get("s") == other.slot
+    again = place(router, ask(TALK))
+    assert (again.engine, again.predicted.warm_tokens > 0) == (other, True)

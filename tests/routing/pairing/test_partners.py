@@ -1,0 +1,89 @@
+"""Who may pair with whom, found once per change of the fleet."""
+
+from dataclasses import replace
+
+import pytest
+
+from routing.decision.router import Router
+from routing.facts import PodFacts, Role
+from routing.pairing.links import Link
+from routing.pairing.partners import Partners, Unpaired, find_partners, unpaired
+from tests.routing.pairing.test_pairing import MODEL, NIXL, put, split_fleet
+
+
+def partners_of(router: Router) -> Partners:
+    """All partners of a fleet."""
+    fleet = router.fleet
+    return find_partners(fleet, fleet.roster(MODEL), fleet.prefill_roster(MODEL))
+
+
+def test_engines_meet_in_circles_nearest_first() -> None:
+    """On the host, in the zone, anywhere; a circle in which nobody prefills is none."""
+    router = split_fleet(0, 0)
+    put(router, "http://p", replace(NIXL, role=Role.PREFILL, host="a", zone="z"))
+    put(router, "http://near", replace(NIXL, role=Role.DECODE, host="a", zone="z"))
+    put(router, "http://far", replace(NIXL, role=Role.DECODE, host="b", zone="y"))
+    found = partners_of(router)
+    links = {
+        engine.pod: [each.link for each in found.decoding[engine.slot]] for engine in router.fleet.roster(MODEL).engines
+    }
+    assert links == {"http://near": [Link.HOST, Link.ZONE, Link.FAR], "http://far": [Link.FAR]}
+
+
+def test_consumers_prefill_for_nobody_and_producers_answer_for_nobody() -> None:
+    """Whatever role they are said to have."""
+    router = split_fleet(0, 0)
+    put(router, "http://c", replace(NIXL, role=Role.EITHER, kv_role="kv_consumer"))
+    put(router, "http://p", replace(NIXL, role=Role.EITHER, kv_role="kv_producer"))
+    found = partners_of(router)
+    assert [found.facts[slot].kv_role for slot in found.prefilling] == ["kv_producer"]
+    assert [found.facts[slot].kv_role for slot, circles in found.decoding.items() if circles] == ["kv_consumer"]
+
+
+def test_the_router_finds_them_anew_when_the_fleet_changes() -> None:
+    """And only then."""
+    router = split_fleet(1, 1)
+    before = router.pairing.partners(MODEL, None)
+    assert router.pairing.partners(MODEL, None) is before
+    put(router, "http://p9", replace(NIXL, role=Role.PREFILL))
+    assert len(router.pairing.partners(MODEL, None).prefilling) == 2
+
+
+PREFILL, DECODE = replace(NIXL, role=Role.PREFILL), replace(NIXL, role=Role.DECODE)
+
+
+def fleet_of(prefill: PodFacts, *others: PodFacts) -> Router:
+    router = split_fleet(0, 0)
+    put(router, "http://p", prefill)
+    for number, facts in enumerate(others):
+        put(router, f"http://o{number}", facts)
+    return router
+
+
+@pytest.mark.parametrize(
+    ("prefill", "others", "why"),
+    [
+        (PREFILL, [DECODE], None),
+        (PREFILL, [replace(NIXL, role=Role.EITHER)], None),
+        (replace(PREFILL, kv_connector=None), [DECODE], Unpaired.NO_CONNECTOR),
+        (replace(PREFILL, kv_connector="AnotherConnector"), [DECODE], Unpaired.UNFIT_CONNECTOR),
+        (replace(PREFILL, kv_role="kv_consumer"), [DECODE], Unpaired.UNFIT_CONNECTOR),
+        (PREFILL, [], Unpaired.NO_DECODE_POD),
+        (PREFILL, [PREFILL], Unpaired.NO_DECODE_POD),
+        (PREFILL, [replace(DECODE, revision="v2")], Unpaired.NO_PARTNER),
+        (PREFILL, [replace(DECODE, kv_role="kv_producer")], Unpaired.NO_PARTNER),
+        (replace(NIXL, role=Role.EITHER, kv_connector=None), [], None),
+    ],
+)
+def test_each_reason(prefill: PodFacts, others: list[PodFacts], why: Unpaired | None) -> None:
+    """Of one prefill pod beside others; pods that answer themselves are never reported."""
+    assert unpaired(fleet_of(prefill, *others).fleet).get("http://p") == why
+
+
+def test_pods_of_other_models_are_no_partners() -> None:
+    """A decode pod that serves something else does not help."""
+    router = fleet_of(PREFILL, DECODE)
+    pod = router.fleet.pod("http://o0")
+    assert pod is not None
+    router.put_pod(replace(pod, models=frozenset({"another"})))
+    assert unpaired(router.fleet) == {"http://p": Unpaired.NO_DECODE_POD}

@@ -1,0 +1,25 @@
+"""The one exception of the decisions."""
+
+from routing.rejection import Reason, Refused
+
+
+def test_a_refusal_says_why_and_where() -> None:
+    """Reason, words, field, and when to come back."""
+    refused = Refused(Reason.BAD_REQUEST, "no good", param="messages[2]", retry_after_s=1.5)
+    assert (refused.reason, refused.message, refused.param, refused.retry_after_s) == (
+        Reason.BAD_REQUEST,
+        "no good",
+        "messages[2]",
+        1.5,
+    )
+    assert str(refused) == "no good"
+    assert repr(refused) == "Refused(bad_request, 'no good', param='messages[2]')"
+    assert repr(Refused(Reason.NO_POD_READY, "none")) == "Refused(no_pod_ready, 'none')"
+
+
+def test_reasons_are_stable_codes() -> None:
+    """Clients and dashboards match on them: lower case, one word each, no two alike."""
+    codes = [reason.value for reason in Reason]
+    assert len(set(codes)) == len(codes)
+    assert all(code.replace("_", "").isalpha() and code.islower() for code in codes)
+    assert [reason.name.lower() for reason in Reason] == codes

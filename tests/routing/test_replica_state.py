@@ -1,0 +1,472 @@
+"""The voice of a router: every word is said once, in order, and a statement holds what is open."""
+
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from routing.affinity import key_of
+from routing.blocks import BLOCK_ENDS, Prompt
+from routing.replica_state import (
+    MOST_ORIGINS,
+    Bygone,
+    Ended,
+    FirstToken,
+    Hearing,
+    News,
+    Open,
+    Placed,
+    Settled,
+    Stated,
+    Voice,
+)
+from routing.request import Usage
+from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve
+from tests.routing.exchanges import Talker, loads, pair, talker, tell_all
+
+
+def test_a_request_is_told_from_its_place_to_its_end() -> None:
+    """Placed, first token, settled with its answer, ended: in this order, each once, whatever is called twice."""
+    one = talker(1, 2)
+    request = ask(session="talk")
+    placement = place(one.router, request, now_s=1.0)
+    placement.first_token(1.5)
+    placement.first_token(1.6)
+    placement.settle(Usage(2000, 11, 0), 2.0, answer=b"x" * 300, response_id="resp")
+    placement.release(2.0)
+    placement.release(2.1)
+    placed, first, settled, ended = one.voice.take()
+    assert isinstance(placed, Placed)
+    assert (placed.charge.engine, placed.model, placed.session) == (placement.engine.name, "m", key_of("talk"))
+    assert placed.prompt is request.prompt
+    assert placed.charge.prefill_tokens > 1000
+    assert isinstance(first, FirstToken)
+    assert (first.number, first.took_s) == (placed.charge.number, 0.5)
+    assert isinstance(settled, Settled)
+    assert (settled.prompt_tokens, settled.completion_tokens, settled.decode_s) == (2000, 11, 0.5)
+    assert settled.response == key_of("resp")
+    grown = request.prompt.extended(b"x" * 300)
+    assert (request.prompt.blocks + settled.grown_blocks, settled.grown_size) == (grown.blocks, grown.size)
+    assert ended == Ended(placed.charge.number)
+    assert one.voice.take() == []
+
+
+def test_a_statement_holds_what_is_open() -> None:
+    """Who has ended is not in it; who has begun to answer is not in prefill."""
+    one = talker(1, 1)
+    gone, begun, waiting = (place(one.router, ask(TALK[start:])) for start in (0, 50, 90))
+    gone.release(1.0)
+    begun.first_token(1.0)
+    one.voice.take()
+    one.voice.state()
+    (stated,) = one.voice.take()
+    assert isinstance(stated, Stated)
+    assert [charge.in_prefill for charge in stated.open] == [False, True]
+    assert stated.open[1].kv_tokens == one.router.ledger.kv_tokens[0] - stated.open[0].kv_tokens
+    assert one.voice.open_count == 2
+    waiting.release(2.0)
+
+
+def test_a_voice_wakes_whoever_takes_once() -> None:
+    """The first word wakes, those behind it do not, and after a taking the next one wakes again."""
+    woken: list[int] = []
+    voice = Voice(lambda: woken.append(1))
+    voice.state()
+    voice.state()
+    assert len(woken) == 1
+    voice.take()
+    voice.state()
+    assert len(woken) == 2
+
+
+def test_without_a_voice_nothing_is_kept() -> None:
+    """A router by itself says nothing and pays nothing."""
+    router = router_of(1)
+    place(router, ask()).release(1.0)
+    assert router.observers is None
+
+
+def test_what_continues_a_response_does_not_tell_of_warmth() -> None:
+    """Its engine counts the whole conversation, of which only the newest part was seen."""
+    one = talker(1, 1)
+    placement = place(one.router, ask(continues="resp"))
+    placement.first_token(0.1)
+    placement.settle(Usage(9000, 5, 8000), 1.0, answer=b"hello")
+    settled = one.voice.take()[-1]
+    assert isinstance(settled, Settled)
+    assert (settled.prompt_tokens, settled.grown_blocks, settled.completion_tokens) == (0, (), 5)
+    placement.release(1.0)
+
+
+TEXTS = [TALK, TALK[:3000], TALK[40:4000], b"Call me Ishmael. " * 300]
+
+
+def test_another_s_request_is_charged_and_given_back() -> None:
+    """Its prefill, its KV and its place are ours from its placing to its end, moment by moment."""
+    here, there = pair()
+    placement = place(there.router, ask())
+    tell_all([here, there], 0.1)
+    assert loads(here.router) == loads(there.router) != {}
+    slot = placement.engine.slot
+    assert here.hearing.theirs() == {slot: pytest.approx((1, *loads(here.router)[placement.engine.name][:2]))}
+    placement.first_token(1.0)
+    tell_all([here, there], 1.0)
+    assert loads(here.router) == loads(there.router)
+    assert here.hearing.theirs()[slot][:2] == (1, 0.0)
+    assert here.router.ledger.prefill_tokens[placement.engine.slot] == 0
+    placement.release(2.0)
+    tell_all([here, there], 2.0)
+    assert here.router.ledger.is_empty()
+    assert here.hearing.theirs() == {}
+
+
+def test_what_engines_answer_others_is_passed_on_as_a_sign_of_life() -> None:
+    """First tokens and whole answers, by the engine's name; not a request that is only placed, or ends unanswered."""
+    here, there = pair()
+    spoken: list[tuple[str, float]] = []
+    here.hearing = Hearing(here.router, lambda engine, now_s: spoken.append((engine, now_s)))
+    streamed, whole, gone = (place(there.router, ask()) for _ in range(3))
+    tell_all([here, there], 0.1)
+    streamed.first_token(1.0)
+    tell_all([here, there], 1.0)
+    whole.settle(Usage(2000, 5, 0), 2.0)
+    whole.release(2.0)
+    gone.release(2.0)
+    tell_all([here, there], 2.0)
+    assert spoken == [(streamed.engine.name, 1.0), (whole.engine.name, 2.0)]
+
+
+def test_another_s_prompt_is_warm_and_its_session_known() -> None:
+    """The second turn of a conversation goes to where another router sent its first."""
+    here, there = pair()
+    first = serve(there.router, ask(session="talk"), draw=0.99)
+    tell_all([here, there], 1.0)
+    second = place(here.router, ask(TALK + b"And then?", session="talk"), now_s=1.0)
+    assert second.engine.name == first.engine.name
+    assert second.predicted.warm_tokens > 0.9 * second.predicted.prompt_tokens
+
+
+def test_a_response_is_known_to_all() -> None:
+    """A request that continues a response finds the engine that made it, whoever had placed it."""
+    here, there = pair()
+    placement = place(there.router, ask(), draw=0.99)
+    placement.settle(Usage(2000, 5, 0), 1.0, response_id="resp")
+    placement.release(1.0)
+    tell_all([here, there], 1.0)
+    assert here.router.responses.get("resp") == placement.engine.slot
+
+
+def test_an_answer_grows_the_prefix_for_all() -> None:
+    """What an engine generated is warm for the other router's next turn too."""
+    here, there = pair()
+    request, answer = ask(), b"It was the epoch of belief. " * 200
+    placement = place(there.router, request)
+    placement.first_token(0.5)
+    placement.settle(Usage(2000, 1400, 0), 1.0, answer=answer)
+    placement.release(1.0)
+    tell_all([here, there], 1.0)
+    walked = list(here.router.index.walk(request.prompt.extended(answer), 0b111))
+    assert walked[-1][1] > request.prompt.size + 0.9 * len(answer)
+
+
+def test_a_request_that_never_began_leaves_no_warmth() -> None:
+    """As with our own: what an engine was never seen to compute is not believed to be there."""
+    here, there = pair()
+    request = ask()
+    place(there.router, request).release(1.0)
+    tell_all([here, there], 1.0)
+    assert list(here.router.index.walk(request.prompt, 0b111)) == []
+
+
+def test_paces_are_learned_from_others() -> None:
+    """An engine that was only ever seen by another router is known to be slow here too."""
+    here, there = pair(1)
+    for turn in range(20):
+        placement = place(there.router, ask(b"%d " % turn * 2000), now_s=turn * 100.0)
+        placement.first_token(turn * 100.0 + 4 * placement.predicted.ttft_s)
+        placement.release(turn * 100.0 + 90)
+        tell_all([here, there], turn * 100.0 + 90)
+    assert here.router.costs.seconds_per_token == pytest.approx(there.router.costs.seconds_per_token)
+    assert here.router.costs.seconds_per_token[0] > 2 / 12_000
+
+
+def test_a_corrected_prediction_corrects_all() -> None:
+    """An engine that was seen to have forgotten a prompt is believed cold by the other router as well."""
+    here, there = pair(1)
+    serve(there.router, ask())
+    placement = place(there.router, ask(), now_s=10.0)
+    placement.first_token(11.0)
+    tell_all([here, there], 11.0)
+    assert here.router.index.size_of(0) == ask().prompt.covered
+    placement.settle(Usage(2000, 5, cached_tokens=0), 12.0)
+    placement.release(12.0)
+    tell_all([here, there], 12.0)
+    assert here.router.index.size_of(0) == there.router.index.size_of(0)
+    for router in (here.router, there.router):
+        serve(router, ask(TEXTS[3]), now_s=20.0)
+        router.index.resize(0, 10_000)
+    assert here.router.index.size_of(0) == there.router.index.size_of(0)
+
+
+def test_routers_that_hear_each_other_choose_like_one() -> None:
+    """Conversations spread over two routers find their prefixes as often as with one router, and load as evenly."""
+
+    def play(routers: list[Talker]) -> tuple[float, float]:
+        warm = asked = 0.0
+        for turn in range(6):
+            for talk in range(40):
+                now_s = turn * 100.0 + talk
+                # Turns of one conversation come to either router.
+                one = routers[(talk + turn) % len(routers)]
+                text = b"Talk %d. " % talk * 200 + b"".join(b"Turn %d. " % past * 100 for past in range(turn))
+                placement = serve(one.router, ask(text), now_s=now_s, draw=(talk * 0.37) % 1)
+                warm += placement.predicted.warm_tokens
+                asked += placement.predicted.prompt_tokens
+                tell_all(routers, now_s)
+        sizes = [routers[0].router.index.size_of(slot) for slot in range(4)]
+        return warm / asked, max(sizes) / min(sizes)
+
+    alone, together, apart = play([talker(1, 4)]), play([talker(1, 4), talker(2, 4)]), [talker(1, 4), talker(2, 4)]
+    for one in apart:
+        one.hearing.hear = lambda *_: True  # type: ignore[method-assign]
+    assert together == pytest.approx(alone, rel=0.02)
+    assert play(apart)[0] < 0.9 * alone[0]
+
+
+def test_a_gap_is_seen_and_a_statement_heals_it() -> None:
+    """Who has lost a batch says so until the origin states what it has open."""
+    here, there = pair()
+    first = place(there.router, ask())
+    assert not here.hearing.hear(*there.batch(), 0.0), "of an origin heard for the first time the past is unknown"
+    there.voice.state()
+    assert here.hearing.hear(*there.batch(), 0.0)
+    first.release(1.0)
+    there.batch()
+    place(there.router, ask(TEXTS[3]))
+    assert not here.hearing.hear(*there.batch(), 1.0)
+    there.voice.state()
+    assert here.hearing.hear(*there.batch(), 1.0)
+    assert (here.hearing.gaps, loads(here.router)) == (1, loads(there.router))
+
+
+def test_a_batch_told_twice_or_late_is_passed_over() -> None:
+    """Redis may hold a batch twice after a time-out; one that was overtaken says nothing new."""
+    here, there = pair()
+    place(there.router, ask())
+    batch = there.batch()
+    here.hearing.hear(*batch, 0.0)
+    here.hearing.hear(*batch, 0.0)
+    here.hearing.hear(there.name, 0, [Ended(1)], 0.0)
+    assert loads(here.router) == loads(there.router)
+
+
+def test_who_falls_silent_is_forgotten() -> None:
+    """Its charges go, those of others stay; when it speaks again it is heard again."""
+    here, there = pair()
+    other = talker(3, 3)
+    place(there.router, ask())
+    place(other.router, ask(TEXTS[3]), draw=0.5)
+    here.hearing.hear(*there.batch(), 1.0)
+    here.hearing.hear(*other.batch(), 9.0)
+    assert here.hearing.forget_silent(5.0, 10.0) == [there.name]
+    assert loads(here.router) == loads(other.router)
+    there.voice.state()
+    assert here.hearing.hear(*there.batch(), 11.0)
+    here.hearing.forget(other.name, 11.0)
+    assert loads(here.router) == loads(there.router)
+    here.hearing.forget(4711, 11.0)
+
+
+def test_a_pod_removed_here_gets_its_slot_back_when_others_have_ended_there() -> None:
+    """A slot is not given to another pod while another router's request is charged to it."""
+    here, there = pair(1)
+    placement = place(there.router, ask())
+    tell_all([here, there], 0.0)
+    here.router.remove_pod("http://0")
+    add_pod(here.router, "http://new")
+    assert here.router.fleet.slot_count == 2
+    placement.release(1.0)
+    tell_all([here, there], 1.0)
+    add_pod(here.router, "http://newer")
+    assert here.router.fleet.slot_count == 2
+
+
+class Loss(RuleBasedStateMachine):
+    """Two routers act; what they say reaches a third in order, or not at all."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.now_s = 0.0
+        self.talkers = [talker(1, 3), talker(2, 3)]
+        self.here = router_of(3)
+        self.hearing = Hearing(self.here)
+
+    @rule(which=st.integers(0, 1), text=st.sampled_from(TEXTS), draw=st.floats(0, 0.99))
+    def place(self, which: int, text: bytes, draw: float) -> None:
+        one = self.talkers[which]
+        one.placements.append(place(one.router, ask(text), now_s=self.now_s, draw=draw))
+
+    @rule(which=st.integers(0, 1), at=st.integers(0, 100), settles=st.booleans(), ends=st.booleans())
+    def go_on(self, which: int, at: int, settles: bool, ends: bool) -> None:
+        one = self.talkers[which]
+        if one.placements:
+            placement = one.placements[at % len(one.placements)]
+            placement.first_token(self.now_s)
+            if settles:
+                placement.settle(Usage(900, 20, 300), self.now_s, answer=b"And so on. " * 40, response_id="r")
+            if ends:
+                one.placements.remove(placement)
+                placement.release(self.now_s)
+
+    @rule(which=st.integers(0, 1), is_lost=st.booleans(), is_stated=st.booleans())
+    def speak(self, which: int, is_lost: bool, is_stated: bool) -> None:
+        one = self.talkers[which]
+        if is_stated:
+            one.voice.state()
+        batch = one.batch()
+        if not is_lost:
+            self.hearing.hear(*batch, self.now_s)
+
+    @rule(which=st.integers(0, 1))
+    def forget(self, which: int) -> None:
+        self.hearing.forget(self.talkers[which].name, self.now_s)
+
+    @rule()
+    def pass_time(self) -> None:
+        self.now_s += 1.0
+
+    @rule()
+    def lose_a_pod(self) -> None:
+        self.here.remove_pod("http://1")
+        add_pod(self.here, "http://1")
+
+    @invariant()
+    def nothing_is_negative(self) -> None:
+        if hasattr(self, "here"):
+            ledger = self.here.ledger
+            assert min([*ledger.running, *ledger.prefill_tokens, *ledger.kv_tokens]) >= -1e-6
+
+    def teardown(self) -> None:
+        """After everybody has stated what is open, this is what is on the ledger; after all are forgotten, nothing."""
+        if not hasattr(self, "here"):
+            return
+        here, hearing = router_of(3), self.hearing
+        for one in self.talkers:
+            one.voice.state()
+            batch = one.batch()
+            assert hearing.hear(*batch, self.now_s)
+            Hearing(here).hear(*batch, self.now_s)
+        # Slots that were freed while something was charged to them keep that: it is the sum over all slots that counts.
+        for column in ("running", "prefill_tokens", "kv_tokens"):
+            assert sum(getattr(self.here.ledger, column)) == pytest.approx(sum(getattr(here.ledger, column)))
+        for one in self.talkers:
+            hearing.forget(one.name, self.now_s)
+        assert self.here.ledger.is_empty()
+
+
+TestLoss = Loss.TestCase
+
+NUMBERS = st.integers(0, 2)
+ANY_FLOAT = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, -1.0, 1e308, inf, nan]))
+ANY_COUNT = st.one_of(st.integers(-(2**63), 2**64 - 1), st.integers(0, 4))
+CHARGES = st.builds(Open, NUMBERS, st.just("http://0"), *[st.just(100.0)] * 3, st.just(1)) | st.builds(
+    Open,
+    NUMBERS,
+    st.sampled_from(["http://0", "http://1", "http://0#3", "", "nobody"]),
+    ANY_FLOAT,
+    ANY_FLOAT,
+    ANY_FLOAT,
+    ANY_COUNT,
+    st.booleans(),
+)
+PROMPTS = st.builds(Prompt, st.lists(st.integers(0, 2**64 - 1), max_size=4).map(tuple), st.just(BLOCK_ENDS), ANY_COUNT)
+WORDS: st.SearchStrategy[News] = st.one_of(
+    st.builds(Placed, CHARGES, st.sampled_from([MODEL, "strange", ""]), PROMPTS, st.none() | ANY_COUNT),
+    st.builds(FirstToken, NUMBERS, ANY_FLOAT, ANY_FLOAT),
+    st.builds(
+        Settled,
+        NUMBERS,
+        ANY_COUNT,
+        st.none() | ANY_COUNT,
+        ANY_COUNT,
+        st.lists(st.integers(0, 2**64 - 1), max_size=4).map(tuple),
+        ANY_COUNT,
+        st.none() | ANY_COUNT,
+        ANY_FLOAT,
+        st.none() | ANY_FLOAT,
+    ),
+    st.builds(Ended, NUMBERS),
+    st.builds(Stated, st.lists(CHARGES, max_size=4).map(tuple)),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), ANY_COUNT, st.lists(WORDS, max_size=6)), max_size=8))
+def test_nothing_that_can_be_said_raises(batches: list[tuple[int, int, list[News]]]) -> None:
+    """Unknown engines and models, numbers that cannot be: passed over; we decide as before, and owe nothing after."""
+    router = router_of(2)
+    hearing = Hearing(router)
+    for name, number, words in batches:
+        hearing.hear(name, number, words, 1.0)
+        placement = serve(router, ask(), now_s=1.0)
+        assert all(0 < pace < inf for pace in (*router.costs.seconds_per_token, *router.costs.step_base_s))
+        assert all(0 <= router.index.size_of(slot) < inf for slot in range(2))
+        assert 0 < placement.predicted.ttft_s < inf
+    for name in range(3):
+        hearing.forget(name, 2.0)
+    assert router.ledger.is_empty()
+
+
+def test_origins_cannot_be_invented_without_end() -> None:
+    """Beyond a bound new ones are not heard."""
+    hearing = Hearing(router_of(1))
+    for name in range(MOST_ORIGINS + 5):
+        hearing.hear(name, 1, [], 0.0)
+    assert (hearing.origins, hearing.strange) == (MOST_ORIGINS, 5)
+
+
+def test_the_past_makes_warm_and_charges_nothing() -> None:
+    """Prompts, sessions and paces of old news are known; what was open in them is nowhere."""
+    old, joiner = talker(1, 3), talker(2, 3)
+    first = serve(old.router, ask(session="talk"), draw=0.5)
+    begun = place(old.router, ask(b"Call me Ishmael. " * 300), now_s=9.0)
+    begun.first_token(10.0)
+    bygone = Bygone(joiner.router)
+    bygone.hear(*old.batch())
+    bygone.close()
+    assert joiner.router.ledger.is_empty()
+    assert loads(joiner.router) == {}
+    second = place(joiner.router, ask(TALK + b"And then?", session="talk"))
+    assert second.engine.name == first.engine.name
+    assert second.predicted.warm_tokens > 0.9 * second.predicted.prompt_tokens
+    assert joiner.router.costs.seconds_per_token == pytest.approx(old.router.costs.seconds_per_token)
+    assert joiner.router.index.size_of(begun.engine.slot) >= begun.request.prompt.covered
+    assert bygone.heard > 3
+
+
+def test_what_never_began_in_the_past_is_not_warm() -> None:
+    """A prompt that was placed and not seen to be computed is not believed to be there."""
+    old, joiner = talker(1, 1), talker(2, 1)
+    place(old.router, ask())
+    bygone = Bygone(joiner.router)
+    bygone.hear(*old.batch())
+    assert joiner.router.index.size_of(0) > 0
+    bygone.close()
+    assert joiner.router.index.size_of(0) == 0
+
+
+def test_a_slot_taken_later_is_no_trouble() -> None:
+    """Pods may come while the past is heard."""
+    old, joiner = talker(1, 3), talker(2, 1)
+    bygone = Bygone(joiner.router)
+    placement = place(old.router, ask())
+    placement.settle(Usage(2000, 5, 0), 1.0)
+    placement.release(1.0)
+    bygone.hear(*old.batch())
+    joiner.router.remove_pod("http://0")
+    for number in range(1, 5):
+        place(old.router, ask(b"%d" % number * 2000))
+    bygone.hear(*old.batch())
+    bygone.close()
+    assert joiner.router.ledger.is_empty()

@@ -1,0 +1,62 @@
+"""Where no policy names tiers, nothing is promised."""
+
+from math import inf
+
+import pytest
+
+from tenancy.objective import NO_PROMISE, USUAL, Overload, Tier, promise_of, relaxed
+
+
+def test_the_usual_tier_promises_nothing() -> None:
+    """So nothing can be refused for a promise's sake, and nobody goes before anybody."""
+    assert (USUAL.ttft_s, USUAL.tpot_s, USUAL.reserve, USUAL.priority) == (inf, inf, 0.0, 0)
+    assert (USUAL.on_overload, USUAL.is_batch) == (Overload.REJECT, False)
+
+
+GOLD = Tier("gold", ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05)
+BRONZE = Tier("bronze", ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15)
+
+
+def test_nothing_is_promised_where_nobody_says_so() -> None:
+    """No tier, no wish: the same value for all, and it binds nobody."""
+    assert promise_of(USUAL) is NO_PROMISE
+    assert not NO_PROMISE.is_bound
+    assert promise_of(USUAL, ttft_s=1.0).is_bound
+
+
+def test_a_relaxed_promise_keeps_what_the_request_asked_for() -> None:
+    """The lower tier's, but for a deadline that came with the request."""
+    assert relaxed(promise_of(GOLD), BRONZE) == promise_of(BRONZE)
+    asked = relaxed(promise_of(GOLD, ttft_s=0.5), BRONZE)
+    assert (asked.tier, asked.ttft_s, asked.ttft_per_cold, asked.tpot_s) == (BRONZE, 0.5, 0.0, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("first_token_s", "took_s", "tokens", "is_kept"),
+    [
+        (1.4, 1.4, 1, True),
+        (1.41, 1.41, 1, False),
+        (1.0, 1.0 + 10 * 0.05, 11, True),
+        (1.0, 1.0 + 10 * 0.051, 11, False),
+        (0.1, 0.1 + 0.06, 2, False),
+        (None, 1.4 + 10 * 0.05, 11, True),
+        (None, 1.41 + 10 * 0.05, 11, False),
+        (None, 0.2, 11, True),
+        (None, 1.4, 0, True),
+        (None, 1.41, 0, False),
+    ],
+)
+def test_a_promise_is_kept_to_the_last_token(
+    first_token_s: float | None, took_s: float, tokens: int, is_kept: bool
+) -> None:
+    """First token in time for its own cold prompt, then a pace; an answer that comes whole has both together."""
+    promise = promise_of(GOLD)
+    assert promise.is_kept(own_s=0.2, first_token_s=first_token_s, took_s=took_s, tokens=tokens) is is_kept
+
+
+def test_what_promises_no_pace_keeps_any() -> None:
+    """Infinite seconds per token, whole answers included."""
+    promise = promise_of(Tier("slow", ttft_s=1.0))
+    assert promise.tpot_s == inf
+    assert promise.is_kept(own_s=0.0, first_token_s=None, took_s=100.0, tokens=2)
+    assert not promise.is_kept(own_s=0.0, first_token_s=1.1, took_s=100.0, tokens=2)
