@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
 from routing.request import Api, Request
 from simulator.clock import run_virtually
@@ -97,7 +97,7 @@ class Stage:
         await replica.lead(request, Sequence(name, arrival.prompt_tokens, arrival.output_tokens, held))
 
     def _note(self, outcome: Outcome) -> None:
-        index, arrival = self._arrivals.pop(outcome.request.id)
+        index, arrival = self._arrivals.pop(outcome.id)
         record = record_of(index, arrival, outcome)
         self.records.append(record)
         if self._progress:

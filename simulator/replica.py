@@ -11,10 +11,11 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
+from gateway.pairs.pairs import Pairs
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Witness
+from gateway.pipeline.attempt import Patience
 from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.record import Witness
 from gateway.roles.balancer import LOOK_S, RoleKeeper
 from routing.decision.router import Router
 from routing.facts import Role
@@ -105,6 +106,7 @@ class Replica:
             draw=draws.random,
             patience=Patience(deadline_s=made.deadline_s),
             room=self.room,
+            carry_pair=Pairs(self.router.fleet, clock=loop.time).carry if made.split is not None else None,
         )
         for place, url in enumerate(pods):
             self._put(place, url, made.profile)

@@ -125,9 +125,6 @@ class VirtualCarrier:
     def open_tab(self, tab: Tab) -> None:
         """It has no limits to be told of."""
 
-    def judged_by(self, judge: object) -> None:
-        """It has no text to be judged by."""
-
     def refuse(self, refusal: Refused) -> None:
         """The client is told no."""
         self.refusal = refusal

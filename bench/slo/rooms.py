@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.request_context import RequestContext
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.rejection import Reason, Refused
 from routing.request import Request
 from tenancy.objective import Promise
-from tenancy.tenants import Caller
 
 SLOTS = 64
 """Requests that an engine is given at once: what SMG takes where a worker does not say."""
@@ -43,17 +43,16 @@ class StrictPriority(Room):
 
     async def place(
         self,
-        request: Request,
-        caller: Caller,
+        context: RequestContext,
         promise: Promise,
         avoid: frozenset[str],
-        came_s: float = 0.0,
+        since_s: float = 0.0,
         *,
         late_by_s: float | None = None,
     ) -> Placement:
         granted: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         self._came += 1
-        heappush(self._waiting, (-promise.tier.priority, self._came, request, avoid, granted))
+        heappush(self._waiting, (-promise.tier.priority, self._came, context.request, avoid, granted))
         if self._look_again is None:
             self._look()
         try:
@@ -90,17 +89,16 @@ class StaticCaps(Room):
 
     async def place(
         self,
-        request: Request,
-        caller: Caller,
+        context: RequestContext,
         promise: Promise,
         avoid: frozenset[str],
-        came_s: float = 0.0,
+        since_s: float = 0.0,
         *,
         late_by_s: float | None = None,
     ) -> Placement:
         most = RUNNING.get(promise.tier.name)
         if most is not None:
-            roster, ledger = self._router.fleet.roster(request.model), self._router.ledger
+            roster, ledger = self._router.fleet.roster(context.request.model), self._router.ledger
             ahead_s = ledger.ahead_s(roster.pick, self._now())
             full = {
                 engine.pod
@@ -110,4 +108,4 @@ class StaticCaps(Room):
             if len(full) == len(roster.engines) > 0:
                 raise Refused(Reason.OVERLOADED, "All engines are as full as this tier may make them.")
             avoid |= full
-        return self._router.place(request, avoid=avoid, now_s=self._now(), draw=self._luck())
+        return self._router.place(context.request, avoid=avoid, now_s=self._now(), draw=self._luck())

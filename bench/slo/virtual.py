@@ -13,7 +13,7 @@ from bench.slo.figures import Figures, figures_of
 from bench.slo.policies import Policy
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import Offered, draw_traffic, recorded_lengths
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 from gateway.pipeline.rejections import refusal_headers, status_of
 from routing.blocks import Prompt
 from routing.pods import Standing
@@ -139,7 +139,7 @@ class _Venue:
         return outcome.status, {}
 
     def _note(self, outcome: Outcome) -> None:
-        self._outcomes[outcome.request.id] = outcome
+        self._outcomes[outcome.id] = outcome
 
 
 def _prompt(number: int, offered: Offered) -> Prompt:

@@ -29,7 +29,7 @@ from gateway.observe.writers import open_logs
 from gateway.pairs.setup import make_pairs
 from gateway.pairs.unpaired_watch import UnpairedWatch
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.attempt import Patience
 from gateway.pipeline.pipeline import Passage
 from gateway.replica_sync.peer_load import Others
 from gateway.roles.balancer import RoleKeeper
@@ -111,7 +111,7 @@ def _assemble(settings: Settings, host: Host) -> Gateway:
         patience=Patience(waits.first_byte_s, waits.resume_s, settings.retries, settings.processes),
         reserve=quotas.reserve,
         room=room,
-        pairs=make_pairs(router, probes, prices, clock=clock, say=say),
+        carry_pair=make_pairs(router, probes, prices, clock=clock, say=say).carry,
     )
     front = Front(
         passage,

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 from gateway.runtime.guard import restarted
 from routing.canary import Canary, Rollout, Stage
 from routing.facts import Role

@@ -1,7 +1,7 @@
 """One request to a cascade: the plan made beforehand, which model is asked next, and what each one took.
 
-The pipeline asks for the next model and reports how it ended; the front end, which holds the body, makes the model's
-request. Decides by its arguments only and awaits nothing.
+A `Climb` leads its request through the stages of the pipeline, model by model, until one has answered well enough; the
+front end, which holds the body, makes each model's request.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from typing import Protocol
 from msgspec import Struct
 
 from cascade.calibration_file import LadderFile, Stage
-from cascade.judging import HoldBack, JudgingStandard, ModelJudge
+from cascade.judging import HoldBack, Judge, JudgingStandard, ModelJudge
 from cascade.logprobs import WITH_LOGPROBS, Trim
 from cascade.models import Ladder
 from cascade.record import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step, answered_of
 from gateway.cascades.constraints import Share, Terms
 from gateway.cascades.features import Asked
-from gateway.pipeline.attempt import Leg, LegEnd
+from gateway.pipeline.attempt import Leg, LegEnd, refusal_for
+from gateway.pipeline.pipeline import Passage, RequestHook
+from gateway.pipeline.request_context import RequestContext
+from gateway.pipeline.transport import Carrier
 from routing.decision.placement import Placement
+from routing.rejection import Reason, Refused
 from routing.request import Api, Request, Usage
 
 
@@ -86,12 +90,9 @@ class Shell(Protocol):
         """
         ...
 
-
-class Ending(Protocol):
-    """A request that has ended."""
-
-    @property
-    def leg(self) -> Leg | None: ...
+    def judge(self, judge: Judge | None) -> None:
+        """Hold the next answer back until `judge` has accepted it; None: relay it at once."""
+        ...
 
 
 Choose = Callable[[Sequence[int], Shell], int]
@@ -144,7 +145,17 @@ class Taken:
         )
 
 
-class Climb:
+ANOTHER_MODEL = frozenset(
+    {
+        *(Reason.NO_POD_READY, Reason.UNKNOWN_MODEL, Reason.REGION_NOT_ALLOWED),
+        *(Reason.OVERLOADED, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT),
+        *(end.reason for end in LegEnd if end.reason is not None),
+    }
+)
+"""Rejections by one model after which another one may answer."""
+
+
+class Climb(RequestHook):
     """The run of one request through a cascade, from the first model asked to the one that answers."""
 
     def __init__(
@@ -152,10 +163,10 @@ class Climb:
         plan: Plan,
         shell: Shell,
         *,
-        settled: Callable[[Climb, Ending], None],
+        settled: Callable[[Climb, Leg | None], None],
         choose: Choose,
     ) -> None:
-        """`settled` is called once when the request has ended, however it did."""
+        """`settled` is called once at the end, with the result of the last attempt; None without one."""
         self._choose = choose
         self.plan = plan
         self.at = plan.start
@@ -246,9 +257,50 @@ class Climb:
         """The models asked so far, by index, and how each ended."""
         return zip(self._taken.rungs, self._taken.steps, strict=True)
 
-    def settle(self, ending: Ending) -> None:
-        """Report the end of the request."""
-        self._settled(self, ending)
+    # -- as a hook of the pipeline ---------------------------------------------------------------------------------
+
+    async def serve(self, passage: Passage, context: RequestContext, carrier: Carrier) -> None:
+        """Ask one model after the other until one has answered. Raises `Refused` where none can."""
+        while True:
+            try:
+                await self._ask_model(passage, context, carrier)
+            except Refused as refusal:
+                # Another model may answer, unless the client has some of this one's answer.
+                if refusal.reason not in ANOTHER_MODEL or context.has_begun or not self.fall_back():
+                    raise
+            else:
+                if context.leg is None or context.leg.end is LegEnd.ANSWERED:
+                    return
+                if not self.rise():
+                    self.fall_back()
+            context.begin_model(self.ask())
+            if context.look is not None:
+                context.request = await context.look(context.request)
+
+    async def _ask_model(self, passage: Passage, context: RequestContext, carrier: Carrier) -> None:
+        """Attempt the current model until it has answered, well enough or not. Raises `Refused` where it cannot."""
+        while True:
+            placement = await passage.place(context)
+            # What a judge has accepted is resumed unjudged, on whatever pod.
+            self._shell.judge(None if context.cuts else self.judge)
+            leg: Leg | None = None
+            try:
+                leg = await passage.attempt(context, placement, carrier)
+            finally:
+                self.ended(leg, context.last)
+            if leg.end in (LegEnd.ANSWERED, LegEnd.UNCONVINCING):
+                return
+            if not passage.may_try_again(context, leg):
+                raise refusal_for(leg)
+
+    def step_down(self) -> Request | None:
+        """Return the request to a smaller model, whose answer is not judged; None where there is none."""
+        return self.ask() if self.lower() else None
+
+    def finish(self, context: RequestContext) -> None:
+        """Report the end of the request, and add the run to its record."""
+        self._settled(self, context.leg)
+        context.record.climbed = self.climbed()
 
     def _above(self, at: int) -> list[int]:
         return [other for other in self.plan.rungs if other > at and other not in self._lost]

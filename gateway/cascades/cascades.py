@@ -17,11 +17,11 @@ from cascade.logprobs import WITH_LOGPROBS
 from cascade.models import Ladder, Rung, Wish, open_rungs, start_rung
 from cascade.record import ESCALATED, KEPT, KEPT_FOR_SHARE
 from gateway.cascades.cascade_config import Served, Silence, silence_of
-from gateway.cascades.cascade_run import Climb, Ending, Plan, Shell
+from gateway.cascades.cascade_run import Climb, Plan, Shell
 from gateway.cascades.constraints import Shares, Terms, terms_of
 from gateway.cascades.features import Asked, read_asked, tokens_of
 from gateway.cascades.shadow_sampling import Ask, Say, Shadowing, Standing
-from gateway.pipeline.attempt import LegEnd
+from gateway.pipeline.attempt import Leg, LegEnd
 from routing.affinity import LastSeen
 from routing.decision.router import Router
 from routing.rejection import Reason, Refused
@@ -151,16 +151,16 @@ class Ladders:
         def choose(above: Sequence[int], shell: Shell) -> int:
             return self._choose(plan, above, request, shell)
 
-        def settled(climb: Climb, ending: Ending) -> None:
-            self._settle(climb, ending)
+        def settled(climb: Climb, leg: Leg | None) -> None:
+            self._settle(climb, leg)
             if sample is not None:
-                self.shadowing.settle(sample, climb, ending)
+                self.shadowing.settle(sample, climb, leg)
 
         return Climb(plan, shell, settled=settled, choose=choose)
 
-    def _settle(self, climb: Climb, ending: Ending) -> None:
+    def _settle(self, climb: Climb, leg: Leg | None) -> None:
         name, session = climb.plan.ladder.name, climb.plan.session
-        if ending.leg is not None and ending.leg.end is LegEnd.ANSWERED and session is not None:
+        if leg is not None and leg.end is LegEnd.ANSWERED and session is not None:
             # A conversation stays with the model that answered it.
             self._sessions.put((name, session), climb.at)
         for at, step in climb.steps:

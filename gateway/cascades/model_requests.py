@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cascade.judging import Judge
 from cascade.logprobs import Trim, with_logprobs
-from gateway.pipeline.downstream_transport import Carries
+from gateway.pipeline.transport import Carries
 from routing.reading import Reading
 from routing.request import Request
 
@@ -31,3 +32,7 @@ class Rungs:
             body, trim = with_logprobs(request.api, body, top)
         self._carrier.ask_rung(body, model, usage_added=reading.usage_added)
         return request, trim
+
+    def judge(self, judge: Judge | None) -> None:
+        """Hold the next answer back until `judge` has accepted it; None: relay it at once."""
+        self._carrier.judged_by(judge)

@@ -21,8 +21,9 @@ from cascade.models import Ladder
 from cascade.record import KEPT
 from cascade.shadow_budget import ShadowBudget
 from gateway.cascades.cascade_config import Served
-from gateway.cascades.cascade_run import Climb, Ending, Plan
+from gateway.cascades.cascade_run import Climb, Plan
 from gateway.cascades.features import question_in
+from gateway.pipeline.attempt import Leg
 from routing.reading.conversation import open_message
 from routing.request import Usage
 
@@ -184,9 +185,9 @@ class Shadowing:
         kept.budget.end(price, 0.0)
         return None
 
-    def settle(self, sample: ShadowSample, climb: Climb, ending: Ending) -> None:
+    def settle(self, sample: ShadowSample, climb: Climb, leg: Leg | None) -> None:
         """End a sample whose request has ended: ask the next model if the answer was accepted, else release it."""
-        leg, answered = ending.leg, climb.climbed().answered
+        answered = climb.climbed().answered
         # After a reload the cascade may be gone, or calibrated anew: its state is the one of today.
         kept = self._kept.get(climb.plan.ladder.name)
         if kept is None:

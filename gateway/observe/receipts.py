@@ -6,109 +6,15 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
 from msgspec.structs import replace
 
-from cascade.record import Climbed
-from gateway.pipeline.outcome import Outcome
-from routing.decision.receipt import Attempt
-from routing.request import Usage
+from gateway.pipeline.record import Outcome, Receipt
 
 KEPT = 4096
 """Some minutes of a busy gateway, some megabytes."""
 
 WRITTEN_AT_ONCE = 64
 """Receipts made in one go, or when somebody looks: one by one, each between two requests, they take twice as long."""
-
-
-class Receipt(msgspec.Struct, frozen=True):
-    """What is kept of an outcome: sizes, seconds and names; nothing from which a prompt could be read.
-
-    A struct, as one is made per request: a frozen dataclass of so many fields takes ten times as long.
-    """
-
-    id: str
-    at_s: float
-    tenant: str | None
-    api: str
-    model: str
-    stream: bool
-    session: str | None
-    status: int
-    reason: str | None
-    detail: str
-    finish_reason: str | None
-    usage: Usage | None
-    prompt_bytes: int
-    ttft_s: float | None
-    duration_s: float
-    attempts: tuple[Attempt, ...]
-    tier: str
-    key_id: str | None
-    user: str | None
-    queued_s: float
-    promise_met: bool | None
-    downgraded_from: str | None
-    shared: str | None
-    """The request whose answer it was given as well."""
-    shell: str = "http"
-    mode: str | None = None
-    """How much of the answer Envoy shows us, where it came by Envoy."""
-    climbed: Climbed | None = None
-    """Its way up a ladder: the rungs that were asked, what was judged and what was wasted."""
-    resumed: int = 0
-    """How often another pod has gone on with what a lost one had begun."""
-    unresumed: str | None = None
-    """Why nobody did."""
-    wasted_tokens: int = 0
-    """Of prompt and answer, that were computed again for that."""
-    predicted_ttft_s: float | None = None
-    """Of a request that was rejected because its first token would have been late: the prediction, from arrival."""
-    promised_ttft_s: float | None = None
-    """What its service level allowed."""
-
-    @property
-    def engine(self) -> str | None:
-        """The engine that was tried last."""
-        return self.attempts[-1].engine if self.attempts else None
-
-
-def make_receipt(outcome: Outcome) -> Receipt:
-    """The receipt of a request that has ended."""
-    request = outcome.request
-    return Receipt(
-        id=request.id,
-        at_s=outcome.at_s,
-        tenant=outcome.tenant,
-        api=request.api.value,
-        model=request.model,
-        stream=request.stream,
-        session=request.session,
-        status=outcome.status,
-        reason=outcome.reason.value if outcome.reason else None,
-        detail=outcome.detail,
-        finish_reason=outcome.finish_reason,
-        usage=outcome.usage,
-        prompt_bytes=request.prompt.size,
-        ttft_s=outcome.ttft_s,
-        duration_s=outcome.duration_s,
-        attempts=outcome.attempts,
-        tier=outcome.tier,
-        key_id=outcome.key_id,
-        user=outcome.user,
-        queued_s=outcome.queued_s,
-        promise_met=outcome.promise_met,
-        downgraded_from=request.downgraded_from,
-        shared=outcome.shared,
-        climbed=outcome.climbed,
-        resumed=outcome.resumed,
-        unresumed=outcome.unresumed,
-        wasted_tokens=outcome.wasted_tokens,
-        shell=outcome.shell.name,
-        mode=outcome.shell.mode,
-        predicted_ttft_s=outcome.predicted_ttft_s,
-        promised_ttft_s=outcome.promised_ttft_s,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +66,7 @@ class Receipts:
     def _written(self) -> OrderedDict[str, Receipt]:
         """All of them, the fresh ones written first."""
         for outcome in self._fresh:
-            self._by_id[outcome.request.id] = make_receipt(outcome)
+            self._by_id[outcome.id] = outcome.receipt()
         self._fresh.clear()
         while len(self._by_id) > self._most:
             self._by_id.popitem(last=False)

@@ -1,21 +1,19 @@
 """The request log: one JSON line per request, and one usage record per request for chargeback.
 
-A witness only puts the outcome aside; a moment later all of them are encoded at once and handed to a thread that
-writes. Says nothing of what was asked or answered, and no key.
+An observer only queues the record; a moment later all of them are encoded at once and handed to a thread that writes.
+Contains no prompt, no answer and no key.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from cascade.record import Climbed
 from gateway.config.models import ModelEntry
-from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome
-from gateway.runtime.event_log import LEVELS, stamp
+from gateway.pipeline.record import Outcome, RecordFields
+from gateway.runtime.event_log import LEVELS
 from gateway.runtime.guard import report, run
 from gateway.runtime.line_writer import LineWriter
 
@@ -70,150 +68,39 @@ class OutcomeLog:
             return b""
 
 
-class RequestLine(msgspec.Struct):
-    """One request in the log, field by field as it is written."""
+REQUEST_FIELDS = RecordFields(
+    *("timestamp", "level", "message", "trace_id", "span_id", "request_id=id", "tenant", "model", "status"),
+    *("error_type", "ttft_ms", "input_tokens", "cached_tokens", "output_tokens", "receipt=id", "tier", "key_id"),
+    *("queued_ms", "promise_met", "resumed", "unresumed", "wasted_tokens"),
+)
+"""A line of the request log."""
 
-    timestamp: str
-    level: str
-    message: str
-    trace_id: str | None
-    span_id: str | None
-    request_id: str
-    tenant: str | None
-    model: str
-    status: int
-    error_type: str | None
-    ttft_ms: float | None
-    input_tokens: int | None
-    cached_tokens: int | None
-    output_tokens: int | None
-    receipt: str
-    tier: str
-    key_id: str | None
-    queued_ms: float
-    promise_met: bool | None
-    resumed: int = 0
-    """How often another pod went on with its stream."""
-    unresumed: str | None = None
-    """Why nobody did."""
-    wasted_tokens: int = 0
-    """Of prompt and answer, that were computed again for that."""
-
-
-class UsageLine(msgspec.Struct):
-    """One usage record, field by field as it is written."""
-
-    timestamp: str
-    request_id: str
-    tenant: str | None
-    model: str
-    api: str
-    status: int
-    input_tokens: int | None
-    cached_tokens: int | None
-    output_tokens: int | None
-    input_cost: float | None
-    output_cost: float | None
-    tier: str
-    key_id: str | None
-    user: str | None
-    group: str | None
-    duration_ms: float
-    shared: str | None
-    """The request whose answer it was given as well: it took nothing itself."""
-    cascade: Climbed | None = None
-    """Its way up a ladder, from which `hearth cascade report` is made."""
-    reason: str | None = None
-    """Why it was rejected."""
-    stream: bool = False
-    prompt_bytes: int = 0
-    max_tokens: int | None = None
-    """Most output tokens, of all its answers together; null where the client set none."""
-
+USAGE_FIELDS = RecordFields(
+    *("timestamp", "request_id=id", "tenant", "model", "api", "status"),
+    *("input_tokens", "cached_tokens", "output_tokens"),
+)
+USAGE_FIELDS_AFTER_COSTS = RecordFields(
+    *("tier", "key_id", "user", "group", "duration_ms", "shared", "cascade=climbed", "reason", "stream"),
+    *("prompt_bytes", "max_tokens"),
+)
+"""A usage record, before and after `input_cost` and `output_cost`."""
 
 _as_json = msgspec.json.Encoder().encode
-
-
-def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
-    """The log line of one request, if `level` lets it through."""
-    usage, request = outcome.usage, outcome.request
-    own_level = "error" if outcome.status >= 500 else "info"
-    if LEVELS[own_level] < LEVELS[level()]:
-        return b""
-    trace_id, span_id = _trace(outcome.trace)
-    line = RequestLine(
-        timestamp=stamp(outcome.at_s),
-        level=own_level,
-        message="request",
-        trace_id=trace_id,
-        span_id=span_id,
-        request_id=request.id,
-        tenant=outcome.tenant,
-        model=request.model,
-        status=outcome.status,
-        error_type=_error_type(outcome),
-        ttft_ms=None if outcome.ttft_s is None else round(outcome.ttft_s * 1000, 3),
-        input_tokens=usage.prompt_tokens if usage else None,
-        cached_tokens=usage.cached_tokens if usage else None,
-        output_tokens=usage.completion_tokens if usage else None,
-        receipt=request.id,
-        tier=outcome.tier,
-        key_id=outcome.key_id,
-        queued_ms=round(outcome.queued_s * 1000, 3),
-        promise_met=outcome.promise_met,
-        resumed=outcome.resumed,
-        unresumed=outcome.unresumed,
-        wasted_tokens=outcome.wasted_tokens,
-    )
-    return _as_json(line) + b"\n"
-
-
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
-
-
-def _trace(parent: str | None) -> tuple[str | None, str | None]:
-    """Trace and span of the caller: we make no spans of our own yet."""
-    match = _TRACEPARENT.fullmatch(parent) if parent else None
-    return (match[1], match[2]) if match else (None, None)
-
-
-def _error_type(outcome: Outcome) -> str | None:
-    if outcome.reason is not None:
-        return outcome.reason.value
-    if outcome.status == CLIENT_GONE_STATUS:
-        return "client_gone"
-    return str(outcome.status) if outcome.status >= 400 else None
-
 
 _UNPRICED = ModelEntry("")
 
 
+def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
+    """Return the log line of one request; empty where it is below `level`."""
+    if LEVELS[outcome.level] < LEVELS[level()]:
+        return b""
+    return _as_json(REQUEST_FIELDS.of(outcome)) + b"\n"
+
+
 def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
-    """The usage record of one request. Costs are null where the model has no price or the engine told no tokens."""
-    usage, request = outcome.usage, outcome.request
-    entry = prices.get(request.model, _UNPRICED)
-    line = UsageLine(
-        timestamp=stamp(outcome.at_s),
-        request_id=request.id,
-        tenant=outcome.tenant,
-        model=request.model,
-        api=request.api.value,
-        status=outcome.status,
-        input_tokens=usage.prompt_tokens if usage else None,
-        cached_tokens=usage.cached_tokens if usage else None,
-        output_tokens=usage.completion_tokens if usage else None,
-        input_cost=entry.input_cost(usage.prompt_tokens, usage.cached_tokens) if usage else None,
-        output_cost=entry.output_cost(usage.completion_tokens) if usage else None,
-        tier=outcome.tier,
-        key_id=outcome.key_id,
-        user=outcome.user,
-        group=outcome.group,
-        duration_ms=round(outcome.duration_s * 1000, 3),
-        shared=outcome.shared,
-        cascade=outcome.climbed,
-        reason=outcome.reason.value if outcome.reason else None,
-        stream=request.stream,
-        prompt_bytes=request.prompt.size,
-        max_tokens=None if request.max_tokens is None else request.max_tokens * request.sequences,
-    )
-    return _as_json(line) + b"\n"
+    """Return the usage record of one request. Costs are null where the model has no price or no tokens are known."""
+    usage, entry = outcome.usage, prices.get(outcome.model, _UNPRICED)
+    line = USAGE_FIELDS.of(outcome)
+    line["input_cost"] = entry.input_cost(usage.prompt_tokens, usage.cached_tokens) if usage else None
+    line["output_cost"] = entry.output_cost(usage.completion_tokens) if usage else None
+    return _as_json(line | USAGE_FIELDS_AFTER_COSTS.of(outcome)) + b"\n"

@@ -1,8 +1,8 @@
-"""The route log: one JSON line per request from which its routing can be played again, and no prompt can be read.
+"""The route log: one JSON line per request from which its routing can be replayed, and no prompt can be read.
 
-A line tells sizes, times, the engine, and which prompts began alike: each block's hash, hashed once more under a key
-that is drawn when the gateway starts and never written down with the log. So nobody who holds the log can test what was
-said, and prefixes are comparable within one run only. Knows no text: requests have none.
+A line has sizes, times, the engine, and which prompts share a prefix: each block's hash, hashed once more under a key
+that is drawn when the gateway starts and never written with the log. So the log cannot be used to test for a prompt,
+and prefixes are comparable within one run only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 
 KEY_BYTES = 32
 
@@ -23,26 +23,26 @@ DIGEST_BYTES = 8
 
 
 class RouteRecorder:
-    """Makes the lines. `key` is shared by the processes of a host, so that their prompts are comparable."""
+    """Encodes the lines. `key` is shared by the processes of a host, so that their prompts are comparable."""
 
     def __init__(self, key: bytes) -> None:
         self._blank = blake2b(digest_size=DIGEST_BYTES, key=key)
         self._run = self._digest(b"run").hex()
 
     def __call__(self, outcome: Outcome) -> bytes:
-        """The line of one request; nothing for what never reached an engine or was not answered."""
-        usage, request = outcome.usage, outcome.request
+        """Return the line of one request; empty where it never reached an engine or was not answered."""
+        usage, session = outcome.usage, outcome.session
         if usage is None or not outcome.attempts:
             return b""
         last = outcome.attempts[-1]
-        blocks = b"".join(self._digest(block.to_bytes(8, "little")) for block in request.prompt.blocks)
+        blocks = b"".join(self._digest(block.to_bytes(8, "little")) for block in outcome.prompt.blocks)
         return (
             msgspec.json.encode(
                 {
                     "run": self._run,
                     "at": round(outcome.at_s - outcome.duration_s, 4),
-                    "model": request.model,
-                    "session": self._digest(request.session.encode()).hex() if request.session else None,
+                    "model": outcome.model,
+                    "session": self._digest(session.encode()).hex() if session else None,
                     "prompt_tokens": usage.prompt_tokens,
                     "output_tokens": usage.completion_tokens,
                     "cached_tokens": usage.cached_tokens,
@@ -51,7 +51,7 @@ class RouteRecorder:
                     "predicted_ttft_s": round(last.predicted_ttft_s, 6),
                     "ttft_s": None if outcome.ttft_s is None else round(outcome.ttft_s, 6),
                     "duration_s": round(outcome.duration_s, 6),
-                    "prompt_bytes": request.prompt.size,
+                    "prompt_bytes": outcome.prompt_bytes,
                     "blocks": b64encode(blocks).decode("ascii"),
                 }
             )

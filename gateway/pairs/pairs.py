@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from gateway.pipeline.attempt import Carrier, Leg, LegEnd, Order, Prefilled
+from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
+from gateway.pipeline.transport import Carrier
 from routing.connectors.shape import Connector, Flow, Meeting, Params, Side, UnfitError
 from routing.decision.placement import Placement
 from routing.eligible import Fallback

@@ -1,10 +1,10 @@
-"""Where a request waits until an engine may take it: the one place between the spine and the router that may wait.
+"""Where a request waits until an engine may take it: the one place between the pipeline and the router that may wait.
 
-Places at once where nothing bars it, in the same tick and without a task. Who waits has a future; the room is stirred
-by every first token and every end, and by a timer while somebody waits, and grants in the order of the queue. Decides
-nothing: that is `tenancy/admission.py`.
+Places immediately when admission allows it, in the same tick and without a task. Otherwise the request waits on a
+future; waiters are re-evaluated on every first token and completion and every 20 ms, and granted in the order of the
+queue. Decides nothing: that is `tenancy/admission.py`.
 
-A look at the queue runs as a guarded callback. Waiters that were cancelled are skipped before anything is placed for
+The re-evaluation runs as a guarded callback. Waiters that were cancelled are skipped before anything is placed for
 them; what an exception leaves half done is found by `reconcile` and given back.
 """
 
@@ -13,46 +13,44 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import inf
-from typing import Any
 
+from gateway.pipeline.request_context import RequestContext
 from gateway.runtime.guard import Ticker, report, run
 from routing.candidates import NotNow
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.rejection import Reason, Refused
-from routing.request import Request, Usage
+from routing.request import Usage
 from tenancy.admission import Admission
 from tenancy.objective import Promise
 from tenancy.queue import Queue, Waiter
-from tenancy.tenants import Caller
 
 STIR_S = 0.02
-"""What engines may take grows with every step that they decode: about so often it is worth another look."""
+"""Period of the re-evaluation while requests wait: what engines may take grows with every step that they decode."""
 
 NO_POD_LOOK_S = 0.25
-"""How often who waits for a pod looks for one: pods take seconds to come."""
+"""How often a request that waits for a pod looks for one: pods take seconds to start."""
 
 LOOP = "queue"
-"""The name under which exceptions of the room's callbacks are reported."""
-
-Owner = asyncio.Task[Any] | None
-"""The task that a placement belongs to: as long as it runs, its request is alive."""
+"""The name under which exceptions of the queue's callbacks are reported."""
 
 
 class Seat:
-    """One who waits."""
+    """A request that waits."""
 
-    __slots__ = ("avoid", "future", "owner", "waiter")
+    __slots__ = ("avoid", "context", "future", "waiter")
 
-    def __init__(self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement], owner: Owner) -> None:
+    def __init__(
+        self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement], context: RequestContext
+    ) -> None:
         self.waiter = waiter
         self.avoid = avoid
         self.future = future
-        self.owner = owner
+        self.context = context
 
 
 class Room:
-    """One per gateway process. Without an `Admission` nobody waits."""
+    """One per gateway process. Without an `Admission` no request waits for its turn."""
 
     def __init__(
         self,
@@ -64,8 +62,8 @@ class Room:
         no_pod_s: float = 0.0,
         first_pod_s: float = 0.0,
     ) -> None:
-        """How long a request waits where no pod of its model is ready: `no_pod_s`, and at least `first_pod_s` while no
-        pod has told yet what it serves, as when we have just begun on a busy machine.
+        """`no_pod_s`: how long a request waits where no pod of its model is ready, at least `first_pod_s` while no pod
+        has reported its models yet, as just after the start on a busy machine.
         """
         self._no_pod_s = no_pod_s
         self._first_pod_s = first_pod_s
@@ -76,82 +74,83 @@ class Room:
         self.waiting_for_pod: dict[str, int] = {}
         """Requests that wait for a pod of their model, by model; also of names that no pod is known to serve."""
         self._seats: dict[int, Seat] = {}
-        self._granted: dict[Placement, tuple[Waiter, Owner]] = {}
-        """Until they are settled."""
+        self._granted: dict[Placement, tuple[Waiter, RequestContext]] = {}
+        """Placements that are not settled yet."""
         self._stirring: asyncio.Handle | None = None
         self._ticker = Ticker(LOOP, STIR_S, self._look, lambda: self._seats)
         if admission is not None:
             self.admit_by(admission)
 
     def admit_by(self, admission: Admission) -> None:
-        """Have those to whom something is promised wait for their turn from now on."""
+        """Have requests with an objective wait for their turn from now on."""
         self.admission = admission
         admission.relief = self.stir
 
     @property
     def is_crowded(self) -> bool:
-        """Whether anybody waits."""
+        """Whether requests wait for their turn."""
         return bool(self._seats)
 
     async def place(
         self,
-        request: Request,
-        caller: Caller,
+        context: RequestContext,
         promise: Promise,
         avoid: frozenset[str],
-        came_s: float,
+        since_s: float,
         *,
         late_by_s: float | None = None,
     ) -> Placement:
-        """Put a request on an engine, now or when one may take it. Raises `Refused`.
+        """Place a request on an engine, now or when one may take it. Raises `Refused`.
 
-        `avoid` names pods that have failed it, `came_s` is when it came to us. `late_by_s`: it was placed before and
-        has lost its pod, so that until then it is served late rather than refused. Where the caller is cancelled it
-        has left the room in the same tick.
+        `avoid`: URLs of pods that have failed it; `since_s`: loop time from which its waiting counts. `late_by_s`: it
+        was placed before and has lost its pod, so that until then it is served late rather than rejected. Where the
+        caller is cancelled it has left the queue in the same tick.
         """
         while True:
             try:
-                return await self._admit(request, caller, promise, avoid, came_s, late_by_s)
+                request, admission, now_s = context.request, self.admission, self._clock()
+                # Nothing is kept of names that clients invent.
+                if (
+                    admission is None
+                    or not promise.is_bound
+                    or not self._router.fleet.knows(request.model, request.regions)
+                ):
+                    return self._router.place(request, avoid=avoid, now_s=now_s, draw=self._draw())
+                waiter = admission.arrive(
+                    request,
+                    context.caller,
+                    promise,
+                    came_s=since_s,
+                    now_s=now_s,
+                    draw=self._draw(),
+                    late_by_s=late_by_s,
+                )
+                try:
+                    placement = self._place_now(admission, waiter, avoid, now_s, context)
+                    return placement if placement is not None else await self._wait(waiter, avoid, context)
+                except BaseException:
+                    admission.leave(waiter)
+                    raise
             except Refused as refusal:
                 if refusal.reason is not Reason.NO_POD_READY or avoid:
                     raise
                 first_s = 0.0 if self._router.fleet.has_told else self._first_pod_s
-                if self._clock() >= came_s + max(self._no_pod_s, first_s):
+                if self._clock() >= since_s + max(self._no_pod_s, first_s):
                     raise
-            waiting, model = self.waiting_for_pod, request.model
-            waiting[model] = waiting.get(model, 0) + 1
-            try:
-                await asyncio.sleep(NO_POD_LOOK_S)
-            finally:
-                waiting[model] -= 1
-                if not waiting[model]:
-                    del waiting[model]
+            await self._wait_for_pod(context.request.model)
 
-    async def _admit(
-        self,
-        request: Request,
-        caller: Caller,
-        promise: Promise,
-        avoid: frozenset[str],
-        came_s: float,
-        late_by_s: float | None,
-    ) -> Placement:
-        admission, now_s = self.admission, self._clock()
-        knows = self._router.fleet.knows
-        # Of names that clients invent nothing is kept.
-        if admission is None or not promise.is_bound or not knows(request.model, request.regions):
-            return self._router.place(request, avoid=avoid, now_s=now_s, draw=self._draw())
-        waiter = admission.arrive(
-            request, caller, promise, came_s=came_s, now_s=now_s, draw=self._draw(), late_by_s=late_by_s
-        )
+    async def _wait_for_pod(self, model: str) -> None:
+        waiting = self.waiting_for_pod
+        waiting[model] = waiting.get(model, 0) + 1
         try:
-            return await self._place(admission, waiter, avoid, now_s)
-        except BaseException:
-            admission.leave(waiter)
-            raise
+            await asyncio.sleep(NO_POD_LOOK_S)
+        finally:
+            waiting[model] -= 1
+            if not waiting[model]:
+                del waiting[model]
 
     def settle(self, placement: Placement, usage: Usage | None) -> None:
-        """A request that was placed here is about to be released; `usage` where it was answered in full."""
+        """Settle a placement that is about to be released; `usage` where it was answered in full."""
         waiter, _ = self._granted.pop(placement, (None, None))
         if waiter is not None and self.admission is not None:
             try:
@@ -160,37 +159,40 @@ class Room:
                 self.admission.leave(waiter)
 
     def stir(self) -> None:
-        """Somebody might go: look when all that happens in this moment has happened."""
+        """Re-evaluate the queue in the next tick, once: an engine may have become able to take a request."""
         if self._stirring is None and self._seats:
             self._stirring = asyncio.get_running_loop().call_soon(run, LOOP, self._look)
 
     def reconcile(self) -> None:
-        """Give back what belongs to no live request: after an exception in a callback something may be left over."""
+        """Give back what belongs to no live request: an exception in a callback may leave something over."""
         admission, now_s = self.admission, self._clock()
         if admission is None:
             return
         for seat in [seat for seat in self._seats.values() if seat.future.done() and not seat.waiter.has_left]:
             run(LOOP, seat.waiter.queue.take, seat.waiter, now_s)
-        for number in [number for number, seat in self._seats.items() if _has_ended(seat.owner)]:
+        for number in [number for number, seat in self._seats.items() if seat.context.has_ended]:
             run(LOOP, admission.leave, self._seats.pop(number).waiter)  # Whether or not it has left already.
-        for placement in [placement for placement, (_, owner) in self._granted.items() if _has_ended(owner)]:
+        for placement in [placement for placement, (_, context) in self._granted.items() if context.has_ended]:
             run(LOOP, self.settle, placement, None)
             run(LOOP, placement.release, now_s)
 
-    async def _place(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], now_s: float) -> Placement:
+    def _place_now(
+        self, admission: Admission, waiter: Waiter, avoid: frozenset[str], now_s: float, context: RequestContext
+    ) -> Placement | None:
+        """Return None where it has to wait. Raises `Refused` where it would wait for nothing."""
         queue = waiter.queue
         if not queue.comes_first(waiter.promise.tier):
             try:
-                return self._grant(admission, waiter, avoid, asyncio.current_task())
+                return self._grant(admission, waiter, avoid, context)
             except NotNow:
                 pass
         if waiter.start_by_s < now_s:
             raise admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
-        return await self._wait(queue, waiter, avoid)
+        return None
 
-    async def _wait(self, queue: Queue, waiter: Waiter, avoid: frozenset[str]) -> Placement:
-        loop = asyncio.get_running_loop()
-        seat = self._seats[waiter.number] = Seat(waiter, avoid, loop.create_future(), asyncio.current_task())
+    async def _wait(self, waiter: Waiter, avoid: frozenset[str], context: RequestContext) -> Placement:
+        queue, future = waiter.queue, asyncio.get_running_loop().create_future()
+        seat = self._seats[waiter.number] = Seat(waiter, avoid, future, context)
         queue.put(waiter, self._clock())
         self.stir()
         self._ticker.start()
@@ -198,9 +200,8 @@ class Room:
             return await seat.future
         except asyncio.CancelledError:
             if seat.future.done() and not seat.future.cancelled() and seat.future.exception() is None:
-                # It goes in the very tick of its grant.
-                placement = seat.future.result()
-                self._give_back(placement)
+                # It leaves in the very tick of its grant.
+                self._give_back(seat.future.result())
             raise
         finally:
             self._seats.pop(waiter.number, None)
@@ -209,7 +210,7 @@ class Room:
                 self.stir()
 
     def _give_back(self, placement: Placement) -> None:
-        """Give back a grant that nobody took up."""
+        """Give back a grant whose request has left."""
         waiter, _ = self._granted.pop(placement, (None, None))
         try:
             if waiter is not None and self.admission is not None:
@@ -217,18 +218,18 @@ class Room:
         finally:
             placement.release(self._clock())
 
-    def _grant(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], owner: Owner) -> Placement:
+    def _grant(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], context: RequestContext) -> Placement:
         placement = admission.place(waiter, avoid, now_s=self._clock(), draw=self._draw())
-        self._granted[placement] = waiter, owner
+        self._granted[placement] = waiter, context
         return placement
 
     def _look(self) -> None:
-        """Grant whatever may be granted, and turn away who can no longer be served in time."""
+        """Grant whatever may be granted, and reject what can no longer be served in time."""
         self._stirring = None
         admission = self.admission
         if admission is None:
             return
-        # What fails in one queue must not keep others from their turn.
+        # What fails in one queue must not stop the others.
         is_whole = [run(LOOP, self._look_at, admission, queue) for queue in tuple(admission.queues.values())]
         if not all(is_whole):
             self.reconcile()
@@ -238,30 +239,30 @@ class Room:
         for waiter in queue.overdue(now_s):
             if not self._take_cancelled(queue, waiter) and not waiter.line.defer(waiter, now_s):
                 refusal = admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
-                self._turn_away(queue, waiter, refusal)
+                self._reject(queue, waiter, refusal)
         while self._grant_next(admission, queue):
             pass
 
     def _grant_next(self, admission: Admission, queue: Queue) -> bool:
-        """Whether another may be next. Nobody of lower rank passes one who is barred."""
-        barred = -inf
+        """Return whether another request may be next. None of lower rank overtakes one that no engine can take now."""
+        blocked = -inf
         for line in queue.by_rank():
-            if line.tier.priority < barred:
+            if line.tier.priority < blocked:
                 continue
             waiter = next(line.heads())
             if self._take_cancelled(queue, waiter):
                 return True
             seat = self._seats[waiter.number]
             try:
-                placement = self._grant(admission, waiter, seat.avoid, seat.owner)
+                placement = self._grant(admission, waiter, seat.avoid, seat.context)
             except NotNow:
-                barred = max(barred, line.tier.priority)
+                blocked = max(blocked, line.tier.priority)
             except Refused as refusal:
-                self._turn_away(queue, waiter, refusal)
+                self._reject(queue, waiter, refusal)
                 return True
             except Exception as error:  # noqa: BLE001 - of this request alone: those behind it are served
                 report(LOOP, error)
-                self._turn_away(queue, waiter, error)
+                self._reject(queue, waiter, error)
                 return True
             else:
                 queue.take(waiter, self._clock())
@@ -270,17 +271,13 @@ class Room:
         return False
 
     def _take_cancelled(self, queue: Queue, waiter: Waiter) -> bool:
-        """Whether the waiter's task has been cancelled, and has not run since: then it waits no longer."""
+        """Return whether the waiter's task was cancelled and has not run since: then it waits no longer."""
         seat = self._seats.get(waiter.number)
         if seat is not None and not seat.future.done():
             return False
         queue.take(waiter, self._clock())
         return True
 
-    def _turn_away(self, queue: Queue, waiter: Waiter, why: Exception) -> None:
+    def _reject(self, queue: Queue, waiter: Waiter, error: Exception) -> None:
         queue.take(waiter, self._clock())
-        self._seats[waiter.number].future.set_exception(why)
-
-
-def _has_ended(owner: Owner) -> bool:
-    return owner is not None and owner.done()
+        self._seats[waiter.number].future.set_exception(error)

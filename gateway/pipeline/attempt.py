@@ -1,116 +1,182 @@
-"""The seam between the spine and a shell: how one placement is carried to a pod and its answer to the client.
-
-The HTTP proxy, ext-proc and the simulator each bring a carrier; the spine knows no protocol.
-"""
+"""Attempts: one try of a request at one pod, how it may end, and how long and how often a request is tried."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from cascade.judging import Judge
-from gateway.limits.accounts import Tab
-from gateway.pipeline.resume_blocker import Bar
-from routing.decision.placement import Placement
 from routing.eligible import Fallback
-from routing.rejection import Refused
+from routing.rejection import Reason, Refused
 from routing.request import Request, Usage
+from routing.retries import RetryTerms
 
 
 class LegEnd(StrEnum):
-    """How one attempt on one pod ended."""
+    """How one attempt at one pod ended. What follows from it is in `_CONSEQUENCES`."""
 
     ANSWERED = "answered"
-    """The pod's whole answer reached the client, or was the client's own fault (a 4xx) and is passed on."""
+    """The pod's whole response reached the client, also where it is a 4xx that is passed on."""
     UNREACHABLE = "unreachable"
-    """No connection, so the pod has seen nothing of the request."""
+    """No connection, so the pod has received nothing of the request."""
     LOST = "lost"
-    """The connection ended inside the answer."""
+    """The connection ended inside the response."""
     TIMEOUT = "timeout"
-    """Nothing came for longer than we wait."""
+    """No byte came before the timeout."""
     HUNG = "hung"
-    """The engine has fallen silent with all that it has, for longer than it ever does. Its server may still be well."""
+    """The engine is silent on all its streams for longer than it ever was. Its HTTP server may still respond."""
     MALFORMED = "malformed"
-    """Not HTTP as we can pass it on."""
+    """Not valid HTTP, or not what its API says."""
     BUSY = "busy"
-    """The pod said not now (429, 503). Busy is not broken."""
+    """The pod responded 429 or 503. Busy is not broken."""
     BROKEN = "broken"
-    """The pod said it failed (other 5xx)."""
+    """The pod responded with another 5xx."""
     UNCONVINCING = "unconvincing"
-    """It was judged not good enough before the client had any of it: a larger model is to answer."""
+    """A cascade judged the answer not good enough before the client had any of it: a larger model is asked."""
     UNWILLING = "unwilling"
-    """It would not go on with an answer that another pod had begun, and says that it was asked wrongly."""
+    """The pod rejected the continuation of an answer that another pod had begun as a bad request."""
     DIFFERENT = "different"
-    """Asked for the whole answer again, it said something else than another pod had told the client."""
+    """Asked for the whole answer again, the pod generated another one than the client had received."""
     STALLED = "stalled"
-    """KV that another pod had computed did not come in time. Which of the two, or the way between, nobody knows."""
+    """KV from another pod did not arrive in time. Which of the two failed, or the network, is unknown."""
+
+    # An enum's own hash is a Python function.
+    __hash__ = str.__hash__
+
+    @property
+    def reason(self) -> Reason | None:
+        """Return why the client is rejected whose last attempt ended so; None where it has its answer."""
+        return _CONSEQUENCES[self].reason
 
     @property
     def is_pods_fault(self) -> bool:
         """Whether it counts against the pod's health."""
-        return self not in NOT_THE_PODS
+        return _CONSEQUENCES[self].is_pods_fault
+
+    @property
+    def is_engine_gone(self) -> bool:
+        """Whether the engine works for no request any more: to leave it adds no load."""
+        return _CONSEQUENCES[self].is_engine_gone
+
+    @property
+    def has_lost_engine(self) -> bool:
+        """Whether a request that was admitted has lost its engine: it may be served late rather than rejected."""
+        return self.is_engine_gone or self is LegEnd.UNREACHABLE
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is one of the few failures that a request may have: a pod has received it and failed."""
+        return _CONSEQUENCES[self].is_counted
 
 
-NOT_THE_PODS = frozenset(
-    {
-        *(LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.UNCONVINCING),
-        *(LegEnd.UNWILLING, LegEnd.DIFFERENT, LegEnd.STALLED),
-    }
-)
+class _Consequences(NamedTuple):
+    reason: Reason | None = None
+    is_pods_fault: bool = False
+    is_engine_gone: bool = False
+    is_counted: bool = True
+
+
+_CONSEQUENCES = {
+    LegEnd.ANSWERED: _Consequences(),
+    LegEnd.UNREACHABLE: _Consequences(Reason.POD_UNREACHABLE, is_pods_fault=True, is_counted=False),
+    LegEnd.LOST: _Consequences(Reason.POD_LOST, is_pods_fault=True, is_engine_gone=True),
+    LegEnd.TIMEOUT: _Consequences(Reason.POD_TIMEOUT, is_pods_fault=True),
+    LegEnd.HUNG: _Consequences(Reason.POD_TIMEOUT, is_pods_fault=True, is_engine_gone=True),
+    LegEnd.MALFORMED: _Consequences(Reason.POD_MALFORMED, is_pods_fault=True),
+    LegEnd.BUSY: _Consequences(Reason.POD_BUSY),
+    LegEnd.BROKEN: _Consequences(Reason.POD_BROKEN, is_pods_fault=True),
+    LegEnd.UNCONVINCING: _Consequences(is_counted=False),
+    LegEnd.UNWILLING: _Consequences(Reason.POD_LOST),
+    LegEnd.DIFFERENT: _Consequences(Reason.POD_LOST),
+    LegEnd.STALLED: _Consequences(Reason.POD_TIMEOUT),
+}
+"""The one table of what follows from an end: rejection, pod health, retries."""
+
+
+class Bar(StrEnum):
+    """Why a stream that was cut is not resumed on another pod. A closed list: values of metrics and logs."""
+
+    OFF = "off"
+    """Disabled by the tenant's policy or the configuration."""
+    COPIES = "copies"
+    """Several answers are streamed side by side (`n`, several prompts, beams)."""
+    GRAMMAR = "grammar"
+    """Output is constrained by a grammar, which the next engine would start from its beginning."""
+    CALL = "call"
+    """A tool call was being generated."""
+    REASONING = "reasoning"
+    """Reasoning was generated: chat templates drop the reasoning of a message that is continued."""
+    ECHO = "echo"
+    """The answer repeats its prompt."""
+    CONVERSATION = "conversation"
+    """It builds on a response that only the lost pod has stored."""
+    PROMPT = "prompt"
+    """Prompt or output cannot be expressed as the body of a second request."""
+    STOP = "stop"
+    """The output ends with what may be the beginning of a stop string, which the next engine would not recognise."""
+    TOO_LONG = "too_long"
+    """Prompt or output is larger than what is kept for resuming."""
+    REFUSED = "refused"
+    """The next pod rejected the continuation as a bad request."""
+    DIFFERS = "differs"
+    """The next pod, asked for the same answer again, generated another one than the client had received."""
+    CUTS = "cuts"
+    """It was cut too often, or no pod resumed it in time."""
 
 
 class Leg(Struct, frozen=True, gc=False):
-    """One attempt that has ended. `begun`: the client has been sent some of this answer, so no other may begin one."""
+    """The result of one attempt. `begun`: the client has received some of this answer, so no other may begin one."""
 
     end: LegEnd
     status: int = 0
     begun: bool = False
     usage: Usage | None = None
+    """As reported by the engine; None where it reported none."""
     finish_reason: str | None = None
     response_id: str | None = None
     answer: bytes = b""
-    """Canonical bytes of what was generated, where the shell keeps them."""
+    """Canonical bytes of what was generated, where the transport keeps them."""
     counted: Usage | None = None
-    """What was counted here, where a limit or a judge ended a stream before its engine could tell."""
+    """As counted here, where a limit or a judge ended a stream before its engine reported usage."""
     held_s: float = 0.0
-    """How long a stream was held back before its client had the first of it."""
+    """How long a stream was held back before its client received the first of it."""
     detail: str = ""
-    """What the pod or the network said, for the log and the refusal. Never prompt or answer text."""
+    """What the pod or the network reported, for log and rejection. Never prompt or answer text."""
     fallback: Fallback | None = None
-    """Why a pair came to nothing, so that the request is to go another way."""
+    """Why a pair failed as one, so that the request is to be served another way."""
     blames: str | None = None
-    """The pod that failed, where it is not the one that was to answer."""
+    """URL of the pod that failed, where it is not the one that was to answer."""
     rest: Request | None = None
-    """The same request for what is left of its answer, where the stream was cut and another pod can go on with it."""
+    """The request for the remaining answer, where the stream was cut and another pod can resume it."""
     told: Usage | None = None
-    """Usage of the whole answer as its client is told it, where several pods have made it."""
+    """Usage of the whole answer as its client receives it, where several pods have generated it."""
     is_behind: bool = False
-    """It ended before it had said again what the client knew."""
+    """A replay ended before it had repeated all that the client has."""
     repeated: int = 0
-    """So many tokens of the answer it made once more."""
+    """Tokens of the answer that were generated once more."""
     barred: Bar | None = None
-    """Why a stream that was cut cannot be gone on with."""
+    """Why a stream that was cut cannot be resumed."""
 
 
 class Order(Struct, frozen=True, gc=False):
-    """What a pair's prefill leg is asked with, beside the client's own body."""
+    """What the prefill pod of a pair is sent beside the client's own body."""
 
     request_id: str
     fields: bytes = b""
-    """`kv_transfer_params` as JSON; none where the engine is told nothing."""
+    """`kv_transfer_params` as JSON; empty where the engine is sent none."""
     ends_by_length: bool = False
     """Its one token must not be taken for the answer's end."""
 
 
 class Prefilled(Struct, frozen=True, gc=False):
-    """A prefill leg that has ended."""
+    """The result of the prefill half of a pair."""
 
     end: LegEnd
     status: int = 0
     params: object = None
-    """The answer's `kv_transfer_params`, as JSON has them; not yet looked at."""
+    """`kv_transfer_params` of the response as decoded JSON; not yet checked."""
     usage: Usage | None = None
     detail: str = ""
 
@@ -120,33 +186,21 @@ class Prefilled(Struct, frozen=True, gc=False):
         return self.end is LegEnd.ANSWERED and self.status < 400
 
 
-class Carrier(Protocol):
-    """One client request in one shell."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long and how often a request is tried."""
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
-        """Send the request to the placement's engine and relay its answer; tell the placement its first token.
+    deadline_s: float = 600.0
+    """From arrival to the first byte: after it no other pod is tried."""
+    resume_s: float = 30.0
+    """From a cut to the first byte of the remaining answer."""
+    retries: RetryTerms = field(default_factory=RetryTerms)
+    among: int = 1
+    """Processes that share the retry budget."""
 
-        Ends when the pod's answer has ended, or with `TIMEOUT` when nothing of it has come by the loop time
-        `first_byte_by_s`. Raises only `asyncio.CancelledError`, when the client has gone; the pod is
-        then told at once by closing its connection.
-        """
-        ...
 
-    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
-        """Have the placement's prefill engine compute the prompt and keep its KV; nothing of it is the client's.
-
-        Ends like `carry`. None where whoever takes the request on from here sees to it.
-        """
-        ...
-
-    def open_tab(self, tab: Tab) -> None:
-        """The caller's accounts keep count of this request. Called before `carry`, where there are any."""
-        ...
-
-    def judged_by(self, judge: Judge | None) -> None:
-        """What is carried next is shown to `judge` before the client; None: to nobody. Called before `carry`."""
-        ...
-
-    def refuse(self, refusal: Refused) -> None:
-        """Tell the client no: as a whole answer, or inside a stream that has begun."""
-        ...
+def refusal_for(leg: Leg) -> Refused:
+    """Return the rejection of a client whose last attempt failed so."""
+    reason = leg.end.reason
+    assert reason is not None, leg  # noqa: S101 - an answer is no failure
+    return Refused(reason, leg.detail or f"The pod that served this request is gone ({leg.end}).", retry_after_s=1.0)

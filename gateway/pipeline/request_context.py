@@ -1,19 +1,14 @@
-"""What is known of a request on its way through the spine, and the outcome that it comes to.
-
-Written by the spine's parts only: `passage.py` leads, `placing.py` finds it a place, `carrying.py` has it carried.
-"""
+"""The state of one request in the pipeline. Written by the pipeline and its queue only; ends as a record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from gateway.cascades.cascade_run import Climb
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
+from gateway.pipeline.attempt import Bar, Leg, LegEnd
+from gateway.pipeline.record import CLIENT_GONE_STATUS, Outcome
 from gateway.pipeline.rejections import SAYINGS, status_of
-from gateway.pipeline.resume_blocker import Bar
 from routing.decision.placement import Placement
 from routing.decision.receipt import Attempt
 from routing.rejection import Fault, Refused
@@ -22,58 +17,64 @@ from tenancy.objective import Promise
 from tenancy.tenants import Caller
 
 Smaller = Callable[[str], Request]
-"""The same request to a smaller model; what is carried from then on asks for that one."""
+"""Makes the same request to a smaller model, which is what the transport sends from then on."""
+
+Look = Callable[[Request], Awaitable[Request]]
+"""Looks up what engines have cached of a request. Returns it with the result, or as it was, within its own timeout."""
 
 
-class Journey(Struct):
-    """What is known of a request on its way. Becomes an `Outcome`."""
+class RequestContext(Struct):
+    """One request. Loop times in seconds; what is shown of it goes straight into its record."""
 
     request: Request
+    """As it is sent next: of another model after a downgrade, the remaining answer after a cut."""
     caller: Caller
     promise: Promise
-    trace: str | None
     started_s: float
+    record: Outcome = field(default_factory=Outcome)
+    look: Look | None = None
     smaller: Smaller | None = None
-    attempts: list[Attempt] = []
+    step_down: Callable[[], Request | None] | None = None
+    """Of a cascade's request: makes the request to a cheaper model under overload, None where there is none."""
     avoid: frozenset[str] = frozenset()
-    """Pods that have failed it."""
-    below: int = 0
-    """So many attempts were of other rungs of its ladder."""
+    """URLs of pods that have failed it."""
+    attempt_offset: int = 0
+    """Index of its first attempt at the model that it asks for now."""
     last: Placement | None = None
     leg: Leg | None = None
+    """Result of the last attempt; None before its end, and where the client left before it."""
     refusal: Refused | None = None
-    queued_s: float = 0.0
-    """How long it waited for an engine that might take it."""
-    shared: str | None = None
-    shell: Shell = HTTP
-    climb: Climb | None = None
-    """Its way up a ladder, where it was asked of one."""
-    begun_by: Placement | None = None
-    """Whose answer its client has begun to see."""
+    serving: Placement | None = None
+    """The first placement whose answer its client has begun to receive."""
     held_s: float = 0.0
-    """How long that was held back."""
+    """How long that answer was held back."""
     cuts: int = 0
-    """Attempts that failed it after that."""
+    """Attempts that failed after that."""
     cut_s: float | None = None
-    """Since when nobody answers it any more, where its answer was cut; of use until it is gone on with."""
-    resumed: int = 0
-    """How often another pod has gone on with what a lost one had begun."""
-    wasted_tokens: int = 0
-    """Of its prompt and its answer, that were computed again for that."""
+    """When its answer was cut; of use until it is resumed."""
+    has_ended: bool = False
+    """Whether the pipeline has left it: what is still charged for it is a leak."""
 
-    def step(self) -> None:
-        """It goes on to another rung: pods that have failed another model have not failed this one."""
-        self.leg, self.avoid, self.below = None, frozenset(), len(self.attempts)
+    def begin_model(self, request: Request) -> None:
+        """Go on to another model of its cascade: pods that have failed another model have not failed this one."""
+        self.end_lookup()
+        self.request = request
+        self.leg, self.avoid, self.attempt_offset = None, frozenset(), len(self.record.attempts)
 
-    def ended(self, placement: Placement, leg: Leg, now_s: float) -> None:
-        """An attempt has ended. Where it was cut, what is asked for from now on is the rest."""
+    def end_lookup(self) -> None:
+        """Report the end to the listener of its cache lookup, where it had one."""
+        if self.request.sight is not None:
+            self.request.sight.watch.over()
+
+    def end_attempt(self, placement: Placement, leg: Leg, now_s: float) -> None:
+        """Take the result of an attempt. Where it was cut, the request from now on is for the remaining answer."""
         self.leg = leg
         has_gone_on = placement.first_token_s is not None
         if self.cuts and has_gone_on:
-            self.resumed += not leg.is_behind
-            self.wasted_tokens += _computed(placement, leg.usage) + leg.repeated
-        if leg.begun and self.begun_by is None:
-            self.begun_by, self.held_s = placement, leg.held_s
+            self.record.resumed += not leg.is_behind
+            self.record.wasted_tokens += _computed(placement, leg.usage) + leg.repeated
+        if leg.begun and self.serving is None:
+            self.serving, self.held_s = placement, leg.held_s
         if leg.begun and leg.end is not LegEnd.ANSWERED:
             self.cuts += 1
             if has_gone_on or self.cut_s is None:
@@ -81,33 +82,19 @@ class Journey(Struct):
             self.request = leg.rest or self.request
 
     @property
-    def tried(self) -> list[Attempt]:
+    def tried(self) -> tuple[Attempt, ...]:
         """Attempts at the model that it asks for now."""
-        return self.attempts[self.below :]
+        return self.record.attempts[self.attempt_offset :]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the last attempt has sent the client some of its answer."""
+        return self.leg is not None and self.leg.begun
 
     @property
     def usage(self) -> Usage | None:
-        """What its answer took, by its engines' word; over all of them that had a part in it."""
-        leg = self.leg
-        return None if leg is None else leg.told or leg.usage
-
-    @property
-    def _first_s(self) -> float | None:
-        """When its client's first token came from its engine."""
-        first = self.begun_by or self.last
-        return first.first_token_s if first else None
-
-    @property
-    def _held_s(self) -> float:
-        return self.held_s if self.begun_by else self.leg.held_s if self.leg else 0.0
-
-    @property
-    def _unresumed(self) -> Bar | None:
-        leg = self.leg
-        if self.refusal is None or leg is None:
-            return None
-        has_rest = leg.rest is not None or (self.cuts > 0 and not leg.begun)
-        return leg.barred or (Bar.CUTS if has_rest else None)
+        """Usage of its answer as reported by the engines that generated it; None where they reported none."""
+        return None if self.leg is None else self.leg.told or self.leg.usage
 
     @property
     def was_served(self) -> bool:
@@ -116,64 +103,62 @@ class Journey(Struct):
         if leg is not None and leg.end is LegEnd.ANSWERED:
             return leg.status < 400
         has_left = leg is None and self.refusal is None
-        return self.last is not None and (has_left or self._first_s is not None)
+        return self.last is not None and (has_left or self._first_token_s is not None)
 
-    def outcome(self, now_s: float, at_s: float) -> Outcome:
-        """The end of the journey, however it came."""
-        leg, refusal = self.leg, self.refusal
-        first_s, usage = self._first_s, self.usage
-        ttft_s = None if first_s is None else first_s - self.started_s + self._held_s
-        return Outcome(
-            request=self.request,
-            at_s=at_s,
-            tenant=self.caller.tenant.name,
-            trace=self.trace,
-            status=self._status(),
-            reason=refusal.reason if refusal else None,
-            detail=refusal.message if refusal else leg.detail if leg else "client gone",
-            finish_reason=leg.finish_reason if leg else None,
-            usage=usage or leg.counted if leg else None,
-            attempts=tuple(self.attempts),
-            ttft_s=ttft_s,
-            duration_s=now_s - self.started_s,
-            decode_s=None if first_s is None else now_s - first_s,
-            tier=self.promise.tier.name,
-            key_id=self.caller.key_id,
-            user=self.caller.user,
-            queued_s=self.queued_s,
-            promise_met=self._promise_met(ttft_s, now_s - self.started_s, usage),
-            group=self.caller.group,
-            shared=self.shared,
-            shell=self.shell,
-            climbed=self.climb.climbed() if self.climb else None,
-            resumed=self.resumed,
-            unresumed=self._unresumed,
-            wasted_tokens=self.wasted_tokens,
-            predicted_ttft_s=refusal.predicted_ttft_s if refusal else None,
-            promised_ttft_s=refusal.promised_ttft_s if refusal else None,
-        )
+    @property
+    def _first_token_s(self) -> float | None:
+        """When the engine generated the first token that the client received."""
+        first = self.serving or self.last
+        return None if first is None else first.first_token_s
 
-    def _promise_met(self, ttft_s: float | None, took_s: float, usage: Usage | None) -> bool | None:
-        """Whether it got what was promised; None where nothing was, or the client was to blame or did not wait."""
-        promise, leg, last = self.promise, self.leg, self.last
-        if not promise.is_bound or self.shared is not None:
+    def finish(self, now_s: float, at_s: float) -> Outcome:
+        """Complete its record, however it ended. `now_s` is loop time, `at_s` Unix time."""
+        record, leg, refusal, caller = self.record, self.leg, self.refusal, self.caller
+        usage, first_s = self.usage, self._first_token_s
+        record.describe(self.request)
+        record.at_s, record.duration_s = at_s, now_s - self.started_s
+        record.tenant, record.tier = caller.tenant.name, self.promise.tier.name
+        record.key_id, record.user, record.group = caller.key_id, caller.user, caller.group
+        if refusal is not None:
+            record.status = status_of(refusal.reason, anthropic=self.request.api.is_anthropic)
+            record.reason, record.detail = refusal.reason, refusal.message
+            record.predicted_ttft_s, record.promised_ttft_s = refusal.predicted_ttft_s, refusal.promised_ttft_s
+            record.unresumed = self._resume_blocker()
+        elif leg is not None:
+            record.status, record.detail = leg.status, leg.detail
+        else:
+            record.status, record.detail = CLIENT_GONE_STATUS, "client gone"
+        if leg is not None:
+            record.finish_reason, record.usage = leg.finish_reason, usage or leg.counted
+        if first_s is not None:
+            held_s = self.held_s if self.serving else leg.held_s if leg else 0.0
+            record.ttft_s, record.decode_s = first_s - self.started_s + held_s, now_s - first_s
+        if self.promise.is_bound and record.shared is None:
+            record.promise_met = self._has_met_objective(record, usage)
+        return record
+
+    def _resume_blocker(self) -> Bar | None:
+        """Why a rejected request was not resumed; None where there was nothing to resume."""
+        leg = self.leg
+        if leg is None:
             return None
+        has_rest = leg.rest is not None or (self.cuts > 0 and not leg.begun)
+        return leg.barred or (Bar.CUTS if has_rest else None)
+
+    def _has_met_objective(self, record: Outcome, usage: Usage | None) -> bool | None:
+        """Return None where the client was to blame or did not wait."""
+        leg, last = self.leg, self.last
         if self.refusal is not None:
             return None if SAYINGS[self.refusal.reason].fault is Fault.CLIENT else False
         if leg is None or last is None or leg.status >= 400:
             return None
         tokens = usage.completion_tokens // self.request.sequences if usage is not None else 0
-        own_s = (self.begun_by or last).predicted.own_s
-        return promise.is_kept(own_s=own_s, first_token_s=ttft_s, took_s=took_s, tokens=tokens)
-
-    def _status(self) -> int:
-        if self.refusal:
-            return status_of(self.refusal.reason, anthropic=self.request.api.is_anthropic)
-        return self.leg.status if self.leg else CLIENT_GONE_STATUS
+        own_s = (self.serving or last).predicted.own_s
+        return self.promise.is_kept(own_s=own_s, first_token_s=record.ttft_s, took_s=record.duration_s, tokens=tokens)
 
 
 def _computed(placement: Placement, usage: Usage | None) -> int:
-    """Prompt tokens that its engine has computed: as it tells, and where it was lost as well, as was foretold."""
+    """Return the uncached prompt tokens of an attempt: as reported by its engine, else as predicted."""
     predicted = placement.predicted
     prompt, warm = predicted.prompt_tokens, predicted.warm_tokens
     if usage is not None:

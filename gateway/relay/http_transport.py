@@ -16,9 +16,8 @@ from gateway.http.client_request import Asked, Budget
 from gateway.http.endpoints import Endpoint
 from gateway.http.response_writer import Reply
 from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
-from gateway.pipeline.downstream_transport import Errand
-from gateway.pipeline.resume_blocker import Bar
+from gateway.pipeline.attempt import Bar, Leg, LegEnd, Order, Prefilled
+from gateway.pipeline.transport import Errand
 from gateway.relay.holdback import HoldbackRelay
 from gateway.relay.relay import PREFILL_ONLY, Relay, RelayOptions
 from gateway.relay.resumption import (

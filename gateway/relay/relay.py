@@ -24,7 +24,7 @@ from typing import NotRequired, Protocol, TypedDict, Unpack
 from gateway.http.response_writer import Reply
 from gateway.limits.accounts import Tab
 from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.downstream_transport import Errand
+from gateway.pipeline.transport import Errand
 from gateway.relay.ending import ending_of
 from gateway.relay.fast_path import EVENT_END, Flow, Parsing
 from gateway.relay.pod_errors import PodError, about_model, error_body, error_event, read_error

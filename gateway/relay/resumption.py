@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from cascade.logprobs import Trim
 from gateway.http.response_writer import Reply
-from gateway.pipeline.attempt import Leg, LegEnd, Prefilled
-from gateway.pipeline.resume_blocker import Bar
+from gateway.pipeline.attempt import Bar, Leg, LegEnd, Prefilled
 from gateway.relay.pod_errors import PodError
 from gateway.relay.recorder import Kept
 from gateway.relay.relay import EventStream, Placed, Relay, RelayOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.pipeline.attempt import Bar
 from gateway.resume.continuation_request import Asking, ask_on, ask_recalled
 from gateway.resume.delivered import Said
 from gateway.resume.replay import ChoicesAgain, MessagesAgain, ResponsesAgain

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.pipeline.attempt import Bar
 from gateway.resume.anthropic import as_chat
 from gateway.resume.delivered import READ, UNREADABLE, Said
 from gateway.resume.replay import is_same_again

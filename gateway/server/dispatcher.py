@@ -29,9 +29,9 @@ from gateway.http.endpoints import TABLE, Endpoint, Local, find_endpoint
 from gateway.http.request_headers import DEADLINES, decided_model, key_shown, promised, retries, session_of, trace_of
 from gateway.http.response_writer import Reply
 from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.downstream_transport import Carries, MakeCarrier
-from gateway.pipeline.outcome import HTTP, Shell
 from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.record import HTTP, Shell
+from gateway.pipeline.transport import Carries, MakeCarrier
 from gateway.relay.http_transport import Carriers
 from gateway.server.coalescing import Crowds, Told, is_shareable
 from gateway.server.internal_request import Aside
@@ -241,7 +241,7 @@ class Desk:
                 look=None if lookup is None else lambda request: lookup(request, transport.body),
                 smaller=smaller if caller.tenant.downgrades and climb is None else None,
                 shell=frontend,
-                climb=climb,
+                hook=climb,
             ),
         )
 

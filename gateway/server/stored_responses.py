@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.pipeline.downstream_transport import Carries, Errand
 from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.transport import Carries, Errand
 from routing.decision.router import Router
 from routing.pods import Pod
 from routing.reading import owned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.pipeline.attempt import Bar
 from gateway.resume.continuation import Rest, rest_of
 from gateway.resume.delivered import read_said
 from gateway.resume.splice import UNLIKE, Differs, stitched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 from routing.candidates import CandidateShown
 from routing.decision.receipt import Attempt
 from routing.request import Api, Request, Usage
@@ -34,14 +34,12 @@ def a_request(**changes: Any) -> Request:
 
 
 def an_outcome(**changes: Any) -> Outcome:
+    """`request` describes it; all other changes are fields of its record."""
     values: dict[str, Any] = {
         "request": a_request(),
         "at_s": AT_S,
         "tenant": "legal",
-        "trace": None,
         "status": 200,
-        "reason": None,
-        "detail": "",
         "finish_reason": "stop",
         "usage": Usage(100, 11, 96),
         "attempts": (an_attempt(),),
@@ -49,4 +47,8 @@ def an_outcome(**changes: Any) -> Outcome:
         "duration_s": 1.25,
         "decode_s": 1.0,
     }
-    return Outcome(**values | changes)
+    values |= changes
+    request = values.pop("request")
+    outcome = Outcome(**values)
+    outcome.describe(request)
+    return outcome

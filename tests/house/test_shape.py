@@ -21,7 +21,7 @@ MAX_TRACE = {True: (106, 440, 850), False: (88, 285, 605)}
 FEATURES = (
     *("agent", "gateway/canary", "gateway/ext_proc", "gateway/cascades", "gateway/pairs", "gateway/roles"),
     *("gateway/kv_index", "gateway/server/superseding.py", "gateway/server/stored_responses.py", "gateway/resume"),
-    *("gateway/pipeline/cascading.py", "cascade"),
+    "cascade",
     *("routing/canary.py", "routing/connectors", "routing/precise", "routing/replica_state.py", "routing/pairing"),
 )
 """Files and packages of features that the traced request does not use."""

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from gateway.observe.route_log import RouteRecorder
-from gateway.pipeline.outcome import Outcome
 from routing.blocks import cut_prompt
 from routing.decision.receipt import Attempt
 from routing.request import Api, Request, Usage
@@ -15,6 +14,7 @@ from simulator.command import main
 from simulator.prompt_text import block_text
 from simulator.trace_formats import load_trace
 from simulator.traces import count_runs
+from tests.gateway.samples import an_outcome
 
 RECORDER = RouteRecorder(bytes(32))
 
@@ -24,7 +24,8 @@ def line(text: str, at_s: float, *, pod: int, session: str | None = None, model:
     attempt = Attempt(f"http://pod-{pod}:8000", "answered", (), 2, tokens, 0, 0, 0.1, 0.1)
     request = Request("r", Api.CHAT, model, cut_prompt(text.encode(), 1), session=session)
     usage = Usage(tokens, 9, 0)
-    return RECORDER(Outcome(request, at_s + 1.0, None, None, 200, None, "", "stop", usage, (attempt,), 0.1, 1.0, 0.9))
+    times = {"at_s": at_s + 1.0, "ttft_s": 0.1, "duration_s": 1.0, "decode_s": 0.9}
+    return RECORDER(an_outcome(request=request, usage=usage, attempts=(attempt,), **times))
 
 
 def write(folder: Path, lines: list[bytes]) -> Path:

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from cascade.record import ESCALATED, KEPT
 from gateway.cascades.cascades import Ladders
 from gateway.cascades.shadow_sampling import Standing
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulated
 
 MOST_TENANTS = 100
@@ -60,7 +60,7 @@ class CascadeTallies:
         _add(self.always_first, (cascade,), result.cost_always_first)
         if answered is not None:
             self.answers[cascade, answered.model, result.bucket] += 1
-            if answered.ended == KEPT and outcome.request.stream:
+            if answered.ended == KEPT and outcome.stream:
                 self.held_s.setdefault(cascade, Histogram(HELD_BUCKETS)).observe(answered.held_s)
 
     def _tenant(self, name: str | None) -> str:

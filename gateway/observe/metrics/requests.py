@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulated
 from routing.decision.receipt import Attempt
 from routing.rejection import Reason
@@ -137,7 +137,7 @@ class Tallies(Collector):
 
     def _count_fresh(self) -> None:
         for outcome in self._fresh:
-            self._count(self._model(outcome.request.model), outcome)
+            self._count(self._model(outcome.model), outcome)
             if outcome.tenant is not None:
                 self._count_tenant(self._tenant(outcome.tenant), outcome)
             if outcome.attempts:
@@ -164,7 +164,7 @@ class Tallies(Collector):
             tally.prompt_tokens += usage.prompt_tokens
             tally.output_tokens += usage.completion_tokens
             tally.cached_tokens += usage.cached_tokens or 0
-            if outcome.decode_s is not None and outcome.request.stream and usage.completion_tokens > 1:
+            if outcome.decode_s is not None and outcome.stream and usage.completion_tokens > 1:
                 tally.tpot_s.observe(outcome.decode_s / (usage.completion_tokens - 1))
         for attempt in attempts[:-1]:
             tally.retries[attempt.ended] += 1

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import Family, Histogram, cumulated
 from routing.fleet import Fleet
 from tenancy.objective import USUAL
@@ -91,7 +91,7 @@ class TierTallies:
         """Count a request that has ended."""
         if outcome.tier == USUAL.name and outcome.promise_met is None:
             return
-        model = outcome.request.model
+        model = outcome.model
         if not self._fleet.knows(model):
             return  # A client must not be able to make series by inventing models.
         tally = self._tallies.get((outcome.tier, model))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gateway.canary.watch import CanaryWatch
 from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
 from routing.canary import CanaryTerms, Rollout, Stage
 from routing.decision.receipt import Attempt
@@ -18,6 +18,7 @@ from routing.facts import PodFacts, Role
 from routing.pods import EngineShape, Pod, Standing
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
+from tests.gateway.samples import an_outcome
 
 MODEL = "m"
 TERMS = CanaryTerms("v2", revision="v2", share=0.2, least=50)
@@ -56,15 +57,8 @@ class Scene:
 def outcome(request: Request, pod: str, ttft_s: float) -> Outcome:
     """A request that one pod answered in full, at twenty milliseconds a token."""
     attempt = Attempt(pod, "answered", (), 3, 500, 0, 0, ttft_s, ttft_s)
-    return Outcome(
+    return an_outcome(
         request=request,
-        at_s=0.0,
-        tenant=None,
-        trace=None,
-        status=200,
-        reason=None,
-        detail="",
-        finish_reason="stop",
         usage=Usage(500, 51, 0),
         attempts=(attempt,),
         ttft_s=ttft_s,

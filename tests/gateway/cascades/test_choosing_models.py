@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.judging import HoldBack
+from cascade.judging import HoldBack, Judge
 from cascade.logprobs import Trim
 from cascade.models import Ladder, Price, Rung, Window
 from gateway.cascades.cascade_config import Served
@@ -26,6 +26,8 @@ BODY = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "Hi
 
 class Asks:
     """A shell that only makes requests."""
+
+    def judge(self, judge: Judge | None) -> None: ...
 
     def ask(self, model: str, top: int | None) -> tuple[Request, Trim | None]:
         return Request("r", Api.CHAT, model, PROMPT, stream=True), None

@@ -14,10 +14,9 @@ from gateway.config.limits import Limits, Timeouts
 from gateway.http.request_headers import Networks
 from gateway.limits.accounts import Quotas
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.attempt import LegEnd, Patience
 from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.record import Outcome
 from gateway.server.dispatcher import Identify
 from gateway.server.http_server import Front
 from routing.decision.router import Router

@@ -134,7 +134,7 @@ async def test_nothing_of_the_clients_head_but_its_trace_reaches_the_pod() -> No
         assert question.path == CHAT_PATH
         assert question.headers == {
             "host": rig.pod.url.removeprefix("http://"),
-            "x-request-id": rig.outcomes[0].request.id,
+            "x-request-id": rig.outcomes[0].id,
             "accept": "application/json, text/event-stream",
             "content-type": "application/json",
             "content-length": str(len(question.body)),
@@ -161,7 +161,7 @@ async def test_every_answer_about_the_fleet_names_its_receipt() -> None:
     async with a_rig() as rig:
         refused = await rig.ask(CHAT_PATH, b"{")
         assert refused.status == 400
-        assert [outcome.request.id for outcome in rig.outcomes] == [refused.headers["x-hearth-receipt"]]
+        assert [outcome.id for outcome in rig.outcomes] == [refused.headers["x-hearth-receipt"]]
         assert rig.outcomes[0].reason is Reason.BAD_JSON
         assert "x-hearth-receipt" not in (await rig.ask("/health")).headers
         assert "x-hearth-receipt" not in (await rig.ask("/nowhere")).headers

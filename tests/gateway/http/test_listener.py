@@ -27,7 +27,7 @@ async def test_a_whole_answer_goes_through() -> None:
         assert question.json() == a_chat()
     (outcome,) = rig.outcomes
     assert (outcome.status, outcome.finish_reason, outcome.usage) == (200, "stop", Usage(42, 3, 32))
-    assert outcome.request.id == answer.headers["x-hearth-receipt"]
+    assert outcome.id == answer.headers["x-hearth-receipt"]
 
 
 async def test_a_stream_goes_through() -> None:

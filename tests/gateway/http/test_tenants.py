@@ -76,4 +76,4 @@ async def test_sessions_of_tenants_are_kept_apart() -> None:
         rig.pod.plays(GOOD)
         for key, name in (("a", "x_session_id"), ("b", "session_id"), ("a", "x_claude_code_session_id")):
             await rig.ask(CHAT_PATH, a_chat(), authorization=f"Bearer {key}", **{name: "s1"})
-    assert [outcome.request.session for outcome in rig.outcomes] == ["a/s1", "b/s1", "a/s1"]
+    assert [outcome.session for outcome in rig.outcomes] == ["a/s1", "b/s1", "a/s1"]

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.request_context import RequestContext
 from gateway.server.dispatcher import Identify
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.reading.requests import salt_of
 from routing.rejection import Reason, Refused
-from routing.request import Request
 from tenancy.objective import Overload, Promise, Tier
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.http.rig import CHAT_PATH, MODEL, Rig, a_chat, a_rig
@@ -110,8 +110,9 @@ class FullRoom:
         self._router, self._model, self._ttft_s = router, most_model, least_ttft_s
 
     async def place(
-        self, request: Request, caller: Caller, promise: Promise, avoid: frozenset[str], *_: float, **__: object
+        self, context: RequestContext, promise: Promise, avoid: frozenset[str], *_: float, **__: object
     ) -> Placement:
+        request = context.request
         if request.model != self._model or promise.ttft_s < self._ttft_s:
             raise Refused(Reason.OVERLOADED, "The promise cannot be kept.", retry_after_s=2.0)
         return self._router.place(request, avoid=avoid, now_s=asyncio.get_running_loop().time(), draw=0.0)
@@ -137,8 +138,8 @@ async def test_a_smaller_model_answers_under_overload(path: str) -> None:
         assert (answer.status, answer.headers["x-hearth-downgraded-from"]) == (200, MODEL)
         sent = rig.pod.questions[0].json()
         assert (sent["model"], sent["max_tokens"]) == ("small", 9)
-    request = rig.outcomes[0].request
-    assert (request.model, request.downgraded_from) == ("small", MODEL)
+    outcome = rig.outcomes[0]
+    assert (outcome.model, outcome.downgraded_from) == ("small", MODEL)
 
 
 async def test_a_smaller_model_is_asked_for_once() -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.observe.receipts import WRITTEN_AT_ONCE, Receipts, Wanted, make_receipt
+from gateway.observe.receipts import WRITTEN_AT_ONCE, Receipts, Wanted
 from routing.blocks import cut_prompt
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
@@ -75,7 +75,7 @@ def test_receipts_are_filtered() -> None:
 def test_a_receipt_holds_nothing_of_the_prompt() -> None:
     """Sizes only: neither the bytes behind the last block nor the hashes."""
     prompt = cut_prompt(b"my secret " * 20, seed=1)
-    shown = msgspec.json.encode(make_receipt(an_outcome(request=a_request(prompt=prompt))))
+    shown = msgspec.json.encode(an_outcome(request=a_request(prompt=prompt)).receipt())
     assert b"secret" not in shown
     assert str(prompt.blocks[0]).encode() not in shown
     assert b'"prompt_bytes":200' in shown

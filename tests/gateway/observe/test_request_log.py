@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config.models import ModelEntry
 from gateway.observe.request_log import MOST_AT_ONCE, OutcomeLog, request_line, usage_line
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
 from gateway.runtime.line_writer import LineWriter
 from routing.blocks import Prompt
 from routing.rejection import Reason
@@ -129,7 +129,7 @@ async def test_outcomes_are_written_soon_and_all() -> None:
     """Off the hot path, in order, also when more come than are encoded in one go; a flush leaves none behind."""
     many = 2 * MOST_AT_ONCE + 5
     taker = Taker(many)
-    log = OutcomeLog(taker, lambda outcome: outcome.request.id.encode() + b"\n")
+    log = OutcomeLog(taker, lambda outcome: outcome.id.encode() + b"\n")
     for number in range(many):
         log.witness(an_outcome(request=a_request(id=str(number))))
     assert not taker.lines

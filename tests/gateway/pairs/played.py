@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cascade.judging import Judge
 from gateway.limits.accounts import Tab
 from gateway.pairs.pairs import Pairs
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.attempt import Leg, LegEnd, Order, Patience, Prefilled
 from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
 from routing.decision.placement import Placement
 from routing.decision.receipt import Attempt
@@ -107,8 +105,6 @@ class PairCarrier:
 
     def open_tab(self, tab: Tab) -> None: ...
 
-    def judged_by(self, judge: Judge | None) -> None: ...
-
     def refuse(self, refusal: Refused) -> None:
         self.refusals.append(refusal)
 
@@ -140,7 +136,7 @@ class Ground:
             wall_clock=lambda: 1.8e9,
             draw=lambda: 0.5,
             patience=Patience(),
-            pairs=Pairs(self.router.fleet, clock=loop.time, engine_ids=KnownIds()),
+            carry_pair=Pairs(self.router.fleet, clock=loop.time, engine_ids=KnownIds()).carry,
         )
 
     @property

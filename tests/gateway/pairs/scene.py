@@ -13,10 +13,9 @@ import aiohttp
 from gateway.config.limits import Limits, Timeouts
 from gateway.pairs.bootstrap import Bootstraps
 from gateway.pairs.pairs import Pairs
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.attempt import LegEnd, Patience
 from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.record import Outcome
 from gateway.server.http_server import Front
 from routing.cost import CostBook, Prior
 from routing.decision.receipt import Attempt
@@ -105,7 +104,7 @@ async def a_scene(
             wall_clock=lambda: 1.8e9,
             draw=lambda: 0.0,
             patience=Patience(),
-            pairs=Pairs(router.fleet, clock=loop.time, engine_ids=Bootstraps(session, loop.time)),
+            carry_pair=Pairs(router.fleet, clock=loop.time, engine_ids=Bootstraps(session, loop.time)).carry,
         )
         timeouts = Timeouts(connect_s=PATIENCE_S)
         front = Front(passage, router, lambda *_: NOBODY, lambda _: None, Limits(), timeouts, lambda: True)

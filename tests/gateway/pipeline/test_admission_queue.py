@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.attempt import Patience
 from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
 from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, Standing
@@ -108,7 +108,7 @@ def test_gold_goes_before_bronze_that_came_first() -> None:
         assert stage.is_empty()
         return sorted(stage.outcomes, key=lambda one: one.at_s - one.duration_s + (one.ttft_s or 99.0))
 
-    order = [outcome.request.id for outcome in run_virtually(play())]
+    order = [outcome.id for outcome in run_virtually(play())]
     assert order.index("g") <= 1
 
 

@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.record import Outcome
+from gateway.pipeline.request_context import RequestContext
 from gateway.runtime.guard import NAME
 from routing.blocks import Prompt
 from routing.request import Api, Request
@@ -127,7 +128,12 @@ def test_a_charge_whose_request_has_ended_is_found_and_given_back() -> None:
 
         async def lose() -> None:
             request = Request("lost", Api.CHAT, MODEL, Prompt((), (), 100), stream=True)
-            await room.place(request, CALLERS["bronze"], promise_of(TIERS["bronze"]), frozenset(), loop.time())
+            promise = promise_of(TIERS["bronze"])
+            context = RequestContext(request, CALLERS["bronze"], promise, loop.time())
+            try:
+                await room.place(context, promise, frozenset(), loop.time())
+            finally:
+                context.has_ended = True
 
         await asyncio.create_task(lose())
         assert sum(stage.router.ledger.running) == 2
@@ -136,6 +142,21 @@ def test_a_charge_whose_request_has_ended_is_found_and_given_back() -> None:
         assert list(admission.queues[MODEL].lines["bronze"].service._open.values()) == [1]
         await alive
         assert stage.outcomes[-1].status == 200
+        assert stage.is_empty()
+
+    run_virtually(play())
+
+
+def test_a_request_that_left_the_pipeline_unsettled_is_found() -> None:
+    """Its charge stands until the next look for leaks, and no longer."""
+
+    async def play() -> None:
+        stage = Stage()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage.passage, "_settle", lambda *_: None)
+            await stage.ask("lost", "bronze", 1_000, 10)
+        assert not stage.is_empty()
+        stage.room.reconcile()
         assert stage.is_empty()
 
     run_virtually(play())

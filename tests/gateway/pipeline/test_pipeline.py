@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.judging import Judge
 from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome
+from gateway.pipeline.attempt import Leg, LegEnd, Order, Patience, Prefilled
 from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.record import CLIENT_GONE_STATUS, Outcome
 from routing.blocks import cut_prompt
 from routing.decision.placement import Placement
 from routing.decision.router import Router
@@ -73,9 +71,6 @@ class PlayedCarrier:
 
     def open_tab(self, tab: Tab) -> None:
         self.tab = tab
-
-    def judged_by(self, judge: Judge | None) -> None:
-        self.judge = judge
 
     def refuse(self, refusal: Refused) -> None:
         self.refusals.append(refusal)

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fleet.breaker import Breaker
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.attempt import Leg, LegEnd, Patience
 from routing.decision.placement import Placement
 from routing.request import Api, Request
 from routing.retries import RetryTerms

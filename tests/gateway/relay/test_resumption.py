@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.config.limits import Limits
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.outcome import Outcome
-from gateway.pipeline.resume_blocker import Bar
+from gateway.pipeline.attempt import Bar, LegEnd
+from gateway.pipeline.record import Outcome
 from routing.reading import read_usage
 from routing.request import Api
 from tenancy.limits.usage import Kind

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.pipeline.attempt import Bar
 from gateway.relay.recorder import Kept
 from gateway.relay.sse import Scanner, closes_block
 from gateway.resume.continuation import Rest, rest_of

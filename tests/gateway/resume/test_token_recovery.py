@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.pipeline.attempt import Bar
 from gateway.resume.continuation import Rest
 from gateway.resume.continuation_request import Asking, ask_on
 from gateway.resume.delivered import Event, Said

@@ -273,9 +273,8 @@ MAY_RAISE = {
         "_listen": "raises to `_follow_redis`",
     },
     "gateway/runtime/guard.py": {"keep": "the guard itself"},
-    "gateway/pipeline/cascading.py": {"climb": "one request", "_ask_rung": "one request"},
-    "gateway/pipeline/pipeline.py": {"_try_pods": "one request"},
-    "gateway/pipeline/placement.py": {"_place_rest": "one request"},
+    "gateway/cascades/cascade_run.py": {"serve": "one request", "_ask_model": "one request"},
+    "gateway/pipeline/pipeline.py": {"try_pods": "one request", "place": "one request", "_place_rest": "one request"},
     "gateway/pipeline/admission_queue.py": {"place": "one request"},
     "gateway/replica_sync/redis_bridge.py": {
         "_write_loop": "raises to `_keep`, which connects again",

@@ -45,7 +45,7 @@ async def test_every_path_reaches_a_pod_as_it_is(path: str, api: Api, body: dict
         (question,) = rig.pod.questions
         assert (question.path, question.json()) == (path, body)
     (outcome,) = rig.outcomes
-    assert (outcome.request.api, outcome.request.model, outcome.status) == (api, MODEL, 200)
+    assert (outcome.api, outcome.model, outcome.status) == (api, MODEL, 200)
 
 
 async def test_an_api_that_the_model_does_not_serve_is_told_clearly() -> None:
@@ -119,11 +119,11 @@ async def test_a_stored_response_is_fetched_from_the_pod_that_made_it() -> None:
         assert (await client.ask("/v1/responses/resp_2", method="GET")).status == 404
         assert (await client.ask("/v1/responses/resp_1/../../admin", method="GET")).status == 404
         assert not rig.pods[1].questions
-    assert [(outcome.status, outcome.request.api, outcome.usage) for outcome in rig.outcomes[1:]] == [
+    assert [(outcome.status, outcome.api, outcome.usage) for outcome in rig.outcomes[1:]] == [
         *[(200, Api.RESPONSES, None)] * 3,
         (404, Api.RESPONSES, None),
     ]
-    assert {outcome.request.model for outcome in rig.outcomes[:4]} == {MODEL}
+    assert {outcome.model for outcome in rig.outcomes[:4]} == {MODEL}
 
 
 async def test_a_stored_response_names_no_model() -> None:
@@ -158,7 +158,7 @@ async def test_a_model_that_may_not_be_used_stands_in_the_log() -> None:
         assert (answer.status, answer.code) == (404, "model_not_found")
         more = {"model": "small", "input": "x", "previous_response_id": "resp_of_another"}
         assert (await client.ask("/v1/responses", more)).status == 404
-    assert [outcome.request.model for outcome in rig.outcomes] == ["secret-model", "small"]
+    assert [outcome.model for outcome in rig.outcomes] == ["secret-model", "small"]
     assert [outcome.status for outcome in rig.outcomes] == [404, 404]
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.observe.metrics.requests import COUNTED_AT_ONCE, RetriesExposition, Tallies
-from gateway.pipeline.resume_blocker import Bar
+from gateway.pipeline.attempt import Bar
 from gateway.runtime.metric_families import OTHER, Histogram
 from routing.rejection import Reason
 from routing.request import Usage

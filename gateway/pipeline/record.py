@@ -1,0 +1,216 @@
+"""The record of one request, from which its receipt, log line, usage record, route record and metrics are made.
+
+The pipeline writes it, through the request's context; all others read it. A fact is declared once: a field of `Receipt`
+is shown on receipts, a field or property of `Outcome` can be named in any list of `RecordFields`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from operator import attrgetter
+
+from msgspec import Struct
+
+from cascade.record import Climbed
+from gateway.pipeline.attempt import Bar
+from gateway.runtime.event_log import stamp
+from routing.blocks import EMPTY_PROMPT, Prompt
+from routing.decision.receipt import Attempt
+from routing.rejection import Reason
+from routing.request import Api, Request, Usage
+from tenancy.objective import USUAL
+
+CLIENT_GONE_STATUS = 499
+"""No standard status exists for a client that left; nginx's number is the one that operators know."""
+
+
+class Shell(Struct, frozen=True, gc=False):
+    """The front end by which a request came, and what it shows us of the response where there are several modes."""
+
+    name: str
+    mode: str | None = None
+
+
+HTTP = Shell("http")
+
+
+class Receipt(Struct, gc=False):
+    """The part of a record that is kept and shown: sizes, seconds and names, nothing from which a prompt could be read.
+
+    Times are of the loop's clock but for `at_s`, which is Unix time.
+    """
+
+    id: str = ""
+    at_s: float = 0.0
+    """When it ended."""
+    tenant: str | None = None
+    api: Api = Api.CHAT
+    model: str = ""
+    stream: bool = False
+    session: str | None = None
+    status: int = 0
+    reason: Reason | None = None
+    """Why it was rejected; None where it was not."""
+    detail: str = ""
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    prompt_bytes: int = 0
+    ttft_s: float | None = None
+    """From the request's arrival to its first token, waiting and retries included."""
+    duration_s: float = 0.0
+    attempts: tuple[Attempt, ...] = ()
+    tier: str = USUAL.name
+    key_id: str | None = None
+    user: str | None = None
+    queued_s: float = 0.0
+    """How long it waited in the admission queue."""
+    promise_met: bool | None = None
+    """Whether its objective was met; None without one, or where the client is the reason."""
+    downgraded_from: str | None = None
+    """The larger model that was asked for, where `model` answered in its place."""
+    shared: str | None = None
+    """Id of the identical request whose response it received as well: it took nothing itself."""
+    shell: str = HTTP.name
+    mode: str | None = None
+    """What Envoy shows us of the response, where it came by Envoy."""
+    climbed: Climbed | None = None
+    """What its cascade did; None where the model is not a cascade's name."""
+    resumed: int = 0
+    """How often another pod has resumed its stream."""
+    unresumed: Bar | None = None
+    """Why no pod did."""
+    wasted_tokens: int = 0
+    """Tokens of prompt and answer that were computed again for that."""
+    predicted_ttft_s: float | None = None
+    """Of a request that was rejected because its first token would have been late: the prediction, from arrival."""
+    promised_ttft_s: float | None = None
+    """The TTFT objective it was rejected by."""
+
+    @property
+    def engine(self) -> str | None:
+        """The engine that was tried last."""
+        return self.attempts[-1].engine if self.attempts else None
+
+
+class Outcome(Receipt, kw_only=True, gc=False):
+    """All that is known of a request that has ended: its receipt, and what only logs and metrics need."""
+
+    prompt: Prompt = EMPTY_PROMPT
+    trace: str | None = None
+    """The W3C `traceparent` that came with the request."""
+    group: str | None = None
+    decode_s: float | None = None
+    """From its first token to its end."""
+    max_tokens: int | None = None
+    """The most output tokens, of all its answers together; None where the client set no limit."""
+
+    def describe(self, request: Request) -> None:
+        """Set the facts of the request itself, as it was last sent."""
+        self.id, self.api, self.model, self.stream = request.id, request.api, request.model, request.stream
+        self.session, self.downgraded_from = request.session, request.downgraded_from
+        self.prompt, self.prompt_bytes = request.prompt, request.prompt.size
+        self.max_tokens = None if request.max_tokens is None else request.max_tokens * request.sequences
+
+    def receipt(self) -> Receipt:
+        """Return what is kept of it."""
+        return Receipt(*_receipt_values(self))
+
+    # -- as logs write it ------------------------------------------------------------------------------------------
+
+    @property
+    def timestamp(self) -> str:
+        """RFC 3339, in UTC."""
+        return stamp(self.at_s)
+
+    @property
+    def level(self) -> str:
+        """Log level: a 5xx is an error, what the client did is not."""
+        return "error" if self.status >= 500 else "info"
+
+    @property
+    def message(self) -> str:
+        """What every line of the request log says."""
+        return "request"
+
+    @property
+    def trace_id(self) -> str | None:
+        """Trace id of the caller, in hex; None without a valid `traceparent`."""
+        return _trace(self.trace)[0]
+
+    @property
+    def span_id(self) -> str | None:
+        """Span id of the caller: the gateway makes no spans."""
+        return _trace(self.trace)[1]
+
+    @property
+    def error_type(self) -> str | None:
+        """Our reason, `client_gone` or the pod's error status; None where nothing went wrong."""
+        if self.reason is not None:
+            return self.reason.value
+        if self.status == CLIENT_GONE_STATUS:
+            return "client_gone"
+        return str(self.status) if self.status >= 400 else None
+
+    @property
+    def ttft_ms(self) -> float | None:
+        return None if self.ttft_s is None else round(self.ttft_s * 1000, 3)
+
+    @property
+    def queued_ms(self) -> float:
+        return round(self.queued_s * 1000, 3)
+
+    @property
+    def duration_ms(self) -> float:
+        return round(self.duration_s * 1000, 3)
+
+    @property
+    def input_tokens(self) -> int | None:
+        """Prompt tokens as reported by the engine; None where it reported none."""
+        return None if self.usage is None else self.usage.prompt_tokens
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Those of the prompt that the engine had cached; None where it did not report them."""
+        return None if self.usage is None else self.usage.cached_tokens
+
+    @property
+    def output_tokens(self) -> int | None:
+        """Output tokens as reported by the engine; None where it reported none."""
+        return None if self.usage is None else self.usage.completion_tokens
+
+
+_receipt_values = attrgetter(*Receipt.__struct_fields__)
+
+
+class RecordFields:
+    """A list of a record's fields in the order in which they are written; `name=field` where the two differ."""
+
+    __slots__ = ("_names", "_values")
+
+    def __init__(self, *fields: str) -> None:
+        """Raises AttributeError for a field that records do not have."""
+        pairs = [field.partition("=") for field in fields]
+        self._names = [name for name, _, _ in pairs]
+        attributes = [attribute or name for name, _, attribute in pairs]
+        for attribute in attributes:
+            getattr(Outcome, attribute)
+        self._values = attrgetter(*attributes)
+
+    def of(self, outcome: Outcome) -> dict[str, object]:
+        """Return their values by name."""
+        return dict(zip(self._names, self._values(outcome), strict=True))
+
+
+Witness = Callable[[Outcome], None]
+"""Observes the record of every request that has ended. Must not wait, nor change it."""
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
+
+
+@lru_cache(maxsize=1)
+def _trace(parent: str | None) -> tuple[str | None, str | None]:
+    """Return trace id and span id of a `traceparent`; the last one is remembered, since both are asked for."""
+    match = _TRACEPARENT.fullmatch(parent) if parent else None
+    return (match[1], match[2]) if match else (None, None)
