@@ -26,8 +26,8 @@ from gateway.limits.accounts import make_quotas
 from gateway.observe.metrics.process import CallbackErrors
 from gateway.observe.receipts import Receipts
 from gateway.observe.writers import open_logs
-from gateway.pairs.setup import make_pairs
-from gateway.pairs.unpaired_watch import UnpairedWatch
+from gateway.pairs.monitoring import UnpairedWatch
+from gateway.pairs.pairs import make_pairs
 from gateway.pipeline.admission_queue import Room
 from gateway.pipeline.attempt import Patience
 from gateway.pipeline.pipeline import Passage

@@ -12,7 +12,7 @@ from gateway.observe.metrics.cascades import CascadeExposition, CascadeTallies
 from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
 from gateway.observe.metrics.requests import RetriesExposition, Tallies
 from gateway.observe.metrics.tiers import TierExposition, TierTallies, WaitingForPod, waiting_in
-from gateway.pairs.metrics import PairTallies
+from gateway.pairs.monitoring import PairTallies
 from gateway.runtime.event_log import LogFunction
 from routing.decision.router import Router
 

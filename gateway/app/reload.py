@@ -15,7 +15,7 @@ from gateway.cascades.cascade_config import served_ladders
 from gateway.config.settings import Settings
 from gateway.discovery.source import Static
 from gateway.identity.policy import load_policy, watch_policy
-from gateway.pairs.setup import know_sizes
+from gateway.pairs.pairs import know_sizes
 from gateway.runtime.tls import check_certificate, load_certificate
 from tenancy.document import Fault, Invalid
 from tenancy.policy import Policy

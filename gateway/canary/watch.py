@@ -1,4 +1,4 @@
-"""Watches canaries by what becomes of requests: tells the rollout of every first token, says what it decides, and shows
+"""Watches canaries by the records of requests: gives the rollout every TTFT and TPOT, logs what it decides, and exports
 it to Prometheus. Decides nothing itself.
 """
 
@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.record import Outcome
+from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
 from routing.canary import Canary, Rollout, Stage
 from routing.facts import Role
@@ -22,13 +23,14 @@ Family = CounterMetricFamily | GaugeMetricFamily
 
 LOOK_S = 1.0
 
-Say = Callable[..., None]
+BROKEN = frozenset(end.value for end in LegEnd if end.is_pods_fault)
+"""Ends of attempts that are their pod's fault."""
 
 
 class CanaryWatch(Collector):
-    """One per gateway; a witness of outcomes."""
+    """One per gateway; observes records where canaries are configured."""
 
-    def __init__(self, rollout: Rollout, fleet: Fleet, say: Say, clock: Callable[[], float]) -> None:
+    def __init__(self, rollout: Rollout, fleet: Fleet, say: LogFunction, clock: Callable[[], float]) -> None:
         self._rollout = rollout
         self._fleet = fleet
         self._say = say
@@ -36,15 +38,13 @@ class CanaryWatch(Collector):
 
     @restarted("canary")
     async def run(self) -> None:
-        """Look for who is next now and then, until cancelled."""
+        """Look every second, until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """End trials that cannot be judged or take too long, and put the next canary on trial where none is and its
-        pods are there.
-        """
+        """End trials that cannot be judged or take too long; if none runs, begin the next whose pods are there."""
         marks = {pod.url: (pod.pool, pod.facts.revision) for pod in self._fleet.pods}
         split = {pod.url: marks[pod.url] for pod in self._fleet.pods if _is_split(pod)}
         for canary in self._rollout.end_split(split):
@@ -57,12 +57,12 @@ class CanaryWatch(Collector):
                 fix="put pods on trial that serve whole requests (role `either`); split pools cannot be compared yet",
             )
         if (expired := self._rollout.expire(self._clock())) is not None:
-            self._tell(expired)
+            self._log(expired)
         if (begun := self._rollout.begin(marks, self._clock())) is not None:
             self._say("info", "canary on trial", canary=begun.terms.name, share=begun.terms.share)
 
     def witness(self, outcome: Outcome) -> None:
-        """Take note of every engine that was tried for a request."""
+        """Add every attempt of a request to the comparison."""
         for attempt in outcome.attempts:
             pod = self._fleet.pod(attempt.engine.partition("#")[0])
             if pod is None:
@@ -77,9 +77,9 @@ class CanaryWatch(Collector):
             marks = (pod.pool, pod.facts.revision)
             decided = self._rollout.take(marks, max(0.0, cold), ttft_s, tpot_s, self._clock())
             if decided is not None:
-                self._tell(decided)
+                self._log(decided)
 
-    def _tell(self, canary: Canary) -> None:
+    def _log(self, canary: Canary) -> None:
         back = canary.stage is Stage.ROLLED_BACK
         self._say(
             "error" if back else "info",
@@ -92,7 +92,7 @@ class CanaryWatch(Collector):
         )
 
     def collect(self) -> Iterator[Family]:
-        """All families of this moment."""
+        """Return all metric families of this moment."""
         stage = GaugeMetricFamily("hearth_canary_stage", "1 for the stage it is in.", labels=("canary", "stage"))
         worse = GaugeMetricFamily(
             "hearth_canary_evidence", "Evidence that it is worse; rolled back at 2 / error.", labels=("canary", "of")
@@ -108,12 +108,8 @@ class CanaryWatch(Collector):
         yield from (stage, worse, rounds)
 
 
-BROKEN = frozenset(end.value for end in LegEnd if end.is_pods_fault)
-"""Ends of attempts that are their pod's fault."""
-
-
 def _is_split(pod: Pod) -> bool:
-    """Whether a pod has an engine that only prefills or only decodes."""
+    """Return whether a pod has an engine that only prefills or only decodes."""
     return any(engine.role is not Role.EITHER for engine in pod.engines)
 
 

@@ -76,14 +76,11 @@ REQUEST_FIELDS = RecordFields(
 """A line of the request log."""
 
 USAGE_FIELDS = RecordFields(
-    *("timestamp", "request_id=id", "tenant", "model", "api", "status"),
-    *("input_tokens", "cached_tokens", "output_tokens"),
+    *("timestamp", "request_id=id", "tenant", "model", "api", "status", "input_tokens", "cached_tokens"),
+    *("output_tokens", "input_cost=unset", "output_cost=unset", "tier", "key_id", "user", "group", "duration_ms"),
+    *("shared", "cascade=climbed", "reason", "stream", "prompt_bytes", "max_tokens"),
 )
-USAGE_FIELDS_AFTER_COSTS = RecordFields(
-    *("tier", "key_id", "user", "group", "duration_ms", "shared", "cascade=climbed", "reason", "stream"),
-    *("prompt_bytes", "max_tokens"),
-)
-"""A usage record, before and after `input_cost` and `output_cost`."""
+"""A usage record."""
 
 _as_json = msgspec.json.Encoder().encode
 
@@ -100,7 +97,9 @@ def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
 def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
     """Return the usage record of one request. Costs are null where the model has no price or no tokens are known."""
     usage, entry = outcome.usage, prices.get(outcome.model, _UNPRICED)
-    line = USAGE_FIELDS.of(outcome)
-    line["input_cost"] = entry.input_cost(usage.prompt_tokens, usage.cached_tokens) if usage else None
-    line["output_cost"] = entry.output_cost(usage.completion_tokens) if usage else None
-    return _as_json(line | USAGE_FIELDS_AFTER_COSTS.of(outcome)) + b"\n"
+    line = USAGE_FIELDS.of(
+        outcome,
+        input_cost=entry.input_cost(usage.prompt_tokens, usage.cached_tokens) if usage else None,
+        output_cost=entry.output_cost(usage.completion_tokens) if usage else None,
+    )
+    return _as_json(line) + b"\n"

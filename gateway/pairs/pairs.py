@@ -1,24 +1,31 @@
-"""Carries a pair: the prefill leg to one engine, the decode leg to the other, in turn or at once as connectors want it.
+"""Prefill/decode pairs: one engine computes a prompt's KV, another one fetches it and answers.
 
-What passes between them is checked before it is passed on. A leg that hangs, fails or is far too slow is given up
-before the client has a byte, and the end says why, so that the spine can go another way. Nothing of either leg is left
-running when this returns, whatever happened. Knows no protocol: shells bring a `Carrier`.
+Carries both halves, in turn or at once as their connector wants it. What passes between them is checked before it is
+passed on. A half that hangs, fails or is far too slow is given up before the client has a byte, and the result says
+why, so that the pipeline can serve the request another way. Nothing of either half is left running when this returns.
+Knows no protocol: front ends bring a `Carrier`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
+import aiohttp
 import msgspec
 from msgspec.structs import replace
 
+from gateway.config.models import ModelEntry
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from gateway.pipeline.transport import Carrier
+from gateway.runtime.event_log import LogFunction
+from routing.connectors.registry import CONNECTORS
 from routing.connectors.shape import Connector, Flow, Meeting, Params, Side, UnfitError
 from routing.decision.placement import Placement
+from routing.decision.router import Router
 from routing.eligible import Fallback
 from routing.facts import NO_FACTS, PodFacts
 from routing.fleet import Fleet
@@ -26,31 +33,35 @@ from routing.pairing.prefill_side import Handover, PrefillSide
 from routing.pods import Engine
 
 SLOW = 4.0
-"""A prefill leg is given up when it takes so many times what was foretold, and `SLOW_LEAST_S` beside."""
+"""A prefill is given up when it takes so many times what was predicted, and `SLOW_LEAST_S` beside."""
 
 SLOW_LEAST_S = 10.0
 
 TOKEN_S = 0.25
-"""Of an answer in one piece nobody sees the first token: each is allowed so much, beside the hand-over's bound."""
+"""Of a response that is not streamed the first token is not seen: each token is allowed this, beside the bound of the
+transfer.
+"""
 
 UNLIMITED_TOKENS = 4096
-"""What such an answer may have where its client has set no limit."""
+"""Tokens that such a response may have where its client has set no limit."""
 
 T = TypeVar("T")
 
 
 class EngineIds(Protocol):
-    """Who tells the ids of engines that have to be asked for."""
+    """Looks up the ids of prefill engines whose connector needs them."""
 
     async def engine_id(self, address: str, rank: int) -> str:
-        """Empty where it cannot be had."""
+        """Return the id of one data-parallel rank; empty where it is unknown."""
         ...
 
-    def forget(self, address: str) -> None: ...
+    def forget(self, address: str) -> None:
+        """Drop what is known of an address: its pod may have been restarted."""
+        ...
 
 
 class Pairs:
-    """One per gateway process; holds no request's state."""
+    """Carries pairs. One per gateway process; holds no request's state."""
 
     def __init__(
         self,
@@ -64,7 +75,7 @@ class Pairs:
         self._engine_ids = engine_ids
 
     async def carry(self, placement: Placement, side: PrefillSide, carrier: Carrier, by_s: float) -> Leg:
-        """Carry both legs of a pair; like `Carrier.carry`, with `Leg.fallback` where it came to nothing."""
+        """Carry both halves of a pair; like `Carrier.carry`, with `Leg.fallback` where it failed as a pair."""
         connector = side.transfer.connector
         meeting = await self._meeting(placement, side, connector)
         try:
@@ -82,7 +93,7 @@ class Pairs:
     ) -> Leg:
         connector = side.transfer.connector
         told = await carrier.prefill(placement, order, self._slow_s(side, by_s))
-        if told is None:  # It is seen to further on.
+        if told is None:  # The next hop does it.
             return await carrier.carry(placement, by_s)
         if not told.is_done:
             return _failed(side, told)
@@ -101,7 +112,7 @@ class Pairs:
         decoding = _begin(carrier.carry(placement, by_s))
         try:
             await asyncio.wait({prefilling, decoding}, return_when=asyncio.FIRST_COMPLETED)
-            if decoding.done():  # Refused, lost, or answered before we heard of the prefill.
+            if decoding.done():  # Rejected, lost, or answered before the prefill was reported done.
                 return _with_kv(decoding.result(), side)
             told = prefilling.result()
             if told is None:
@@ -123,7 +134,7 @@ class Pairs:
             await _end(decoding)
 
     async def _in_time(self, placement: Placement, side: PrefillSide, decoding: asyncio.Task[Leg]) -> Leg:
-        """The decode leg's end, or the end of our patience with the KV that it waits for."""
+        """Return the result of the decode half, or a stall where the KV that it waits for does not arrive in time."""
         await asyncio.wait({decoding}, timeout=_stalled_s(placement, side))
         if decoding.done() or placement.first_token_s is not None:
             return _with_kv(await decoding, side)
@@ -171,14 +182,14 @@ def _encoded(params: Params | None) -> bytes:
 
 
 def _stalled_s(placement: Placement, side: PrefillSide) -> float:
-    """How long the first token may take once the prefill is done."""
+    """Return how long the first token may take once the prefill is done."""
     request, transfer = placement.request, side.transfer
     tokens = 0 if request.stream else request.max_tokens or UNLIMITED_TOKENS
     return transfer.bound_s + SLOW * transfer.step_s + TOKEN_S * tokens
 
 
 def _failed(side: PrefillSide, told: Prefilled) -> Leg:
-    """What the prefill leg's end is to the spine. What its pod calls wrong with the request, another is to judge."""
+    """Return a failed prefill as a result. A 4xx may be the request's fault: the next pod decides."""
     end = told.end if told.end is not LegEnd.ANSWERED else LegEnd.BUSY
     fallback = Fallback.PREFILL_SLOW if end is LegEnd.TIMEOUT else Fallback.PREFILL_FAILED
     return Leg(end, told.status, detail=told.detail, fallback=fallback, blames=side.engine.pod)
@@ -190,8 +201,8 @@ def _unfit(side: PrefillSide, unfit: UnfitError) -> Leg:
 
 
 def _with_kv(leg: Leg, side: PrefillSide) -> Leg:
-    """A decode leg's end as a pair's: what it calls cached was held by the prefill engine, and a pod that breaks may
-    only have failed to fetch the KV.
+    """Return a decode result as the pair's: what it reports as cached was cached by the prefill engine, and a pod that
+    responds with an error may only have failed to fetch the KV.
     """
     warm = side.cached_tokens
     if leg.usage is not None:
@@ -210,9 +221,115 @@ def _begin(leg: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Nothing of a leg goes on after this, nor is its failure left unheard."""
+    """Cancel a half that still runs, and retrieve its exception."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
     if not task.cancelled():
         task.exception()
+
+
+# -- ids of prefill engines --------------------------------------------------------------------------------------------
+
+BELIEVED_S = 30.0
+"""How long an answer is cached."""
+
+MOST_KNOWN = 4096
+
+LARGEST_ANSWER = 1 << 20
+
+ASK_S = 2.0
+
+
+class _EngineEntry(msgspec.Struct):
+    engine_id: str
+
+
+_DECODER = msgspec.json.Decoder(dict[str, _EngineEntry])
+
+
+class Bootstraps:
+    """Looks up engine ids at bootstrap servers of prefill pods, and caches them for a while. One per gateway.
+
+    `GET http://HOST:PORT/query` returns `{"<data-parallel rank>": {"engine_id": ...}}` (Mooncake). A pod that restarts
+    has another id, so nothing is cached for long, and failures not at all. Concurrent look-ups share one query.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, clock: Callable[[], float]) -> None:
+        self._session = session
+        self._clock = clock
+        self._known: dict[str, tuple[float, Mapping[str, str]]] = {}
+        self._asking: dict[str, asyncio.Task[Mapping[str, str]]] = {}
+
+    async def engine_id(self, address: str, rank: int) -> str:
+        """Return the id of an engine by the `host:port` of its pod's bootstrap server; empty where it is unknown."""
+        known = self._known.get(address)
+        if known is None or self._clock() - known[0] > BELIEVED_S:
+            return (await self._asked(address)).get(str(rank), "")
+        return known[1].get(str(rank), "")
+
+    def forget(self, address: str) -> None:
+        """Drop what is known of an address: its pod may have been restarted."""
+        self._known.pop(address, None)
+
+    async def _asked(self, address: str) -> Mapping[str, str]:
+        task = self._asking.get(address)
+        if task is None:
+            task = self._asking[address] = asyncio.get_running_loop().create_task(self._ask(address))
+            task.add_done_callback(lambda _: self._asking.pop(address, None))
+        # A cancelled request must not cancel the query of the others.
+        return await asyncio.shield(task)
+
+    async def _ask(self, address: str) -> Mapping[str, str]:
+        try:
+            async with (
+                asyncio.timeout(ASK_S),
+                self._session.get(f"http://{address}/query", allow_redirects=False) as answer,
+            ):
+                body = await answer.content.read(LARGEST_ANSWER)
+                told = {rank: each.engine_id for rank, each in _DECODER.decode(body).items()} if body else {}
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
+            return {}
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        if told:
+            self._known[address] = self._clock(), told
+        return told
+
+
+# -- what a gateway has of pairs ---------------------------------------------------------------------------------------
+
+GROUP = "hearth.connectors"
+"""Entry points of connectors that other packages bring."""
+
+
+def known_connectors(say: LogFunction) -> tuple[Connector, ...]:
+    """Return our connectors, then those of installed packages: entry points that name a `Connector` or its class."""
+    others = []
+    for entry in entry_points(group=GROUP):
+        try:
+            loaded = entry.load()
+            others.append(loaded() if isinstance(loaded, type) else loaded)
+        except Exception as error:  # noqa: BLE001 - a plugin must not prevent the start
+            say("error", "a connector could not be loaded", connector=entry.name, error=repr(error))
+    return (*CONNECTORS, *others)
+
+
+def make_pairs(
+    router: Router,
+    session: aiohttp.ClientSession,
+    models: Mapping[str, ModelEntry],
+    *,
+    clock: Callable[[], float],
+    say: LogFunction,
+) -> Pairs:
+    """Return the pairs of a gateway; sets the connectors and the KV size per token of its router."""
+    router.pairing.connectors = known_connectors(say)
+    know_sizes(router, models)
+    return Pairs(router.fleet, clock=clock, engine_ids=Bootstraps(session, clock))
+
+
+def know_sizes(router: Router, models: Mapping[str, ModelEntry]) -> None:
+    """Set the KV bytes per token of the models whose configuration has them."""
+    told = {name: entry.kv_bytes_per_token for name, entry in models.items()}
+    router.pairing.kv_bytes = {name: float(size) for name, size in told.items() if size is not None}

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from operator import attrgetter
+from typing import ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, defstruct
 
 from cascade.record import Climbed
 from gateway.pipeline.attempt import Bar
@@ -119,6 +120,10 @@ class Outcome(Receipt, kw_only=True, gc=False):
 
     # -- as logs write it ------------------------------------------------------------------------------------------
 
+    unset: ClassVar[None] = None
+    """Of fields that the writer of a list fills in."""
+    message: ClassVar[str] = "request"
+
     @property
     def timestamp(self) -> str:
         """RFC 3339, in UTC."""
@@ -128,11 +133,6 @@ class Outcome(Receipt, kw_only=True, gc=False):
     def level(self) -> str:
         """Log level: a 5xx is an error, what the client did is not."""
         return "error" if self.status >= 500 else "info"
-
-    @property
-    def message(self) -> str:
-        """What every line of the request log says."""
-        return "request"
 
     @property
     def trace_id(self) -> str | None:
@@ -185,22 +185,28 @@ _receipt_values = attrgetter(*Receipt.__struct_fields__)
 
 
 class RecordFields:
-    """A list of a record's fields in the order in which they are written; `name=field` where the two differ."""
+    """A list of a record's fields in the order in which they are written; `name=field` where the two differ.
 
-    __slots__ = ("_names", "_values")
+    A field of the list that records do not have is `name=unset`, and is filled in by the writer.
+    """
+
+    __slots__ = ("_row", "_values")
 
     def __init__(self, *fields: str) -> None:
         """Raises AttributeError for a field that records do not have."""
         pairs = [field.partition("=") for field in fields]
-        self._names = [name for name, _, _ in pairs]
         attributes = [attribute or name for name, _, attribute in pairs]
         for attribute in attributes:
             getattr(Outcome, attribute)
         self._values = attrgetter(*attributes)
+        self._row = defstruct("Row", [name for name, _, _ in pairs])
 
-    def of(self, outcome: Outcome) -> dict[str, object]:
-        """Return their values by name."""
-        return dict(zip(self._names, self._values(outcome), strict=True))
+    def of(self, outcome: Outcome, **filled: object) -> Struct:
+        """Return their values as a struct to be encoded."""
+        row = self._row(*self._values(outcome))
+        for name, value in filled.items():
+            setattr(row, name, value)
+        return row
 
 
 Witness = Callable[[Outcome], None]

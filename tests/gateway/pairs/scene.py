@@ -11,8 +11,7 @@ from typing import Any
 import aiohttp
 
 from gateway.config.limits import Limits, Timeouts
-from gateway.pairs.bootstrap import Bootstraps
-from gateway.pairs.pairs import Pairs
+from gateway.pairs.pairs import Bootstraps, Pairs
 from gateway.pipeline.attempt import LegEnd, Patience
 from gateway.pipeline.pipeline import Passage
 from gateway.pipeline.record import Outcome

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.pairs.bootstrap import BELIEVED_S, Bootstraps
+from gateway.pairs.pairs import BELIEVED_S, Bootstraps
 
 ANSWER = '{"0": {"engine_id": "a", "worker_addr": {}}, "1": {"engine_id": "b", "worker_addr": {}}}'
 

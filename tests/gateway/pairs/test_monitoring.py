@@ -1,13 +1,15 @@
-"""Prefill pods in no pair are reported once, after they have been so for a while, with what to do."""
+"""Pairs are counted by connector and end, fallbacks by reason; prefill pods in no pair are reported once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from gateway.pairs.unpaired_watch import SETTLED_S, UnpairedWatch
+from gateway.pairs.monitoring import SETTLED_S, PairTallies, UnpairedWatch
+from gateway.pipeline.attempt import Leg, LegEnd
 from routing.facts import Role
 from routing.pairing.partners import Unpaired
+from tests.gateway.pairs.played import ANSWERED, PairCarrier, Part, led
 from tests.routing.pairing.test_pairing import NIXL, put, split_fleet
 
 
@@ -60,3 +62,22 @@ def test_one_that_finds_its_partner_in_time_is_not_reported() -> None:
     put(scene.router, "http://lost", replace(NIXL, role=Role.PREFILL))
     scene.look(SETTLED_S + 1)
     assert scene.said == []
+
+
+def test_pairs_and_fallbacks_are_counted() -> None:
+    """A stalled hand-over, and then an answer from one pod."""
+    _, stage = led(PairCarrier(decodes=[Part(Leg(LegEnd.BROKEN, 500)), Part(ANSWERED, token_after_s=0.05)]))
+    _, good = led(PairCarrier())
+    tallies = PairTallies()
+    for outcome in (*stage.outcomes, *good.outcomes):
+        tallies.witness(outcome)
+    shown = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in tallies.collect()
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
+    assert shown["hearth_pairs_total", "NixlConnector", "broken"] == 1
+    assert shown["hearth_pairs_total", "NixlConnector", "answered"] == 1
+    assert shown["hearth_pair_fallbacks_total", "transfer_failed"] == 1
+    assert shown["hearth_pair_transfer_seconds_total", "NixlConnector", "real"] > 0

@@ -1,0 +1,106 @@
+"""Monitoring of pairs: counts for Prometheus, and a warning for prefill pods that no connector can pair."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.pipeline.record import Outcome
+from gateway.runtime.event_log import LogFunction
+from gateway.runtime.guard import restarted
+from routing.decision.receipt import Attempt
+from routing.decision.router import Router
+from routing.pairing.partners import Unpaired, unpaired
+
+LOOK_S = 1.0
+
+SETTLED_S = 10.0
+"""How long a prefill pod is unpaired before it is reported: pods of a deployment start one after the other."""
+
+
+class PairTallies(Collector):
+    """Counts pairs by connector and result, and fallbacks by reason. Observes records."""
+
+    def __init__(self) -> None:
+        self._pairs: Counter[tuple[str, str]] = Counter()
+        self._fallbacks: Counter[str] = Counter()
+        self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+
+    def witness(self, outcome: Outcome) -> None:
+        """Count the attempts of a request that has ended."""
+        for attempt in outcome.attempts:
+            if attempt.prefill is not None:
+                self._count(attempt)
+            if attempt.fallback is not None:
+                self._fallbacks[attempt.fallback.value] += 1
+
+    def _count(self, attempt: Attempt) -> None:
+        name = attempt.connector or ""
+        self._pairs[name, attempt.ended] += 1
+        if attempt.transfer_s is not None and attempt.predicted_transfer_s is not None:
+            self._seconds[name, "real"] += attempt.transfer_s
+            self._seconds[name, "predicted"] += attempt.predicted_transfer_s
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Return all metric families of this moment."""
+        pairs = CounterMetricFamily(
+            "hearth_pairs",
+            "Attempts with prefill and decode on two pods, by how they ended.",
+            labels=("connector", "end"),
+        )
+        for (connector, end), count in self._pairs.items():
+            pairs.add_metric((connector, end), count)
+        yield pairs
+        fallbacks = CounterMetricFamily(
+            "hearth_pair_fallbacks",
+            "Attempts that were no pair's or came to nothing as one, by why.",
+            labels=("reason",),
+        )
+        for reason, count in self._fallbacks.items():
+            fallbacks.add_metric((reason,), count)
+        yield fallbacks
+        seconds = CounterMetricFamily(
+            "hearth_pair_transfer_seconds", "From prefill's end to the first token.", labels=("connector", "which")
+        )
+        for (connector, which), total in self._seconds.items():
+            seconds.add_metric((connector, which), total)
+        yield seconds
+
+
+class UnpairedWatch:
+    """Reports prefill pods that are in no pair, once each, with a fix. Requests are served without them."""
+
+    def __init__(self, router: Router, say: LogFunction, clock: Callable[[], float]) -> None:
+        self._router = router
+        self._say = say
+        self._clock = clock
+        self._version = -1
+        self._found: dict[str, Unpaired] = {}
+        self._since_s: dict[str, float] = {}
+        self._reported: dict[str, Unpaired] = {}
+
+    @restarted("unpaired pods")
+    async def run(self) -> None:
+        """Look every second, until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Report pods that have been unpaired for `SETTLED_S`, unless the same was reported of them."""
+        fleet, now_s = self._router.fleet, self._clock()
+        if fleet.version != self._version:
+            self._version = fleet.version
+            self._found = unpaired(fleet, self._router.pairing.connectors)
+            self._since_s = {url: self._since_s.get(url, now_s) for url in self._found}
+            present = {pod.url for pod in fleet.pods}
+            self._reported = {url: why for url, why in self._reported.items() if url in present}
+        for url, why in self._found.items():
+            if self._reported.get(url) is not why and now_s - self._since_s[url] >= SETTLED_S:
+                self._reported[url] = why
+                connector = pod.facts.kv_connector if (pod := fleet.pod(url)) else None
+                self._say("warning", "prefill pod is in no pair", pod=url, kv_connector=connector, fix=why.value)
