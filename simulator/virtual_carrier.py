@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from gateway.limits.accounts import Tab
+from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from routing.blocks import Prompt
 from routing.decision.placement import Placement
-from routing.pairing.prefill_side import PrefillSide
-from routing.rejection import Refused
+from routing.pairing.prefill_side import PrefillPlacement
+from routing.rejection import RequestRejected
 from routing.request import Usage
 from simulator.sequence import Milestone, MilestoneKind, Sequence
 from simulator.virtual_pod import LOST, Listener, VirtualPod
@@ -44,7 +44,7 @@ class VirtualCarrier:
         self._pods = pods
         self._sequence = sequence
         self._on_first_token = on_first_token
-        self.refusal: Refused | None = None
+        self.refusal: RequestRejected | None = None
 
     async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
         """Submit it, tell the placement its first token, and wait for its end."""
@@ -53,7 +53,7 @@ class VirtualCarrier:
             prefilled = await self._prefill(placement.prefill, first_byte_by_s)
             if not prefilled.is_done:
                 return Leg(prefilled.end, detail=prefilled.detail)
-            placement.prefill.done(prefilled.usage, asyncio.get_running_loop().time())
+            placement.prefill.prefill_done(prefilled.usage, asyncio.get_running_loop().time())
         if (held_by := self._held_by) is not None:
             self._held_by = None
             sequence = replace(sequence, remote_tokens=sequence.prompt_tokens)
@@ -110,7 +110,7 @@ class VirtualCarrier:
             return None
         return await self._prefill(placement.prefill, by_s)
 
-    async def _prefill(self, side: PrefillSide, by_s: float) -> Prefilled:
+    async def _prefill(self, side: PrefillPlacement, by_s: float) -> Prefilled:
         sequence = replace(self._sequence, sequence_id=_leg_of(self._sequence), output_tokens=1, is_held=True)
         pod = self._pods[side.engine.pod]
         end = await _run(pod, sequence, by_s, _nobody)
@@ -122,13 +122,13 @@ class VirtualCarrier:
         usage = Usage(sequence.prompt_tokens, 1, end.cached_tokens)
         return Prefilled(LegEnd.ANSWERED, 200, _told_by(side.engine.pod, sequence), usage)
 
-    def open_tab(self, tab: Tab) -> None:
+    def open_tab(self, tab: RequestMeter) -> None:
         """It has no limits to be told of."""
 
     def judged_by(self, judge: object) -> None:
         """It has no text to be judged by."""
 
-    def refuse(self, refusal: Refused) -> None:
+    def refuse(self, refusal: RequestRejected) -> None:
         """The client is told no."""
         self.refusal = refusal
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from cascade.record import Climbed
+from cascade.record import CascadeResult
 from gateway.pipeline.outcome import Outcome
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 from routing.request import Usage
 
-KEPT = 4096
+MAX_RECEIPTS = 4096
 """Some minutes of a busy gateway, some megabytes."""
 
-WRITTEN_AT_ONCE = 64
+BATCH_SIZE = 64
 """Receipts made in one go, or when somebody looks: one by one, each between two requests, they take twice as long."""
 
 
@@ -42,7 +42,7 @@ class Receipt(msgspec.Struct, frozen=True):
     prompt_bytes: int
     ttft_s: float | None
     duration_s: float
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[AttemptReceipt, ...]
     tier: str
     key_id: str | None
     user: str | None
@@ -54,7 +54,7 @@ class Receipt(msgspec.Struct, frozen=True):
     shell: str = "http"
     mode: str | None = None
     """How much of the answer Envoy shows us, where it came by Envoy."""
-    climbed: Climbed | None = None
+    climbed: CascadeResult | None = None
     """Its way up a ladder: the rungs that were asked, what was judged and what was wasted."""
     resumed: int = 0
     """How often another pod has gone on with what a lost one had begun."""
@@ -100,7 +100,7 @@ def make_receipt(outcome: Outcome) -> Receipt:
         promise_met=outcome.promise_met,
         downgraded_from=request.downgraded_from,
         shared=outcome.shared,
-        climbed=outcome.climbed,
+        climbed=outcome.cascade,
         resumed=outcome.resumed,
         unresumed=outcome.unresumed,
         wasted_tokens=outcome.wasted_tokens,
@@ -112,7 +112,7 @@ def make_receipt(outcome: Outcome) -> Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReceiptFilter:
     """Which receipts to look for; None means any."""
 
     model: str | None = None
@@ -121,7 +121,7 @@ class Wanted:
     pod: str | None = None
     status: int | None = None
 
-    def has(self, receipt: Receipt) -> bool:
+    def matches(self, receipt: Receipt) -> bool:
         """Whether a receipt is one of them. A pod means any attempt on any of its engines."""
         return (
             self.model in (None, receipt.model)
@@ -132,10 +132,10 @@ class Wanted:
         )
 
 
-class Receipts:
+class ReceiptStore:
     """The last receipts by id."""
 
-    def __init__(self, most: int = KEPT) -> None:
+    def __init__(self, most: int = MAX_RECEIPTS) -> None:
         self._most = most
         self._by_id: OrderedDict[str, Receipt] = OrderedDict()
         self._fresh: list[Outcome] = []
@@ -143,19 +143,19 @@ class Receipts:
     def __len__(self) -> int:
         return len(self._written())
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Keep a receipt, and forget the oldest when there are too many."""
         self._fresh.append(outcome)
-        if len(self._fresh) == WRITTEN_AT_ONCE:
+        if len(self._fresh) == BATCH_SIZE:
             self._written()
 
     def find(self, receipt_id: str) -> Receipt | None:
         receipt = self._written().get(receipt_id)
         return _written_out(receipt) if receipt else None
 
-    def latest(self, wanted: Wanted) -> Iterator[Receipt]:
+    def latest(self, wanted: ReceiptFilter) -> Iterator[Receipt]:
         """Those that are wanted, newest first."""
-        return (_written_out(receipt) for receipt in reversed(self._written().values()) if wanted.has(receipt))
+        return (_written_out(receipt) for receipt in reversed(self._written().values()) if wanted.matches(receipt))
 
     def _written(self) -> OrderedDict[str, Receipt]:
         """All of them, the fresh ones written first."""

@@ -12,35 +12,35 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from cascade.record import Climbed
+from cascade.record import CascadeResult
 from gateway.config.models import ModelEntry
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome
-from gateway.runtime.event_log import LEVELS, stamp
-from gateway.runtime.guard import report, run
+from gateway.runtime.event_log import LEVELS, format_timestamp
+from gateway.runtime.guard import call_guarded, report_exception
 from gateway.runtime.line_writer import LineWriter
 
-FLUSH_S = 0.05
+FLUSH_DELAY_S = 0.05
 """Lines are this late at most."""
 
-MOST_AT_ONCE = 200
+MAX_BATCH = 200
 """Lines encoded in one go: under half a millisecond of the loop."""
 
-Encode = Callable[[Outcome], bytes]
+EncodeOutcome = Callable[[Outcome], bytes]
 """One line, or nothing where nothing is to be said."""
 
 
 class OutcomeLog:
     """Writes one line per outcome, encoded off the hot path."""
 
-    def __init__(self, writer: LineWriter, encode: Encode) -> None:
+    def __init__(self, writer: LineWriter, encode: EncodeOutcome) -> None:
         self.writer = writer
         self._encode = encode
         self._waiting: list[Outcome] = []
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Take note of a request that has ended."""
         if not self._waiting:
-            asyncio.get_running_loop().call_later(FLUSH_S, run, "log", self._flush_some)
+            asyncio.get_running_loop().call_later(FLUSH_DELAY_S, call_guarded, "log", self._flush_some)
         self._waiting.append(outcome)
 
     def flush(self) -> None:
@@ -55,10 +55,10 @@ class OutcomeLog:
             self._hand_over()
         finally:
             if self._waiting:
-                asyncio.get_running_loop().call_soon(run, "log", self._flush_some)
+                asyncio.get_running_loop().call_soon(call_guarded, "log", self._flush_some)
 
     def _hand_over(self) -> None:
-        some, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+        some, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
         if lines := b"".join(map(self._encoded, some)):
             self.writer.put(lines, len(some))
 
@@ -66,7 +66,7 @@ class OutcomeLog:
         try:
             return self._encode(outcome)
         except Exception as error:  # noqa: BLE001 - of this line alone: the others are written
-            report("log", error)
+            report_exception("log", error)
             return b""
 
 
@@ -121,7 +121,7 @@ class UsageLine(msgspec.Struct):
     duration_ms: float
     shared: str | None
     """The request whose answer it was given as well: it took nothing itself."""
-    cascade: Climbed | None = None
+    cascade: CascadeResult | None = None
     """Its way up a ladder, from which `hearth cascade report` is made."""
     reason: str | None = None
     """Why it was rejected."""
@@ -142,7 +142,7 @@ def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
         return b""
     trace_id, span_id = _trace(outcome.trace)
     line = RequestLine(
-        timestamp=stamp(outcome.at_s),
+        timestamp=format_timestamp(outcome.at_s),
         level=own_level,
         message="request",
         trace_id=trace_id,
@@ -193,7 +193,7 @@ def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
     usage, request = outcome.usage, outcome.request
     entry = prices.get(request.model, _UNPRICED)
     line = UsageLine(
-        timestamp=stamp(outcome.at_s),
+        timestamp=format_timestamp(outcome.at_s),
         request_id=request.id,
         tenant=outcome.tenant,
         model=request.model,
@@ -210,7 +210,7 @@ def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
         group=outcome.group,
         duration_ms=round(outcome.duration_s * 1000, 3),
         shared=outcome.shared,
-        cascade=outcome.climbed,
+        cascade=outcome.cascade,
         reason=outcome.reason.value if outcome.reason else None,
         stream=request.stream,
         prompt_bytes=request.prompt.size,

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.pipeline.outcome import Outcome
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 
 
 class PairTallies(Collector):
@@ -28,7 +28,7 @@ class PairTallies(Collector):
             if attempt.fallback is not None:
                 self._fallbacks[attempt.fallback.value] += 1
 
-    def _count(self, attempt: Attempt) -> None:
+    def _count(self, attempt: AttemptReceipt) -> None:
         name = attempt.connector or ""
         self._pairs[name, attempt.ended] += 1
         if attempt.transfer_s is not None and attempt.predicted_transfer_s is not None:

@@ -16,12 +16,19 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.pipeline.attempt import Carrier, Leg, LegEnd, Order, Prefilled
-from routing.connectors.shape import Connector, Flow, Meeting, Params, Side, UnfitError
+from routing.connectors.shape import (
+    Connector,
+    InvalidTransferParams,
+    KvTransferSession,
+    Params,
+    TransferMode,
+    TransferPeer,
+)
 from routing.decision.placement import Placement
-from routing.eligible import Fallback
+from routing.eligible import PairingFallback
 from routing.facts import NO_FACTS, PodFacts
 from routing.fleet import Fleet
-from routing.pairing.prefill_side import Handover, PrefillSide
+from routing.pairing.prefill_side import DecodeHandover, PrefillPlacement
 from routing.pods import Engine
 
 SLOW = 4.0
@@ -62,22 +69,28 @@ class Pairs:
         self._clock = clock
         self._engine_ids = engine_ids
 
-    async def carry(self, placement: Placement, side: PrefillSide, carrier: Carrier, by_s: float) -> Leg:
+    async def carry(self, placement: Placement, side: PrefillPlacement, carrier: Carrier, by_s: float) -> Leg:
         """Carry both legs of a pair; like `Carrier.carry`, with `Leg.fallback` where it came to nothing."""
         connector = side.transfer.connector
         meeting = await self._meeting(placement, side, connector)
         try:
             order = _order(connector, meeting)
-            if connector.terms.flow is Flow.CONCURRENT:
+            if connector.terms.transfer_mode is TransferMode.CONCURRENT:
                 side.handover = _handover(meeting, connector.hand(meeting, None))
                 return await self._at_once(placement, side, carrier, order, by_s)
-        except UnfitError as unfit:
+        except InvalidTransferParams as unfit:
             self._forget(side)
             return _unfit(side, unfit)
         return await self._in_turn(placement, side, carrier, meeting, order, by_s)
 
     async def _in_turn(
-        self, placement: Placement, side: PrefillSide, carrier: Carrier, meeting: Meeting, order: Order, by_s: float
+        self,
+        placement: Placement,
+        side: PrefillPlacement,
+        carrier: Carrier,
+        meeting: KvTransferSession,
+        order: Order,
+        by_s: float,
     ) -> Leg:
         connector = side.transfer.connector
         told = await carrier.prefill(placement, order, self._slow_s(side, by_s))
@@ -85,16 +98,16 @@ class Pairs:
             return await carrier.carry(placement, by_s)
         if not told.is_done:
             return _failed(side, told)
-        side.done(told.usage, self._clock())
+        side.prefill_done(told.usage, self._clock())
         meeting = replace(meeting, cached_tokens=side.cached_tokens)
         try:
             side.handover = _handover(meeting, connector.hand(meeting, told.params))
-        except UnfitError as unfit:
+        except InvalidTransferParams as unfit:
             return _unfit(side, unfit)
         return await self._decode(placement, side, carrier, by_s)
 
     async def _at_once(
-        self, placement: Placement, side: PrefillSide, carrier: Carrier, order: Order, by_s: float
+        self, placement: Placement, side: PrefillPlacement, carrier: Carrier, order: Order, by_s: float
     ) -> Leg:
         prefilling = _begin(carrier.prefill(placement, order, self._slow_s(side, by_s)))
         decoding = _begin(carrier.carry(placement, by_s))
@@ -108,87 +121,87 @@ class Pairs:
             if not told.is_done:
                 self._forget(side)
                 return _failed(side, told)
-            side.done(told.usage, self._clock())
+            side.prefill_done(told.usage, self._clock())
             return await self._in_time(placement, side, decoding)
         finally:
             await _end(prefilling)
             await _end(decoding)
 
-    async def _decode(self, placement: Placement, side: PrefillSide, carrier: Carrier, by_s: float) -> Leg:
+    async def _decode(self, placement: Placement, side: PrefillPlacement, carrier: Carrier, by_s: float) -> Leg:
         decoding = _begin(carrier.carry(placement, by_s))
         try:
             return await self._in_time(placement, side, decoding)
         finally:
             await _end(decoding)
 
-    async def _in_time(self, placement: Placement, side: PrefillSide, decoding: asyncio.Task[Leg]) -> Leg:
+    async def _in_time(self, placement: Placement, side: PrefillPlacement, decoding: asyncio.Task[Leg]) -> Leg:
         """The decode leg's end, or the end of our patience with the KV that it waits for."""
         await asyncio.wait({decoding}, timeout=_stalled_s(placement, side))
         if decoding.done() or placement.first_token_s is not None:
             return _with_kv(await decoding, side)
         now_s = self._clock()
-        side.stalled(now_s)
+        side.transfer_stalled(now_s)
         self._forget(side)
         words = f"KV from {side.engine.name} did not come in time."
-        return Leg(LegEnd.STALLED, detail=words, fallback=Fallback.TRANSFER_STALLED)
+        return Leg(LegEnd.STALLED, detail=words, fallback=PairingFallback.TRANSFER_STALLED)
 
-    async def _meeting(self, placement: Placement, side: PrefillSide, connector: Connector) -> Meeting:
+    async def _meeting(self, placement: Placement, side: PrefillPlacement, connector: Connector) -> KvTransferSession:
         prefill, decode = self._side(side.engine), self._side(placement.engine)
         address = prefill.facts.bootstrap
-        if connector.terms.asks_engine_id and self._engine_ids is not None and address is not None:
+        if connector.terms.needs_engine_id and self._engine_ids is not None and address is not None:
             prefill = replace(prefill, engine_id=await self._engine_ids.engine_id(address, prefill.rank))
         key = secrets.token_hex(16)
-        return Meeting(f"{placement.request.id}-{key[:8]}", key, prefill, decode)
+        return KvTransferSession(f"{placement.request.id}-{key[:8]}", key, prefill, decode)
 
-    def _side(self, engine: Engine) -> Side:
-        return Side(self._facts(engine), engine.rank or 0)
+    def _side(self, engine: Engine) -> TransferPeer:
+        return TransferPeer(self._facts(engine), engine.rank or 0)
 
     def _facts(self, engine: Engine) -> PodFacts:
         pod = self._fleet.pod(engine.pod)
         return pod.facts if pod is not None else NO_FACTS
 
-    def _forget(self, side: PrefillSide) -> None:
+    def _forget(self, side: PrefillPlacement) -> None:
         address = self._facts(side.engine).bootstrap
         if self._engine_ids is not None and address is not None:
             self._engine_ids.forget(address)
 
-    def _slow_s(self, side: PrefillSide, by_s: float) -> float:
+    def _slow_s(self, side: PrefillPlacement, by_s: float) -> float:
         return min(by_s, self._clock() + SLOW * side.predicted.ttft_s + SLOW_LEAST_S)
 
 
-def _order(connector: Connector, meeting: Meeting) -> Order:
+def _order(connector: Connector, meeting: KvTransferSession) -> Order:
     terms = connector.terms
     return Order(meeting.request_id, _encoded(connector.ask(meeting)), terms.ends_by_length)
 
 
-def _handover(meeting: Meeting, params: Params | None) -> Handover:
-    return Handover(meeting.request_id, _encoded(params))
+def _handover(meeting: KvTransferSession, params: Params | None) -> DecodeHandover:
+    return DecodeHandover(meeting.request_id, _encoded(params))
 
 
 def _encoded(params: Params | None) -> bytes:
     return b"" if params is None else msgspec.json.encode(params)
 
 
-def _stalled_s(placement: Placement, side: PrefillSide) -> float:
+def _stalled_s(placement: Placement, side: PrefillPlacement) -> float:
     """How long the first token may take once the prefill is done."""
     request, transfer = placement.request, side.transfer
     tokens = 0 if request.stream else request.max_tokens or UNLIMITED_TOKENS
-    return transfer.bound_s + SLOW * transfer.step_s + TOKEN_S * tokens
+    return transfer.timeout_s + SLOW * transfer.step_s + TOKEN_S * tokens
 
 
-def _failed(side: PrefillSide, told: Prefilled) -> Leg:
+def _failed(side: PrefillPlacement, told: Prefilled) -> Leg:
     """What the prefill leg's end is to the spine. What its pod calls wrong with the request, another is to judge."""
     end = told.end if told.end is not LegEnd.ANSWERED else LegEnd.BUSY
-    fallback = Fallback.PREFILL_SLOW if end is LegEnd.TIMEOUT else Fallback.PREFILL_FAILED
+    fallback = PairingFallback.PREFILL_SLOW if end is LegEnd.TIMEOUT else PairingFallback.PREFILL_FAILED
     return Leg(end, told.status, detail=told.detail, fallback=fallback, blames=side.engine.pod)
 
 
-def _unfit(side: PrefillSide, unfit: UnfitError) -> Leg:
+def _unfit(side: PrefillPlacement, unfit: InvalidTransferParams) -> Leg:
     words = f"{side.engine.pod}: {unfit}"
-    return Leg(LegEnd.BUSY, detail=words, fallback=Fallback.UNFIT_PARAMS, blames=side.engine.pod)
+    return Leg(LegEnd.BUSY, detail=words, fallback=PairingFallback.UNFIT_PARAMS, blames=side.engine.pod)
 
 
-def _with_kv(leg: Leg, side: PrefillSide) -> Leg:
+def _with_kv(leg: Leg, side: PrefillPlacement) -> Leg:
     """A decode leg's end as a pair's: what it calls cached was held by the prefill engine, and a pod that breaks may
     only have failed to fetch the KV.
     """
@@ -201,7 +214,7 @@ def _with_kv(leg: Leg, side: PrefillSide) -> Leg:
     if leg.begun or leg.end is LegEnd.ANSWERED:
         return leg
     is_broken = leg.end is LegEnd.BROKEN
-    return replace(leg, fallback=Fallback.TRANSFER_FAILED if is_broken else Fallback.DECODE_FAILED)
+    return replace(leg, fallback=PairingFallback.TRANSFER_FAILED if is_broken else PairingFallback.DECODE_FAILED)
 
 
 def _begin(leg: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gateway.runtime.guard import restarted
 from routing.decision.router import Router
-from routing.pairing.partners import Unpaired, unpaired
+from routing.pairing.partners import UnpairedReason, unpaired
 
 LOOK_S = 1.0
 
@@ -23,9 +23,9 @@ class UnpairedWatch:
         self._say = say
         self._clock = clock
         self._version = -1
-        self._found: dict[str, Unpaired] = {}
+        self._found: dict[str, UnpairedReason] = {}
         self._since_s: dict[str, float] = {}
-        self._reported: dict[str, Unpaired] = {}
+        self._reported: dict[str, UnpairedReason] = {}
 
     @restarted("unpaired pods")
     async def run(self) -> None:

@@ -15,15 +15,15 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from gateway.runtime.guard import Ticker, report, run
-from routing.candidates import NotNow
+from gateway.runtime.guard import PeriodicTimer, call_guarded, report_exception
+from routing.candidates import NoEngineAdmissible
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 from routing.request import Request, Usage
 from tenancy.admission import Admission
-from tenancy.objective import Promise
-from tenancy.queue import Queue, Waiter
+from tenancy.objective import LatencyObjective
+from tenancy.queue import ModelQueue, WaitingRequest
 from tenancy.tenants import Caller
 
 STIR_S = 0.02
@@ -44,7 +44,9 @@ class Seat:
 
     __slots__ = ("avoid", "future", "owner", "waiter")
 
-    def __init__(self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement], owner: Owner) -> None:
+    def __init__(
+        self, waiter: WaitingRequest, avoid: frozenset[str], future: asyncio.Future[Placement], owner: Owner
+    ) -> None:
         self.waiter = waiter
         self.avoid = avoid
         self.future = future
@@ -76,17 +78,17 @@ class Room:
         self.waiting_for_pod: dict[str, int] = {}
         """Requests that wait for a pod of their model, by model; also of names that no pod is known to serve."""
         self._seats: dict[int, Seat] = {}
-        self._granted: dict[Placement, tuple[Waiter, Owner]] = {}
+        self._granted: dict[Placement, tuple[WaitingRequest, Owner]] = {}
         """Until they are settled."""
         self._stirring: asyncio.Handle | None = None
-        self._ticker = Ticker(LOOP, STIR_S, self._look, lambda: self._seats)
+        self._ticker = PeriodicTimer(LOOP, STIR_S, self._look, lambda: self._seats)
         if admission is not None:
             self.admit_by(admission)
 
     def admit_by(self, admission: Admission) -> None:
         """Have those to whom something is promised wait for their turn from now on."""
         self.admission = admission
-        admission.relief = self.stir
+        admission.on_capacity_freed = self.stir
 
     @property
     def is_crowded(self) -> bool:
@@ -97,13 +99,13 @@ class Room:
         self,
         request: Request,
         caller: Caller,
-        promise: Promise,
+        promise: LatencyObjective,
         avoid: frozenset[str],
         came_s: float,
         *,
         late_by_s: float | None = None,
     ) -> Placement:
-        """Put a request on an engine, now or when one may take it. Raises `Refused`.
+        """Put a request on an engine, now or when one may take it. Raises `RequestRejected`.
 
         `avoid` names pods that have failed it, `came_s` is when it came to us. `late_by_s`: it was placed before and
         has lost its pod, so that until then it is served late rather than refused. Where the caller is cancelled it
@@ -112,10 +114,10 @@ class Room:
         while True:
             try:
                 return await self._admit(request, caller, promise, avoid, came_s, late_by_s)
-            except Refused as refusal:
+            except RequestRejected as refusal:
                 if refusal.reason is not Reason.NO_POD_READY or avoid:
                     raise
-                first_s = 0.0 if self._router.fleet.has_told else self._first_pod_s
+                first_s = 0.0 if self._router.fleet.has_reported_models else self._first_pod_s
                 if self._clock() >= came_s + max(self._no_pod_s, first_s):
                     raise
             waiting, model = self.waiting_for_pod, request.model
@@ -131,7 +133,7 @@ class Room:
         self,
         request: Request,
         caller: Caller,
-        promise: Promise,
+        promise: LatencyObjective,
         avoid: frozenset[str],
         came_s: float,
         late_by_s: float | None,
@@ -162,7 +164,7 @@ class Room:
     def stir(self) -> None:
         """Somebody might go: look when all that happens in this moment has happened."""
         if self._stirring is None and self._seats:
-            self._stirring = asyncio.get_running_loop().call_soon(run, LOOP, self._look)
+            self._stirring = asyncio.get_running_loop().call_soon(call_guarded, LOOP, self._look)
 
     def reconcile(self) -> None:
         """Give back what belongs to no live request: after an exception in a callback something may be left over."""
@@ -170,25 +172,27 @@ class Room:
         if admission is None:
             return
         for seat in [seat for seat in self._seats.values() if seat.future.done() and not seat.waiter.has_left]:
-            run(LOOP, seat.waiter.queue.take, seat.waiter, now_s)
+            call_guarded(LOOP, seat.waiter.queue.take, seat.waiter, now_s)
         for number in [number for number, seat in self._seats.items() if _has_ended(seat.owner)]:
-            run(LOOP, admission.leave, self._seats.pop(number).waiter)  # Whether or not it has left already.
+            call_guarded(LOOP, admission.leave, self._seats.pop(number).waiter)  # Whether or not it has left already.
         for placement in [placement for placement, (_, owner) in self._granted.items() if _has_ended(owner)]:
-            run(LOOP, self.settle, placement, None)
-            run(LOOP, placement.release, now_s)
+            call_guarded(LOOP, self.settle, placement, None)
+            call_guarded(LOOP, placement.release, now_s)
 
-    async def _place(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], now_s: float) -> Placement:
+    async def _place(
+        self, admission: Admission, waiter: WaitingRequest, avoid: frozenset[str], now_s: float
+    ) -> Placement:
         queue = waiter.queue
-        if not queue.comes_first(waiter.promise.tier):
+        if not queue.must_wait(waiter.objective.tier):
             try:
                 return self._grant(admission, waiter, avoid, asyncio.current_task())
-            except NotNow:
+            except NoEngineAdmissible:
                 pass
         if waiter.start_by_s < now_s:
-            raise admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
+            raise admission.overload_rejection(waiter, now_s, queue.backlog_s, self._draw())
         return await self._wait(queue, waiter, avoid)
 
-    async def _wait(self, queue: Queue, waiter: Waiter, avoid: frozenset[str]) -> Placement:
+    async def _wait(self, queue: ModelQueue, waiter: WaitingRequest, avoid: frozenset[str]) -> Placement:
         loop = asyncio.get_running_loop()
         seat = self._seats[waiter.number] = Seat(waiter, avoid, loop.create_future(), asyncio.current_task())
         queue.put(waiter, self._clock())
@@ -217,7 +221,7 @@ class Room:
         finally:
             placement.release(self._clock())
 
-    def _grant(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], owner: Owner) -> Placement:
+    def _grant(self, admission: Admission, waiter: WaitingRequest, avoid: frozenset[str], owner: Owner) -> Placement:
         placement = admission.place(waiter, avoid, now_s=self._clock(), draw=self._draw())
         self._granted[placement] = waiter, owner
         return placement
@@ -229,20 +233,20 @@ class Room:
         if admission is None:
             return
         # What fails in one queue must not keep others from their turn.
-        is_whole = [run(LOOP, self._look_at, admission, queue) for queue in tuple(admission.queues.values())]
+        is_whole = [call_guarded(LOOP, self._look_at, admission, queue) for queue in tuple(admission.queues.values())]
         if not all(is_whole):
             self.reconcile()
 
-    def _look_at(self, admission: Admission, queue: Queue) -> None:
+    def _look_at(self, admission: Admission, queue: ModelQueue) -> None:
         now_s = self._clock()
         for waiter in queue.overdue(now_s):
-            if not self._take_cancelled(queue, waiter) and not waiter.line.defer(waiter, now_s):
-                refusal = admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
+            if not self._take_cancelled(queue, waiter) and not waiter.tier_queue.defer(waiter, now_s):
+                refusal = admission.overload_rejection(waiter, now_s, queue.backlog_s, self._draw())
                 self._turn_away(queue, waiter, refusal)
         while self._grant_next(admission, queue):
             pass
 
-    def _grant_next(self, admission: Admission, queue: Queue) -> bool:
+    def _grant_next(self, admission: Admission, queue: ModelQueue) -> bool:
         """Whether another may be next. Nobody of lower rank passes one who is barred."""
         barred = -inf
         for line in queue.by_rank():
@@ -254,13 +258,13 @@ class Room:
             seat = self._seats[waiter.number]
             try:
                 placement = self._grant(admission, waiter, seat.avoid, seat.owner)
-            except NotNow:
+            except NoEngineAdmissible:
                 barred = max(barred, line.tier.priority)
-            except Refused as refusal:
+            except RequestRejected as refusal:
                 self._turn_away(queue, waiter, refusal)
                 return True
             except Exception as error:  # noqa: BLE001 - of this request alone: those behind it are served
-                report(LOOP, error)
+                report_exception(LOOP, error)
                 self._turn_away(queue, waiter, error)
                 return True
             else:
@@ -269,7 +273,7 @@ class Room:
                 return True
         return False
 
-    def _take_cancelled(self, queue: Queue, waiter: Waiter) -> bool:
+    def _take_cancelled(self, queue: ModelQueue, waiter: WaitingRequest) -> bool:
         """Whether the waiter's task has been cancelled, and has not run since: then it waits no longer."""
         seat = self._seats.get(waiter.number)
         if seat is not None and not seat.future.done():
@@ -277,7 +281,7 @@ class Room:
         queue.take(waiter, self._clock())
         return True
 
-    def _turn_away(self, queue: Queue, waiter: Waiter, why: Exception) -> None:
+    def _turn_away(self, queue: ModelQueue, waiter: WaitingRequest, why: Exception) -> None:
         queue.take(waiter, self._clock())
         self._seats[waiter.number].future.set_exception(why)
 

@@ -10,12 +10,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from cascade.judging import Judge
-from gateway.limits.accounts import Tab
+from cascade.judging import AnswerJudge
+from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.resume_blocker import Bar
 from routing.decision.placement import Placement
-from routing.eligible import Fallback
-from routing.rejection import Refused
+from routing.eligible import PairingFallback
+from routing.rejection import RequestRejected
 from routing.request import Request, Usage
 
 
@@ -78,7 +78,7 @@ class Leg(Struct, frozen=True, gc=False):
     """How long a stream was held back before its client had the first of it."""
     detail: str = ""
     """What the pod or the network said, for the log and the refusal. Never prompt or answer text."""
-    fallback: Fallback | None = None
+    fallback: PairingFallback | None = None
     """Why a pair came to nothing, so that the request is to go another way."""
     blames: str | None = None
     """The pod that failed, where it is not the one that was to answer."""
@@ -139,14 +139,14 @@ class Carrier(Protocol):
         """
         ...
 
-    def open_tab(self, tab: Tab) -> None:
+    def open_tab(self, tab: RequestMeter) -> None:
         """The caller's accounts keep count of this request. Called before `carry`, where there are any."""
         ...
 
-    def judged_by(self, judge: Judge | None) -> None:
+    def judged_by(self, judge: AnswerJudge | None) -> None:
         """What is carried next is shown to `judge` before the client; None: to nobody. Called before `carry`."""
         ...
 
-    def refuse(self, refusal: Refused) -> None:
+    def refuse(self, refusal: RequestRejected) -> None:
         """Tell the client no: as a whole answer, or inside a stream that has begun."""
         ...

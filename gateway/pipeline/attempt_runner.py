@@ -16,11 +16,11 @@ from gateway.pipeline.attempt import Carrier, Leg, LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.request_context import Journey
 from routing.decision.placement import Placement
-from routing.decision.receipt import Attempt, show_attempt
-from routing.eligible import Fallback
-from routing.reading import owned
-from routing.rejection import Reason, Refused
-from routing.retries import Budget, Try
+from routing.decision.receipt import AttemptReceipt, attempt_receipt
+from routing.eligible import PairingFallback
+from routing.reading import scoped_name
+from routing.rejection import Reason, RequestRejected
+from routing.retries import AttemptKind, RetryBudget
 
 REASON_OF_END = {
     LegEnd.UNREACHABLE: Reason.POD_UNREACHABLE,
@@ -44,13 +44,13 @@ as far as it is known.
 MOST_FALLBACKS = 2
 """After so many pairs that came to nothing a request is prefilled where it is answered."""
 
-DECODE_PODS_OWN = frozenset({None, Fallback.DECODE_FAILED})
+DECODE_PODS_OWN = frozenset({None, PairingFallback.DECODE_FAILED})
 """What an attempt's end says of the pod that was to answer, as if there had been no pair."""
 
 GONE = frozenset({LegEnd.LOST, LegEnd.HUNG})
 """The engine does nothing for anybody any more: who leaves it takes up no room there."""
 
-WITHOUT_KV = frozenset({Fallback.TRANSFER_STALLED, Fallback.TRANSFER_FAILED})
+WITHOUT_KV = frozenset({PairingFallback.TRANSFER_STALLED, PairingFallback.TRANSFER_FAILED})
 """Whoever has lost so much time is not to lose it again."""
 
 
@@ -69,7 +69,7 @@ class Carrying:
         clock: Callable[[], float],
         patience: Patience,
         pairs: Pairs,
-        budget: Budget,
+        budget: RetryBudget,
     ) -> None:
         self._budget = budget
         self._pairs = pairs
@@ -97,7 +97,7 @@ class Carrying:
         now_s = self._clock()
         try:
             if leg is not None and leg.end is LegEnd.ANSWERED:
-                stored = owned(leg.response_id, journey.caller.tenant.name) if leg.response_id else None
+                stored = scoped_name(leg.response_id, journey.caller.tenant.name) if leg.response_id else None
                 placement.settle(leg.usage, now_s, answer=leg.answer, response_id=stored)
         finally:
             try:
@@ -110,7 +110,7 @@ class Carrying:
         fallback = placement.fallback if leg is None else leg.fallback or placement.fallback
         ended, usage = (leg.end, leg.usage) if leg is not None else ("client_gone", None)
         was_failing = leg is not None and self._tell(placement, leg)
-        journey.attempts.append(show_attempt(placement, ended, usage, fallback, was_failing=was_failing))
+        journey.attempts.append(attempt_receipt(placement, ended, usage, fallback, was_failing=was_failing))
         if leg is not None:
             self._judge(journey, placement, leg)
 
@@ -131,7 +131,7 @@ class Carrying:
         elif leg.fallback in DECODE_PODS_OWN and leg.end is not LegEnd.ANSWERED:
             journey.avoid |= {placement.engine.pod}
         if leg.fallback in WITHOUT_KV or _fallbacks(journey) >= MOST_FALLBACKS:
-            journey.request = replace(journey.request, is_whole=True)
+            journey.request = replace(journey.request, is_single_engine=True)
 
     def may_try_again(self, journey: Journey, leg: Leg) -> bool:
         """Whether another pod may answer instead, or go on, after an attempt that failed."""
@@ -139,10 +139,10 @@ class Carrying:
             # Where the other half of a pair has failed what is left of an answer, nobody was asked for it: it stands.
             is_left = leg.rest is not None or not leg.begun
             may = is_left and journey.cuts <= self._retries.cuts and self._clock() < self._deadline(journey)
-            return may and self._budget.take(Try.CUT)
+            return may and self._budget.take(AttemptKind.RESUME)
         asked = [attempt for attempt in journey.tried if _counts(attempt)]
         failed = sum(not attempt.was_failing for attempt in asked)
-        may = self._retries.may_ask_again(failed, len(asked)) and self._clock() < self._deadline(journey)
+        may = self._retries.may_retry(failed, len(asked)) and self._clock() < self._deadline(journey)
         return may and (leg.end is LegEnd.UNREACHABLE or self._budget.take(_try_after(journey, leg)))
 
     def _deadline(self, journey: Journey) -> float:
@@ -151,13 +151,13 @@ class Carrying:
         return journey.started_s + self._patience.deadline_s
 
 
-def _try_after(journey: Journey, leg: Leg) -> Try:
+def _try_after(journey: Journey, leg: Leg) -> AttemptKind:
     """What another attempt is, after one that ended so before its client had any of it. Of an engine that was not
     reached nothing was asked: to ask another then is a first attempt still.
     """
     if journey.cuts:
-        return Try.CUT
-    return Try.MOVE if leg.end in GONE else Try.AGAIN
+        return AttemptKind.RESUME
+    return AttemptKind.FAILOVER if leg.end in GONE else AttemptKind.RETRY
 
 
 def _fallbacks(journey: Journey) -> int:
@@ -165,7 +165,7 @@ def _fallbacks(journey: Journey) -> int:
     return sum(attempt.prefill is not None and attempt.fallback is not None for attempt in journey.tried)
 
 
-def _counts(attempt: Attempt) -> bool:
+def _counts(attempt: AttemptReceipt) -> bool:
     """Whether it is one of the few attempts of a request: not where it failed by the other half of a pair, nor where
     nobody was there to be asked.
     """
@@ -174,7 +174,9 @@ def _counts(attempt: Attempt) -> bool:
     return attempt.prefill is None or attempt.fallback in DECODE_PODS_OWN
 
 
-def refusal_for(leg: Leg) -> Refused:
+def refusal_for(leg: Leg) -> RequestRejected:
     """What a client is told whose last attempt ended so."""
     reason = REASON_OF_END[leg.end]
-    return Refused(reason, leg.detail or f"The pod that served this request is gone ({leg.end}).", retry_after_s=1.0)
+    return RequestRejected(
+        reason, leg.detail or f"The pod that served this request is gone ({leg.end}).", retry_after_s=1.0
+    )

@@ -13,7 +13,7 @@ from routing.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class PinnedRequest:
     """A request pinned to the engine that has stored what it is about: neither placed nor charged."""
 
     request: Request
@@ -24,7 +24,7 @@ class Errand:
         """Do nothing: no token is computed."""
 
 
-class Carries(Carrier, Protocol):
+class DownstreamTransport(Carrier, Protocol):
     """An attempt transport whose body can be replaced between attempts."""
 
     @property
@@ -32,21 +32,21 @@ class Carries(Carrier, Protocol):
         """The body that pods are sent; empty once a response has begun."""
         ...
 
-    def ask_instead(self, body: bytes, model: str) -> None:
+    def downgrade(self, body: bytes, model: str) -> None:
         """Send another body from now on: a smaller model answers for `model`, which a response header says."""
         ...
 
-    def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
+    def use_cascade_model(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Send the body for one model of a cascade from now on; a response header names the one that answers.
 
         `usage_added`: usage was requested on the client's behalf, and is withheld from it.
         """
         ...
 
-    async def carry(self, placement: Placement | Errand, first_byte_by_s: float) -> Leg:
+    async def carry(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> Leg:
         """Send one attempt, also of a pinned request."""
         ...
 
 
-MakeCarrier = Callable[[str, bytes, bool], Carries]
+MakeTransport = Callable[[str, bytes, bool], DownstreamTransport]
 """Makes the transport of a request: path, body, and whether usage was requested on the client's behalf."""

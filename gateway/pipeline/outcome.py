@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from cascade.record import Climbed
+from cascade.record import CascadeResult
 from gateway.pipeline.resume_blocker import Bar
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason
 from routing.request import Request, Usage
-from tenancy.objective import USUAL
+from tenancy.objective import DEFAULT_TIER
 
 CLIENT_GONE_STATUS = 499
 """No standard status exists for a client that left; nginx's number is the one that operators know."""
@@ -44,13 +44,13 @@ class Outcome(Struct, frozen=True, gc=False):
     detail: str
     finish_reason: str | None
     usage: Usage | None
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[AttemptReceipt, ...]
     ttft_s: float | None
     """From the request's arrival to its first token, waiting and retries included."""
     duration_s: float
     decode_s: float | None
     """From its first token to its end."""
-    tier: str = USUAL.name
+    tier: str = DEFAULT_TIER.name
     key_id: str | None = None
     user: str | None = None
     queued_s: float = 0.0
@@ -61,7 +61,7 @@ class Outcome(Struct, frozen=True, gc=False):
     shared: str | None = None
     """The id of the request whose answer it was given as well."""
     shell: Shell = HTTP
-    climbed: Climbed | None = None
+    cascade: CascadeResult | None = None
     """Its way up a ladder, where it was asked of one."""
     resumed: int = 0
     """How often another pod has gone on with what a lost one had begun."""

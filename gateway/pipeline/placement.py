@@ -14,14 +14,14 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from gateway.cascades.cascade_run import Climb
+from gateway.cascades.cascade_run import CascadeRun
 from gateway.pipeline.admission_queue import NO_POD_LOOK_S, Room
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_runner import GONE, refusal_for
 from gateway.pipeline.request_context import Journey
 from routing.decision.placement import Placement
-from routing.rejection import Reason, Refused
-from tenancy.objective import NO_PROMISE, Overload, relaxed
+from routing.rejection import Reason, RequestRejected
+from tenancy.objective import NO_OBJECTIVE, OverloadAction, relaxed
 
 OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
 
@@ -44,7 +44,7 @@ class Placing:
         self._resume_s = resume_s
 
     async def place(self, journey: Journey) -> Placement:
-        """Put a journey's request on an engine, now or when one may take it. Raises `Refused`."""
+        """Put a journey's request on an engine, now or when one may take it. Raises `RequestRejected`."""
         if journey.cut_s is not None:
             return await self._place_rest(journey, journey.cut_s + self._resume_s)
         asked_s = self._clock()
@@ -57,7 +57,7 @@ class Placing:
                 journey.started_s,
                 late_by_s=self._late_by_s(journey, asked_s),
             )
-        except Refused as refusal:
+        except RequestRejected as refusal:
             if journey.leg is not None and not (refusal.reason in OVERLOAD and journey.leg.end in LOST):
                 # Nobody else may serve it: what the last pod said tells the client more than "no pod is ready".
                 raise refusal_for(journey.leg) from None
@@ -70,7 +70,7 @@ class Placing:
     def _late_by_s(self, journey: Journey, now_s: float) -> float | None:
         """Until when a request that has lost its pod waits for another one, though its promise may be broken."""
         is_lost = journey.leg is not None and journey.leg.end in LOST
-        return now_s + journey.promise.longest_wait_s if is_lost and journey.promise.is_bound else None
+        return now_s + journey.promise.max_wait_s if is_lost and journey.promise.is_bound else None
 
     async def _place_rest(self, journey: Journey, by_s: float) -> Placement:
         """At the rank of its tier for some of its time, then at once: better late for others than cut for its client.
@@ -85,9 +85,9 @@ class Placing:
                 return await self._room.place(
                     journey.request, journey.caller, promise, avoid, cut_s, late_by_s=yields_by_s
                 )
-            except Refused as refusal:
+            except RequestRejected as refusal:
                 if refusal.reason in OVERLOAD and promise.is_bound:
-                    promise = NO_PROMISE
+                    promise = NO_OBJECTIVE
                     continue
                 if journey.leg is None or refusal.reason is not Reason.NO_POD_READY or now_s >= by_s:
                     raise refusal_for(journey.leg) if journey.leg else refusal from None
@@ -103,29 +103,29 @@ def _spread(request_id: str) -> float:
 def _ask_for_less(journey: Journey) -> bool:
     """Whether there is less to ask for, where the tenant would rather have that than nothing. Each kind once."""
     tenant, request, promise = journey.caller.tenant, journey.request, journey.promise
-    if tenant.on_overload is Overload.RELAX and tenant.relaxed is not None and promise.tier is tenant.tier:
+    if tenant.on_overload is OverloadAction.RELAX and tenant.relaxed is not None and promise.tier is tenant.tier:
         journey.promise = relaxed(promise, tenant.relaxed)
         journey.request = replace(request, priority=tenant.relaxed.priority)
         return True
-    if journey.climb is not None:
-        return tenant.on_overload is Overload.DOWNGRADE and _step_down(journey, journey.climb)
+    if journey.cascade_run is not None:
+        return tenant.on_overload is OverloadAction.DOWNGRADE and _step_down(journey, journey.cascade_run)
     model = tenant.downgrades.get(request.model)
-    if tenant.on_overload is not Overload.DOWNGRADE or model is None or journey.smaller is None:
+    if tenant.on_overload is not OverloadAction.DOWNGRADE or model is None or journey.smaller is None:
         return False
     if request.downgraded_from is not None:
         return False
-    if request.sight is not None:
-        request.sight.watch.over()
+    if request.lookup is not None:
+        request.lookup.listener.over()
     journey.request = replace(journey.smaller(model), downgraded_from=request.model)
     return True
 
 
-def _step_down(journey: Journey, climb: Climb) -> bool:
+def _step_down(journey: Journey, climb: CascadeRun) -> bool:
     """Ask a cheaper rung of the same ladder, whose answer is taken as it is."""
     before = climb.model
-    if not climb.lower():
+    if not climb.downgrade():
         return False
-    if journey.request.sight is not None:
-        journey.request.sight.watch.over()
-    journey.request = replace(climb.ask(), downgraded_from=before)
+    if journey.request.lookup is not None:
+        journey.request.lookup.listener.over()
+    journey.request = replace(climb.next_request(), downgraded_from=before)
     return True

@@ -10,8 +10,8 @@ from math import ceil, isfinite
 
 import msgspec
 
-from gateway.limits.rate_limit_response import OverLimit
-from routing.rejection import Fault, Reason, Refused
+from gateway.limits.rate_limit_response import QuotaExceeded
+from routing.rejection import ErrorOwner, Reason, RequestRejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +22,27 @@ class Saying:
     type: str
     code: str
     anthropic: str
-    fault: Fault
+    fault: ErrorOwner
     hopeless: bool = False
     """A client that retries unchanged will fail again."""
 
 
 def _client(status: int, code: str, kind: str = "invalid_request_error", anthropic: str | None = None) -> Saying:
-    return Saying(status, kind, code, anthropic or kind, Fault.CLIENT, hopeless=True)
+    return Saying(status, kind, code, anthropic or kind, ErrorOwner.CLIENT, hopeless=True)
 
 
 def _pod(status: int, code: str, kind: str = "server_error") -> Saying:
-    return Saying(status, kind, code, "api_error", Fault.POD)
+    return Saying(status, kind, code, "api_error", ErrorOwner.POD)
 
 
 def _spent(kind: str, code: str = "rate_limit_exceeded", *, hopeless: bool = False) -> Saying:
     """A tenant that has used what it may: OpenAI's clients tell by the type whether requests or tokens ran out."""
-    return Saying(429, kind, code, "rate_limit_error", Fault.CLIENT, hopeless)
+    return Saying(429, kind, code, "rate_limit_error", ErrorOwner.CLIENT, hopeless)
 
 
 def _shed() -> Saying:
     """Load that we turn away: 429, as the endpoint picker protocol demands; Anthropic's clients know it as 529."""
-    return Saying(429, "rate_limit_error", "slow_down", "overloaded_error", Fault.GATEWAY)
+    return Saying(429, "rate_limit_error", "slow_down", "overloaded_error", ErrorOwner.GATEWAY)
 
 
 _NO_POD = "service_unavailable_error"
@@ -57,7 +57,7 @@ SAYINGS: dict[Reason, Saying] = {
     Reason.HEADERS_TOO_LARGE: _client(431, "headers_too_large"),
     Reason.URL_TOO_LONG: _client(414, "url_too_long"),
     Reason.REQUEST_TOO_SLOW: Saying(
-        408, "invalid_request_error", "request_timeout", "invalid_request_error", Fault.CLIENT
+        408, "invalid_request_error", "request_timeout", "invalid_request_error", ErrorOwner.CLIENT
     ),
     Reason.EXPECTATION_FAILED: _client(417, "expectation_failed"),
     Reason.UNKNOWN_MODEL: _client(404, "model_not_found", anthropic="not_found_error"),
@@ -74,16 +74,16 @@ SAYINGS: dict[Reason, Saying] = {
     Reason.OVERLOADED: _shed(),
     Reason.QUEUE_FULL: _shed(),
     Reason.QUEUE_TIMEOUT: _shed(),
-    Reason.GATEWAY_BUSY: Saying(429, "rate_limit_error", "slow_down", "rate_limit_error", Fault.GATEWAY),
-    Reason.GATEWAY_DRAINING: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.GATEWAY),
-    Reason.GATEWAY_ERROR: Saying(500, "server_error", "internal_error", "api_error", Fault.GATEWAY),
-    Reason.ISSUER_UNHEARD: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.GATEWAY),
-    Reason.NO_POD_READY: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.POD),
+    Reason.GATEWAY_BUSY: Saying(429, "rate_limit_error", "slow_down", "rate_limit_error", ErrorOwner.GATEWAY),
+    Reason.GATEWAY_DRAINING: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY),
+    Reason.GATEWAY_ERROR: Saying(500, "server_error", "internal_error", "api_error", ErrorOwner.GATEWAY),
+    Reason.ISSUER_UNAVAILABLE: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY),
+    Reason.NO_POD_READY: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.POD),
     Reason.POD_UNREACHABLE: _pod(502, "pod_unreachable"),
     Reason.POD_LOST: _pod(502, "pod_lost"),
     Reason.POD_TIMEOUT: _pod(504, "pod_timeout"),
     Reason.POD_MALFORMED: _pod(502, "pod_malformed"),
-    Reason.POD_BUSY: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.POD),
+    Reason.POD_BUSY: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.POD),
     Reason.POD_BROKEN: _pod(502, "pod_broken"),
 }
 
@@ -109,7 +109,7 @@ def status_of(reason: Reason, *, anthropic: bool = False) -> int:
     return ANTHROPIC_OVERLOADED if anthropic and saying.anthropic == "overloaded_error" else saying.status
 
 
-def refusal_headers(refusal: Refused, *, anthropic: bool = False) -> dict[str, str]:
+def refusal_headers(refusal: RequestRejected, *, anthropic: bool = False) -> dict[str, str]:
     """Return retry hints, our own reason, the owner of the fault and llm-d's reason where it has one for a 429."""
     saying = SAYINGS[refusal.reason]
     headers = {
@@ -122,14 +122,14 @@ def refusal_headers(refusal: Refused, *, anthropic: bool = False) -> dict[str, s
     if refusal.retry_after_s is not None and isfinite(refusal.retry_after_s):
         headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
         headers["retry-after-ms"] = str(max(1, ceil(refusal.retry_after_s * 1000)))
-    if saying.hopeless or refusal.hopeless:
+    if saying.hopeless or refusal.is_permanent:
         headers["x-should-retry"] = "false"
-    if isinstance(refusal, OverLimit):
+    if isinstance(refusal, QuotaExceeded):
         headers.update(refusal.fields)
     return headers
 
 
-def refusal_body(refusal: Refused, *, anthropic: bool, request_id: str) -> bytes:
+def refusal_body(refusal: RequestRejected, *, anthropic: bool, request_id: str) -> bytes:
     """The JSON body of a refusal, in OpenAI's or Anthropic's shape."""
     saying = SAYINGS[refusal.reason]
     if anthropic:
@@ -147,7 +147,7 @@ def refusal_body(refusal: Refused, *, anthropic: bool, request_id: str) -> bytes
     )
 
 
-def refusal_event(refusal: Refused, *, anthropic: bool, request_id: str) -> bytes:
+def refusal_event(refusal: RequestRejected, *, anthropic: bool, request_id: str) -> bytes:
     """The same inside a stream that has begun, as one server-sent event."""
     body = refusal_body(refusal, anthropic=anthropic, request_id=request_id)
     return b"event: error\ndata: " + body + b"\n\n" if anthropic else b"data: " + body + b"\n\n"

@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gateway.cascades.cascade_run import Climb
+from gateway.cascades.cascade_run import CascadeRun
 from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
 from gateway.pipeline.rejections import SAYINGS, status_of
 from gateway.pipeline.resume_blocker import Bar
 from routing.decision.placement import Placement
-from routing.decision.receipt import Attempt
-from routing.rejection import Fault, Refused
+from routing.decision.receipt import AttemptReceipt
+from routing.rejection import ErrorOwner, RequestRejected
 from routing.request import Request, Usage
-from tenancy.objective import Promise
+from tenancy.objective import LatencyObjective
 from tenancy.tenants import Caller
 
 Smaller = Callable[[str], Request]
@@ -30,23 +30,23 @@ class Journey(Struct):
 
     request: Request
     caller: Caller
-    promise: Promise
+    promise: LatencyObjective
     trace: str | None
     started_s: float
     smaller: Smaller | None = None
-    attempts: list[Attempt] = []
+    attempts: list[AttemptReceipt] = []
     avoid: frozenset[str] = frozenset()
     """Pods that have failed it."""
     below: int = 0
     """So many attempts were of other rungs of its ladder."""
     last: Placement | None = None
     leg: Leg | None = None
-    refusal: Refused | None = None
+    refusal: RequestRejected | None = None
     queued_s: float = 0.0
     """How long it waited for an engine that might take it."""
     shared: str | None = None
     shell: Shell = HTTP
-    climb: Climb | None = None
+    cascade_run: CascadeRun | None = None
     """Its way up a ladder, where it was asked of one."""
     begun_by: Placement | None = None
     """Whose answer its client has begun to see."""
@@ -81,7 +81,7 @@ class Journey(Struct):
             self.request = leg.rest or self.request
 
     @property
-    def tried(self) -> list[Attempt]:
+    def tried(self) -> list[AttemptReceipt]:
         """Attempts at the model that it asks for now."""
         return self.attempts[self.below :]
 
@@ -145,12 +145,12 @@ class Journey(Struct):
             group=self.caller.group,
             shared=self.shared,
             shell=self.shell,
-            climbed=self.climb.climbed() if self.climb else None,
+            cascade=self.cascade_run.result() if self.cascade_run else None,
             resumed=self.resumed,
             unresumed=self._unresumed,
             wasted_tokens=self.wasted_tokens,
             predicted_ttft_s=refusal.predicted_ttft_s if refusal else None,
-            promised_ttft_s=refusal.promised_ttft_s if refusal else None,
+            promised_ttft_s=refusal.objective_ttft_s if refusal else None,
         )
 
     def _promise_met(self, ttft_s: float | None, took_s: float, usage: Usage | None) -> bool | None:
@@ -159,12 +159,12 @@ class Journey(Struct):
         if not promise.is_bound or self.shared is not None:
             return None
         if self.refusal is not None:
-            return None if SAYINGS[self.refusal.reason].fault is Fault.CLIENT else False
+            return None if SAYINGS[self.refusal.reason].fault is ErrorOwner.CLIENT else False
         if leg is None or last is None or leg.status >= 400:
             return None
         tokens = usage.completion_tokens // self.request.sequences if usage is not None else 0
-        own_s = (self.begun_by or last).predicted.own_s
-        return promise.is_kept(own_s=own_s, first_token_s=ttft_s, took_s=took_s, tokens=tokens)
+        own_s = (self.begun_by or last).predicted.own_prefill_s
+        return promise.is_met(own_s=own_s, first_token_s=ttft_s, took_s=took_s, tokens=tokens)
 
     def _status(self) -> int:
         if self.refusal:
@@ -175,7 +175,7 @@ class Journey(Struct):
 def _computed(placement: Placement, usage: Usage | None) -> int:
     """Prompt tokens that its engine has computed: as it tells, and where it was lost as well, as was foretold."""
     predicted = placement.predicted
-    prompt, warm = predicted.prompt_tokens, predicted.warm_tokens
+    prompt, warm = predicted.prompt_tokens, predicted.cached_tokens
     if usage is not None:
         prompt = usage.prompt_tokens
         warm = warm if usage.cached_tokens is None else usage.cached_tokens

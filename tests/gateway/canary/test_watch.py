@@ -11,11 +11,11 @@ from gateway.canary.watch import CanaryWatch
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.outcome import Outcome
 from routing.blocks import Prompt
-from routing.canary import CanaryTerms, Rollout, Stage
-from routing.decision.receipt import Attempt
+from routing.canary import CanaryStage, CanaryTerms, Rollout
+from routing.decision.receipt import AttemptReceipt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 
@@ -32,7 +32,7 @@ class Scene:
         self.now_s = 0.0
         for url, revision in (("http://a", "v1"), ("http://b", "v1"), ("http://c", "v2")):
             facts = PodFacts(revision=revision)
-            self.router.put_pod(Pod(url, standing=Standing.READY, models=frozenset({MODEL}), facts=facts))
+            self.router.put_pod(Pod(url, state=PodState.READY, models=frozenset({MODEL}), facts=facts))
             self.router.reshape_pod(url, [EngineShape(kv_tokens=100_000)])
         self.rollout = self.router.rollout = Rollout([TERMS])
         self.watch = CanaryWatch(self.rollout, self.router.fleet, self._say, lambda: self.now_s)
@@ -55,7 +55,7 @@ class Scene:
 
 def outcome(request: Request, pod: str, ttft_s: float) -> Outcome:
     """A request that one pod answered in full, at twenty milliseconds a token."""
-    attempt = Attempt(pod, "answered", (), 3, 500, 0, 0, ttft_s, ttft_s)
+    attempt = AttemptReceipt(pod, "answered", (), 3, 500, 0, 0, ttft_s, ttft_s)
     return Outcome(
         request=request,
         at_s=0.0,
@@ -80,7 +80,7 @@ def test_a_slow_canary_is_taken_out_by_itself() -> None:
     assert scene.said == [("canary on trial", {"canary": "v2", "share": 0.2})]
     served = [scene.serve(number, slower=3.0) for number in range(1_000)]
     assert 0 < served.count("http://c") < 100
-    assert scene.rollout.canaries[0].stage is Stage.ROLLED_BACK
+    assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
     assert scene.said[-1][0] == "canary rolled back"
     assert "http://c" not in served[-500:]
 
@@ -95,7 +95,7 @@ def test_a_failing_canary_is_taken_out_too() -> None:
         told = outcome(request, "http://c", 0.1)
         broken = replace(told.attempts[0], ended="broken", real_ttft_s=None)
         scene.watch.witness(replace(told, attempts=(broken,)))
-    assert scene.rollout.canaries[0].stage is Stage.ROLLED_BACK
+    assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
 
 def test_a_sound_canary_joins_the_others() -> None:
@@ -103,7 +103,7 @@ def test_a_sound_canary_joins_the_others() -> None:
     scene = Scene()
     scene.watch.look()
     served = [scene.serve(number, slower=0.9) for number in range(1_500)]
-    assert scene.rollout.canaries[0].stage is Stage.ACCEPTED
+    assert scene.rollout.canaries[0].stage is CanaryStage.ACCEPTED
     assert served[-300:].count("http://c") > 60
 
 
@@ -127,7 +127,7 @@ def test_every_fault_of_a_pod_counts(end: LegEnd) -> None:
         told = outcome(request, "http://c", 0.1)
         failed = replace(told.attempts[0], ended=end.value, real_ttft_s=None)
         scene.watch.witness(replace(told, attempts=(failed,)))
-    assert scene.rollout.canaries[0].stage is Stage.ROLLED_BACK
+    assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
 
 def test_a_trial_without_traffic_ends_by_the_clock() -> None:
@@ -152,7 +152,7 @@ def test_split_pods_are_not_put_on_trial(role: Role) -> None:
         scene = Scene()
         if is_later:
             scene.watch.look()
-            scene.router.fleet.assume("http://c", role)
+            scene.router.fleet.override_role("http://c", role)
         else:
             scene.router.reshape_pod("http://c", [EngineShape(role=role, kv_tokens=100_000)])
         scene.watch.look()

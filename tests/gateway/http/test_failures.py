@@ -315,8 +315,8 @@ async def test_a_pod_that_shuts_down_without_a_word_is_cut() -> None:
         client = await rig.client()
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
         await until(lambda: rig.pods[0].questions)
-        assert rig.front.pool.cut_silent(rig.pods[0].url, 3600.0) == 0
-        await until(lambda: rig.front.pool.cut_silent(rig.pods[0].url, 0.0) == 1)
+        assert rig.front.pool.fail_silent(rig.pods[0].url, 3600.0) == 0
+        await until(lambda: rig.front.pool.fail_silent(rig.pods[0].url, 0.0) == 1)
         answer = await client.answer()
         assert answer.is_whole
         assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]

@@ -10,12 +10,12 @@ from functools import partial
 from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from routing.retries import RetryTerms
-from routing.stall_detection import Bounds
+from routing.stall_detection import StallBounds
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import ScriptedPod, until
 from tests.gateway.http.wire import STREAM_HEAD, chat_event, chat_stream, chunk, chunked
 
-IMPATIENT = Bounds(times=1.0, least_s=1.0, least_alone_s=1.5, first_s=0.01)
+IMPATIENT = StallBounds(times=1.0, least_s=1.0, least_alone_s=1.5, first_s=0.01)
 """And yet so patient that no busy machine looks like a hung engine: what holds all of us up does not count."""
 
 GOOD = STREAM_HEAD + chunked(chat_stream("Hi", "."))
@@ -25,7 +25,7 @@ NEVER = Patience(retries=RetryTerms(cuts=0))
 async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
     """Its pod is known to hang, and its connection is closed."""
     async with a_rig(pods=2) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         rig.pods[0].plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()])
         rig.pods[1].plays([STREAM_HEAD + chunked(chat_stream("."))])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
@@ -38,7 +38,7 @@ async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
 async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> None:
     """Its engine makes it meanwhile: only for longer than engines ever do is its silence one."""
     async with a_rig(patience=NEVER) as rig:
-        rig.front.pool.bear(replace(IMPATIENT, held_s=1e9))
+        rig.front.pool.set_stall_bounds(replace(IMPATIENT, held_s=1e9))
         rig.pod.plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()])
         client = await rig.client()
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True, tools=[{"type": "function"}])))
@@ -59,7 +59,7 @@ async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> Non
 async def test_a_request_that_waits_for_a_hung_engine_is_answered_elsewhere() -> None:
     """A head without a token is no answer."""
     async with a_rig(pods=2) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         rig.pods[0].plays([STREAM_HEAD, asyncio.Event()])
         rig.pods[1].plays([GOOD])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
@@ -71,7 +71,7 @@ async def test_one_stream_that_is_stuck_does_not_condemn_its_engine() -> None:
     """Others on it go on: the stream has timed out, and the engine does not hang."""
     is_over = asyncio.Event()
     async with a_rig(patience=NEVER) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         rig.pod.plays(
             [STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()],
             [STREAM_HEAD + chunk(chat_event("a")), asyncio.Event()],
@@ -101,7 +101,7 @@ async def test_one_stream_that_is_stuck_does_not_condemn_its_engine() -> None:
 async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
     """One waits on each engine; others are answered at once, between two looks. No engine hangs, nothing moves."""
     async with a_rig(pods=2) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         released = asyncio.Event()
         for pod in rig.pods:
             pod.plays([STREAM_HEAD, released, chunked(chat_stream("late", "."))], [GOOD])
@@ -133,7 +133,7 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
     """Its pod is paused: when it reads on, the answer comes to its end."""
     texts = ["x" * 1000] * 4000
     async with a_rig(patience=NEVER) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         rig.pod.plays([STREAM_HEAD + chunked(chat_stream(*texts))])
         client = await rig.client()
         client.reader._limit = 1 << 10  # type: ignore[attr-defined]

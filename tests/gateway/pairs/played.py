@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cascade.judging import Judge
-from gateway.limits.accounts import Tab
+from cascade.judging import AnswerJudge
+from gateway.limits.accounts import RequestMeter
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from gateway.pipeline.attempt_limits import Patience
@@ -16,11 +16,11 @@ from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.pipeline import Passage
 from routing.blocks import Prompt
 from routing.decision.placement import Placement
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.pods import EngineShape, Pod, Standing
-from routing.rejection import Refused
+from routing.pods import EngineShape, Pod, PodState
+from routing.rejection import RequestRejected
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from simulator.clock import run_virtually
@@ -67,7 +67,7 @@ class PairCarrier:
     orders: list[Order] = field(default_factory=list)
     handed: list[bytes | None] = field(default_factory=list)
     """What each decode leg was told; None where it was no pair's."""
-    refusals: list[Refused] = field(default_factory=list)
+    refusals: list[RequestRejected] = field(default_factory=list)
     under_way: int = 0
 
     async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
@@ -105,11 +105,11 @@ class PairCarrier:
             self.under_way -= 1
         return now_s + part.after_s <= by_s
 
-    def open_tab(self, tab: Tab) -> None: ...
+    def open_tab(self, tab: RequestMeter) -> None: ...
 
-    def judged_by(self, judge: Judge | None) -> None: ...
+    def judged_by(self, judge: AnswerJudge | None) -> None: ...
 
-    def refuse(self, refusal: Refused) -> None:
+    def refuse(self, refusal: RequestRejected) -> None:
         self.refusals.append(refusal)
 
 
@@ -144,7 +144,7 @@ class Ground:
         )
 
     @property
-    def attempts(self) -> tuple[Attempt, ...]:
+    def attempts(self) -> tuple[AttemptReceipt, ...]:
         """Of the last request."""
         return self.outcomes[-1].attempts
 
@@ -166,9 +166,9 @@ class Ground:
 
     def _put(self, url: str, facts: PodFacts) -> None:
         router = self.router
-        router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), facts=facts, ready_since_s=-1e6))
-        router.reshape_pod(url, [EngineShape(None, facts.duty, 400_000, 16)])
-        if facts.duty is Role.DECODE:
+        router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), facts=facts, ready_since_s=-1e6))
+        router.reshape_pod(url, [EngineShape(None, facts.effective_role, 400_000, 16)])
+        if facts.effective_role is Role.DECODE:
             pod = router.fleet.pod(url)
             assert pod is not None
             charge = router.ledger.charge(

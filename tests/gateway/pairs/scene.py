@@ -17,23 +17,23 @@ from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.pipeline import Passage
-from gateway.server.http_server import Front
-from routing.cost import CostBook, Prior
-from routing.decision.receipt import Attempt
+from gateway.server.http_server import HttpServer
+from routing.cost import CostModel, CostPrior
+from routing.decision.receipt import AttemptReceipt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from scorers.registry import routings
 from simulator.pod import SimulatedPod
 from simulator.transfer.wiring import KvRole, Wiring
-from tenancy.tenants import NOBODY
+from tenancy.tenants import ANONYMOUS_CALLER
 from tests.gateway.http.scripted import PATIENCE_S, until
 from tests.simulator.asking import LONG, MODEL, Client, chat, running
 
 CHAT = "/v1/chat/completions"
 ASKED = chat(LONG, max_tokens=24, ignore_eos=True)
 
-DEAR = Prior(seconds_per_token=0.01)
+DEAR = CostPrior(seconds_per_token=0.01)
 
 ROLES = {KvRole.PRODUCER: Role.PREFILL, KvRole.CONSUMER: Role.DECODE, KvRole.BOTH: Role.EITHER}
 
@@ -43,7 +43,7 @@ class Scene:
     """Everything that stands while a test runs."""
 
     router: Router
-    front: Front
+    front: HttpServer
     client: Client
     pods: list[tuple[SimulatedPod, Client]]
     outcomes: list[Outcome]
@@ -53,7 +53,7 @@ class Scene:
         return await self.client.ask(path, body)
 
     @property
-    def attempts(self) -> tuple[Attempt, ...]:
+    def attempts(self) -> tuple[AttemptReceipt, ...]:
         """Of the last request that has ended."""
         return self.outcomes[-1].attempts
 
@@ -91,7 +91,7 @@ async def a_scene(
         pods = [
             await stack.enter_async_context(running(wiring=each, longest_thought=longest_thought)) for each in wirings
         ]
-        router = Router(routings()["warm"], costs=CostBook(DEAR))
+        router = Router(routings()["warm"], costs=CostModel(DEAR))
         for (pod, _), role in zip(pods, roles, strict=True):
             put(router, pod, connector, role, facts or PodFacts())
         outcomes: list[Outcome] = []
@@ -108,8 +108,10 @@ async def a_scene(
             pairs=Pairs(router.fleet, clock=loop.time, engine_ids=Bootstraps(session, loop.time)),
         )
         timeouts = Timeouts(connect_s=PATIENCE_S)
-        front = Front(passage, router, lambda *_: NOBODY, lambda _: None, Limits(), timeouts, lambda: True)
-        server = await loop.create_server(front.protocol, "127.0.0.1", 0)
+        front = HttpServer(
+            passage, router, lambda *_: ANONYMOUS_CALLER, lambda _: None, Limits(), timeouts, lambda: True
+        )
+        server = await loop.create_server(front.make_protocol, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()[:2]
         scene = Scene(router, front, Client(f"http://{host}:{port}", session), pods, outcomes, ends)
         try:
@@ -125,8 +127,8 @@ def put(router: Router, pod: SimulatedPod, connector: str, role: KvRole, facts: 
     """A pod as a watcher would put it; the router believes those that decode to be busy."""
     bootstrap = pod.bootstrap_url.removeprefix("http://") if pod.bootstrap_url else None
     told = replace(facts, kv_connector=connector, kv_role=role.value, role=ROLES[role], bootstrap=bootstrap)
-    router.put_pod(Pod(pod.url, Standing.READY, frozenset({MODEL}), facts=told, ready_since_s=-1e6))
-    router.reshape_pod(pod.url, [EngineShape(None, told.duty, 16_000, 16)])
+    router.put_pod(Pod(pod.url, PodState.READY, frozenset({MODEL}), facts=told, ready_since_s=-1e6))
+    router.reshape_pod(pod.url, [EngineShape(None, told.effective_role, 16_000, 16)])
     known = router.fleet.pod(pod.url)
     assert known is not None
     if role is KvRole.CONSUMER:

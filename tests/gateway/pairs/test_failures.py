@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.pipeline.attempt import Leg, LegEnd, Prefilled
-from routing.eligible import Fallback
+from routing.eligible import PairingFallback
 from simulator.clock import run_virtually
 from tests.gateway.pairs.played import ANSWERED, GOOD, NEVER_S, TOLD, Ground, PairCarrier, Part, led
 
@@ -33,7 +33,7 @@ def test_a_prefill_that_fails_is_done_by_another_pod(end: LegEnd) -> None:
     """The pod that failed is blamed, the decode pod is not."""
     carrier, stage = led(PairCarrier(prefills=[Part(Prefilled(end)), Part(GOOD)]))
     first, second = stage.attempts
-    assert first.fallback is Fallback.PREFILL_FAILED
+    assert first.fallback is PairingFallback.PREFILL_FAILED
     assert second.ended == "answered"
     assert second.prefill not in {None, first.prefill}
     assert (first.prefill, end) in stage.ends
@@ -53,7 +53,7 @@ def test_when_all_prefills_fail_the_answer_is_prefilled_where_it_is_made() -> No
 def test_a_prefill_that_hangs_is_given_up() -> None:
     """Far beyond what was foretold, and well within the request's deadline."""
     _, stage = led(PairCarrier(prefills=[Part(GOOD, NEVER_S), Part(GOOD)]))
-    assert stage.attempts[0].fallback is Fallback.PREFILL_SLOW
+    assert stage.attempts[0].fallback is PairingFallback.PREFILL_SLOW
     assert stage.attempts[-1].ended == "answered"
     assert stage.outcomes[0].duration_s < 60
 
@@ -63,7 +63,7 @@ def test_poison_is_not_passed_on(missing: str) -> None:
     """Parameters that would kill the decode engine reach no engine."""
     poison = {name: value for name, value in TOLD.items() if name != missing}
     carrier, stage = led(PairCarrier(prefills=[Part(Prefilled(LegEnd.ANSWERED, 200, poison))]))
-    assert stage.attempts[0].fallback is Fallback.UNFIT_PARAMS
+    assert stage.attempts[0].fallback is PairingFallback.UNFIT_PARAMS
     assert carrier.handed == [None]
 
 
@@ -71,7 +71,7 @@ def test_kv_that_does_not_come_is_given_up_and_nobody_is_blamed() -> None:
     """The request then begins from scratch on one pod: who has lost so much time is not to lose it again."""
     carrier, stage = led(PairCarrier(decodes=[Part(ANSWERED, NEVER_S), ANSWERS]))
     first, second = stage.attempts
-    assert first.fallback is Fallback.TRANSFER_STALLED
+    assert first.fallback is PairingFallback.TRANSFER_STALLED
     assert first.ended == LegEnd.STALLED
     assert second.prefill is None
     assert second.ended == "answered"
@@ -91,7 +91,7 @@ def test_a_decode_pod_that_dies_is_replaced_in_a_pair() -> None:
     """The prompt is warm where it was prefilled, so that pairing again costs next to nothing."""
     _, stage = led(PairCarrier(decodes=[Part(Leg(LegEnd.LOST)), ANSWERS]))
     first, second = stage.attempts
-    assert first.fallback is Fallback.DECODE_FAILED
+    assert first.fallback is PairingFallback.DECODE_FAILED
     assert (first.engine, LegEnd.LOST) in stage.ends
     assert second.engine != first.engine
     assert second.prefill == first.prefill
@@ -101,7 +101,7 @@ def test_a_decode_pod_that_dies_is_replaced_in_a_pair() -> None:
 def test_a_decode_pod_that_breaks_over_the_kv_is_asked_without_it() -> None:
     """`kv_load_failure_policy: fail` says 500 where the KV cannot be had: that is nobody's breaker's affair."""
     _, stage = led(PairCarrier(decodes=[Part(Leg(LegEnd.BROKEN, 500)), ANSWERS]))
-    assert stage.attempts[0].fallback is Fallback.TRANSFER_FAILED
+    assert stage.attempts[0].fallback is PairingFallback.TRANSFER_FAILED
     assert stage.attempts[1].prefill is None
     assert all(ended is LegEnd.ANSWERED for _, ended in stage.ends)
 
@@ -111,7 +111,7 @@ def test_with_no_prefill_pod_the_decode_pod_does_it_all_and_says_so() -> None:
     _, stage = led(PairCarrier(), lambda: Ground(prefill=0))
     (attempt,) = stage.attempts
     assert attempt.prefill is None
-    assert attempt.fallback is Fallback.NO_PREFILL_POD
+    assert attempt.fallback is PairingFallback.NO_PREFILL_POD
 
 
 def test_an_unreachable_decode_pod_costs_an_attempt_like_any_other() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.pairs.unpaired_watch import SETTLED_S, UnpairedWatch
 from routing.facts import Role
-from routing.pairing.partners import Unpaired
+from routing.pairing.partners import UnpairedReason
 from tests.routing.pairing.test_pairing import NIXL, put, split_fleet
 
 
@@ -39,7 +39,7 @@ def test_it_is_reported_once_with_the_fix() -> None:
         scene.look(now_s)
     put(scene.router, "http://more", replace(NIXL, role=Role.DECODE))
     scene.look(SETTLED_S + 2)
-    fix = {"pod": "http://lost", "kv_connector": None, "fix": Unpaired.NO_CONNECTOR.value}
+    fix = {"pod": "http://lost", "kv_connector": None, "fix": UnpairedReason.NO_CONNECTOR.value}
     assert scene.said == [("warning", "prefill pod is in no pair", fix)]
 
 
@@ -50,7 +50,10 @@ def test_another_reason_is_reported_too() -> None:
     scene.look(SETTLED_S)
     put(scene.router, "http://lost", replace(NIXL, role=Role.PREFILL, revision="v9"))
     scene.look(SETTLED_S + 1)
-    assert [more["fix"] for _, _, more in scene.said] == [Unpaired.NO_CONNECTOR.value, Unpaired.NO_PARTNER.value]
+    assert [more["fix"] for _, _, more in scene.said] == [
+        UnpairedReason.NO_CONNECTOR.value,
+        UnpairedReason.NO_PARTNER.value,
+    ]
 
 
 def test_one_that_finds_its_partner_in_time_is_not_reported() -> None:

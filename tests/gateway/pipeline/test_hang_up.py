@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from gateway.pipeline.outcome import Outcome
-from gateway.runtime.guard import NAME
+from gateway.runtime.guard import LOOP_CONTEXT_KEY
 from routing.blocks import Prompt
 from routing.request import Api, Request
 from simulator.clock import VirtualLoop, run_virtually
-from tenancy.objective import promise_of
-from tenancy.queue import Queue
+from tenancy.objective import objective_of
+from tenancy.queue import ModelQueue
 from tests.gateway.pipeline.test_admission_queue import CALLERS, MODEL, TIERS, Stage
 
 QUEUED = 30
@@ -98,7 +98,7 @@ def _raising_once(stage: Stage, name: str) -> tuple[object, str, object]:
     if name == "queues":  # The whole look fails.
         queues = admission.queues
 
-        class Breaking(dict[str, Queue]):
+        class Breaking(dict[str, ModelQueue]):
             def values(self) -> Any:
                 if first():
                     raise Planted
@@ -127,13 +127,13 @@ def test_a_charge_whose_request_has_ended_is_found_and_given_back() -> None:
 
         async def lose() -> None:
             request = Request("lost", Api.CHAT, MODEL, Prompt((), (), 100), stream=True)
-            await room.place(request, CALLERS["bronze"], promise_of(TIERS["bronze"]), frozenset(), loop.time())
+            await room.place(request, CALLERS["bronze"], objective_of(TIERS["bronze"]), frozenset(), loop.time())
 
         await asyncio.create_task(lose())
         assert sum(stage.router.ledger.running) == 2
         room.reconcile()
         assert sum(stage.router.ledger.running) == 1
-        assert list(admission.queues[MODEL].lines["bronze"].service._open.values()) == [1]
+        assert list(admission.queues[MODEL].tier_queues["bronze"].fair_share._open.values()) == [1]
         await alive
         assert stage.outcomes[-1].status == 200
         assert stage.is_empty()
@@ -146,7 +146,7 @@ def test_a_witness_that_raises_keeps_no_other_from_its_outcome() -> None:
 
     async def play() -> list[str]:
         stage, reported = Stage(), list[str]()
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context[NAME]))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context[LOOP_CONTEXT_KEY]))
 
         def fail(_: Outcome) -> None:
             raise Planted

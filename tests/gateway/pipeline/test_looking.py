@@ -7,7 +7,7 @@ import asyncio
 from msgspec.structs import replace
 
 from gateway.pipeline.attempt import LegEnd
-from routing.cache_lookup import Seen, Sight
+from routing.cache_lookup import CacheHit, CacheLookup
 from routing.precise.lookup_notifier import LookupNotifier
 from routing.request import Api, Request
 from simulator.clock import run_virtually
@@ -25,7 +25,7 @@ class Looker:
     def __init__(self, stage: Stage, warm: str, *, takes_s: float = 0.5) -> None:
         self.notes = Notes()
         self._stage = stage
-        stage.router.observe(LookupNotifier())
+        stage.router.subscribe(LookupNotifier())
         self._warm = warm
         self._takes_s = takes_s
 
@@ -33,8 +33,8 @@ class Looker:
         await asyncio.sleep(self._takes_s)
         engine = self._stage.router.fleet.engine(self._warm)
         assert engine is not None
-        slots = self._stage.router.fleet.roster(MODEL).slots
-        return replace(request, sight=Sight(400, {engine.slot: Seen(384)}, frozenset(slots), self.notes))
+        slots = self._stage.router.fleet.eligible(MODEL).slots
+        return replace(request, lookup=CacheLookup(400, {engine.slot: CacheHit(384)}, frozenset(slots), self.notes))
 
 
 def test_what_was_seen_decides_and_the_time_it_took_counts() -> None:

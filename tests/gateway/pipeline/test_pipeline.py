@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.judging import Judge
-from gateway.limits.accounts import Tab
+from cascade.judging import AnswerJudge
+from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from gateway.pipeline.attempt_limits import Patience
 from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome
@@ -19,8 +19,8 @@ from gateway.pipeline.pipeline import Passage
 from routing.blocks import cut_prompt
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.pods import EngineShape, Pod, Standing
-from routing.rejection import Reason, Refused
+from routing.pods import EngineShape, Pod, PodState
+from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from simulator.clock import run_virtually
@@ -55,7 +55,7 @@ class PlayedCarrier:
 
     plays: Sequence[Play]
     pods: list[str] = field(default_factory=list)
-    refusals: list[Refused] = field(default_factory=list)
+    refusals: list[RequestRejected] = field(default_factory=list)
     deadlines_s: list[float] = field(default_factory=list)
 
     async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
@@ -71,13 +71,13 @@ class PlayedCarrier:
     async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
         return None
 
-    def open_tab(self, tab: Tab) -> None:
+    def open_tab(self, tab: RequestMeter) -> None:
         self.tab = tab
 
-    def judged_by(self, judge: Judge | None) -> None:
+    def judged_by(self, judge: AnswerJudge | None) -> None:
         self.judge = judge
 
-    def refuse(self, refusal: Refused) -> None:
+    def refuse(self, refusal: RequestRejected) -> None:
         self.refusals.append(refusal)
 
 
@@ -89,7 +89,7 @@ class Stage:
         self.outcomes: list[Outcome] = []
         self.ends: list[tuple[str, LegEnd]] = []
         for url in pods:
-            self.router.put_pod(Pod(url, Standing.READY, frozenset({MODEL})))
+            self.router.put_pod(Pod(url, PodState.READY, frozenset({MODEL})))
             self.router.reshape_pod(url, [EngineShape(kv_tokens=10_000)])
         self.passage = Passage(
             self.router,
@@ -252,7 +252,7 @@ def test_what_cannot_be_placed_is_refused(model: str, reason: Reason) -> None:
     async def play() -> tuple[PlayedCarrier, Stage]:
         stage = Stage()
         for url in PODS:
-            stage.router.put_pod(Pod(url, Standing.DRAINING, frozenset({MODEL})))
+            stage.router.put_pod(Pod(url, PodState.DRAINING, frozenset({MODEL})))
         return await stage.lead(Play(), model=model), stage
 
     carrier, stage = run_virtually(play())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.breaker import Breaker
+from gateway.fleet.breaker import CircuitBreaker
 from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.pipeline.attempt_limits import Patience
 from routing.decision.placement import Placement
@@ -67,12 +67,12 @@ class Guarded(Stage):
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(Patience(retries=RetryTerms(saved=10_000)), fleet.pods)
         self.fleet = fleet
-        self.breakers = dict.fromkeys(fleet.pods, Breaker())
+        self.breakers = dict.fromkeys(fleet.pods, CircuitBreaker())
 
     def take_end(self, pod: str, end: LegEnd) -> bool | None:
         """As the watcher does."""
         before = self.breakers[pod]
-        self.breakers[pod] = before.succeeded() if end is LegEnd.ANSWERED else before.failed(0.0)
+        self.breakers[pod] = before.on_success() if end is LegEnd.ANSWERED else before.on_failure(0.0)
         return before.is_failing
 
     async def ask(self, name: str, *, is_poison: bool = False, takes_s: float = 0.0) -> Asked:
@@ -114,7 +114,7 @@ def test_pods_that_fail_others_are_not_held_against_a_request() -> None:
         stage = Guarded(Fleet(every, sick=set(every[1:])))
         for pod in every[1:]:
             stage.take_end(pod, LegEnd.BROKEN)
-        stage.passage.budget.left = IN_ALL
+        stage.passage.budget.balance = IN_ALL
         return stage, await stage.ask("late")
 
     stage, asked = run_virtually(play())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.pipeline.attempt import LegEnd
 from gateway.relay.resumption import delivered_by
-from routing.reading import answer_bytes as answer_bytes_of
+from routing.reading import response_bytes as answer_bytes_of
 from routing.request import Api, Usage
 from tests.gateway.http.scene import Scene, staged
 from tests.gateway.http.wire import (
@@ -88,7 +88,7 @@ def test_a_message_that_is_given_up_is_lost_with_its_block_open(cuts: list[int],
     assert scene.leg.end is LegEnd.LOST
     said = delivered_by(scene.relay)
     assert said is not None
-    assert (said.told, said.passed) == (scene.heard.body, scene.heard.body.count(b"\n\n"))
+    assert (said.raw, said.event_count) == (scene.heard.body, scene.heard.body.count(b"\n\n"))
     assert b"content_block_stop" not in scene.heard.body[:-2].split(b"\n\n")[-1]
 
 

@@ -14,7 +14,7 @@ from gateway.pipeline.outcome import Outcome
 from gateway.pipeline.resume_blocker import Bar
 from routing.reading import read_usage
 from routing.request import Api
-from tenancy.limits.usage import Kind
+from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import Step, close, cut, until
@@ -169,7 +169,7 @@ async def test_limits_count_on_over_the_cut_and_once() -> None:
         (told,) = [line for line in answer.body.splitlines() if b'"usage"' in line]
         usage = read_usage(Api.CHAT, told.removeprefix(b"data: "))
         assert usage is not None
-        assert usage.completion_tokens == kit.used(Kind.OUTPUT) == 4
+        assert usage.completion_tokens == kit.used(LimitKind.OUTPUT) == 4
 
 
 async def test_a_client_that_leaves_while_another_pod_goes_on_leaves_nothing() -> None:
@@ -298,7 +298,7 @@ async def test_limits_do_not_count_what_is_said_again() -> None:
         rig.pods[1].plays([STREAM_HEAD + chunked([*thinking("Hm", ", well", ", then"), *end])])
         answer = await rig.ask(CHAT_PATH, a_chat(**GREEDY))
         assert text_of(answer.body) == " so."
-        assert kit.used(Kind.OUTPUT) == 4
+        assert kit.used(LimitKind.OUTPUT) == 4
 
 
 async def test_thoughts_that_are_drawn_are_not_asked_for_again() -> None:
