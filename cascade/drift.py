@@ -1,11 +1,11 @@
 """Drift control of a cascade in production: thresholds that follow shadow samples, an alarm, and frozen models.
 
-`DriftController` makes thresholds stricter while accepted answers are worse than the next model's too often. The calibrated
-thresholds are the floor: nothing is accepted that calibration would not have accepted, so a correction cannot break the
-guarantee, only give up savings. The distance above the floor moves with each sample by `STEP_PER_SAMPLE` x (worse - allowed), as
-in adaptive conformal inference (Gibbs and Candes, 2021): while it is below `MAX_STEPS`, their mean is at most
-allowed + CEILING / (PACE x samples), whatever the traffic is, given that stricter thresholds help at all. At the
-ceiling, or when the alarm is raised, nothing is accepted any more.
+`DriftController` makes thresholds stricter while accepted answers are worse than the next model's too often. The
+calibrated thresholds are the floor: nothing is accepted that calibration would not have accepted, so a correction
+cannot break the guarantee, only give up savings. The distance above the floor moves with each sample by
+`STEP_PER_SAMPLE` x (worse - allowed), as in adaptive conformal inference (Gibbs and Candes, 2021): while it is below
+`MAX_STEPS`, their mean is at most allowed + CEILING / (PACE x samples), whatever the traffic is, given that stricter
+thresholds help at all. At the ceiling, or when the alarm is raised, nothing is accepted any more.
 
 A threshold never rises past the greatest value of its signal: from there on a falling share of the answers at that
 value is accepted, so that samples continue. A model that accepts nothing all the same has no samples that could lower
@@ -17,8 +17,8 @@ L = 1 + bet x (seen - allowed) the sum R <- (R + 1) L is kept. While every sampl
 at most `allowed`, R grows by at most one a sample on average; so a false alarm at R >= `patience` takes `patience`
 samples on average, or more. Nothing else is assumed: samples may be graded, their rate may wander below.
 
-`FreezeDetector` freezes a model when so many answers in a row were escalated that the calibrated share of accepted ones is
-ruled out: thresholds were raised too far, or the signal is computed from other engines, words or tasks than those of
+`FreezeDetector` freezes a model when so many answers in a row were escalated that the calibrated share of accepted ones
+is ruled out: thresholds were raised too far, or the signal is computed from other engines, words or tasks than those of
 the labelled file. A frozen model is tried with one request in `TRIAL_INTERVAL`; the first accepted answer ends it.
 """
 
@@ -179,7 +179,7 @@ TRIAL_INTERVAL = 100
 class FreezeDetector:
     """Detects that one model's answers are never accepted."""
 
-    __slots__ = ("_asked", "freeze_after", "rejected_in_a_row", "is_frozen")
+    __slots__ = ("_asked", "freeze_after", "is_frozen", "rejected_in_a_row")
 
     def __init__(self, kept: float) -> None:
         """`kept` is the share of its answers that calibration kept, 0 where it kept none: then nothing is expected."""

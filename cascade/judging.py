@@ -1,8 +1,8 @@
 """Judges the answer of one model of a cascade: accept it, or escalate to the next model.
 
-The relay holds an answer back, collects `AnswerEvidence` and calls `AnswerJudge.weigh` once, at a `JudgingTrigger`. `ModelJudge`
-decides by the form of the answer and by the signal that the cascade was calibrated on. Text is kept until the verdict
-only.
+The relay holds an answer back, collects `AnswerEvidence` and calls `AnswerJudge.weigh` once, at a `JudgingTrigger`.
+`ModelJudge` decides by the form of the answer and by the signal that the cascade was calibrated on. Text is kept until
+the verdict only.
 """
 
 from __future__ import annotations

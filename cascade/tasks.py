@@ -1,7 +1,7 @@
 """Task buckets of prompts, derived from a few counts over the prompt's text. The counts are kept, the text is not.
 
-Only the last `MAX_CHARACTERS` characters are read: the question stands at the end, and a long prompt must cost no more than
-a short one. A labelled file may bring buckets of its own; the gateway computes only these.
+Only the last `MAX_CHARACTERS` characters are read: the question stands at the end, and a long prompt must cost no more
+than a short one. A labelled file may bring buckets of its own; the gateway computes only these.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ SESSION_SCORER = "session"
 def choose(
     scored: ScoreTable, candidates: Candidates, draw: float, seat: ReplicaPosition, gate: AdmissionGate | None
 ) -> int:
-    """The position of the best, if the gate opens it; else of the best that it opens. Raises `NoEngineAdmissible` where it opens
-    none. Wary of engines that others may be choosing now.
+    """The position of the best, if the gate opens it; else of the best that it opens. Raises `NoEngineAdmissible` where
+    it opens none. Wary of engines that others may be choosing now.
     """
     totals = penalised(scored.totals, candidates.own_s, seat)
     heeds_sessions = SESSION_SCORER in scored.names

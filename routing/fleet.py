@@ -212,7 +212,7 @@ def _prefills(member: tuple[Engine, Pod]) -> bool:
 
 
 def eligible_for(fleet: Fleet, request: Request, avoid: frozenset[str]) -> EligibleEngines:
-    """The engines that may serve a request, without the pods to `avoid`. Raises `RequestRejected` where there are none."""
+    """Return the engines that may serve a request, without the pods to `avoid`. Raises `RequestRejected` for none."""
     model, regions = request.model, request.regions
     roster = _left_of(fleet.eligible(model, regions), request, avoid)
     if not roster.engines and roster.has_prefillers:

@@ -158,7 +158,7 @@ def write_record(record: AgentRecord) -> bytes:
 
 
 def read_record(written: bytes) -> AgentRecord:
-    """What stands in Redis. Raises `InvalidRecord` that names what is wrong; words of a later writer are passed over."""
+    """Read a record from Redis. Raises `InvalidRecord` that names the fault; fields of a later writer are ignored."""
     if len(written) > MAX_RECORD_BYTES:
         raise InvalidRecord(f"more than {MAX_RECORD_BYTES} bytes")
     try:

@@ -57,7 +57,7 @@ FULL_SHARE = 0.9
 class RadixNode:
     """Consecutive blocks, `start` blocks into every prompt that contains them, and the runs that follow them."""
 
-    __slots__ = ("blocks", "created_turn", "children", "end", "ends", "parent", "start", "turn")
+    __slots__ = ("blocks", "children", "created_turn", "end", "ends", "parent", "start", "turn")
 
     def __init__(
         self, blocks: tuple[int, ...], start: int, ends: Sequence[int], parent: RadixNode | None, turn: int

@@ -75,7 +75,7 @@ class LongestSilence:
 class ModelEngines:
     """The engines that serve one model: what keeps one of them silent keeps the others as well."""
 
-    __slots__ = ("stalls", "pulses")
+    __slots__ = ("pulses", "stalls")
 
     def __init__(self, found: Counter[StallVerdict]) -> None:
         """`found` counts what is given up."""

@@ -177,7 +177,7 @@ class AdmissionFilter:
 class ModelCapacity:
     """Where one model's requests go while the fleet stays as it is: the engines, and the queue before them."""
 
-    __slots__ = ("_roster", "counter", "engines", "refresh_at_s", "overhead_s", "queue", "seconds_per_token")
+    __slots__ = ("_roster", "counter", "engines", "overhead_s", "queue", "refresh_at_s", "seconds_per_token")
 
     def __init__(self, queue: ModelQueue, roster: EligibleEngines, counter: TokenCounter | ExactCounter) -> None:
         self.queue = queue
@@ -271,8 +271,8 @@ class Admission:
         return waiter
 
     def place(self, waiter: WaitingRequest, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
-        """Put it on an engine. Raises `NoEngineAdmissible`, or `RequestRejected` as the router does, or where an idle engine could not keep
-        the promise either and the tier rejects that.
+        """Put it on an engine. Raises `NoEngineAdmissible`, or `RequestRejected` as the router does, or where an idle
+        engine could not keep the promise either and the tier rejects that.
         """
         tenant, gate = waiter.caller.tenant, AdmissionFilter(self, waiter, now_s)
         try:

@@ -88,7 +88,7 @@ class TpotClass:
 class EngineDecodeState:
     """One engine."""
 
-    __slots__ = ("charged_s", "coming", "done_s", "last_begun", "fresh_s", "tpot_classes", "streams")
+    __slots__ = ("charged_s", "coming", "done_s", "fresh_s", "last_begun", "streams", "tpot_classes")
 
     def __init__(self) -> None:
         self.charged_s = 0.0

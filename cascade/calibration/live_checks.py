@@ -69,10 +69,14 @@ def bucket_faults(labelled: LabelledExamples) -> Iterator[str]:
         first_row = differing[0]
         yield (
             f"the gateway would compute another bucket for {len(differing):,} of {len(stated):,} prompts: "
-            f"`{computed_bucket(first_row)}` for the first, which the file calls `{first_row.bucket}`. {IGNORE_BUCKETS_HINT}"
+            f"`{computed_bucket(first_row)}` for the first, which the file calls `{first_row.bucket}`. "
+            f"{IGNORE_BUCKETS_HINT}"
         )
     if silent := sum(row.bucket is None and row.prompt is None for row in labelled.rows):
-        yield f"{silent:,} of {len(labelled.rows):,} lines have neither a bucket nor a prompt, others have. {IGNORE_BUCKETS_HINT}"
+        yield (
+            f"{silent:,} of {len(labelled.rows):,} lines have neither a bucket nor a prompt, others have. "
+            f"{IGNORE_BUCKETS_HINT}"
+        )
 
 
 def are_buckets_unproven(labelled: LabelledExamples) -> bool:

@@ -45,8 +45,8 @@ def read_constraints(
 ) -> CascadeConstraints:
     """Return the limits of one request.
 
-    Raises `RequestRejected` where a client names a model that the cascade does not have, and where no model is left. A model in
-    a tenant's policy limits only those cascades that have it.
+    Raises `RequestRejected` where a client names a model that the cascade does not have, and where no model is left. A
+    model in a tenant's policy limits only those cascades that have it.
     """
     sent = {name: headers[name].decode("latin-1").strip() for name in CASCADE_HEADERS if name in headers}
     least = [0 if tenant.min_rung is None else cascade.index_of(tenant.min_rung) or 0]

@@ -142,7 +142,7 @@ class ShadowSampler:
         )
 
     def should_ask(self, name: str, at: int) -> bool:
-        """Return whether the next request is sent to this model: each, or one in `TRIAL_INTERVAL` while it is frozen."""
+        """Return whether the next request goes to this model: each, or one in `TRIAL_INTERVAL` while it is frozen."""
         kept = self._kept.get(name)
         return kept is None or at >= len(kept.freeze_detectors) or kept.freeze_detectors[at].should_ask()
 

@@ -131,7 +131,8 @@ async def serve_commands(
     reopen_logs: Callable[[], None] = lambda: None,
     keep_drained: Callable[[SetDrained], None] = lambda _: None,
 ) -> AsyncIterator[None]:
-    """Follow the commands of the supervisor inside the block. `renew` applies a configuration or raises `InvalidDocument`.
+    """Follow the commands of the supervisor inside the block. `renew` applies a configuration or raises
+    `InvalidDocument`.
 
     When the supervisor has gone, the child finishes its requests and stops, and removes the run folder.
     """

@@ -43,7 +43,9 @@ MAX_FOLDER_BYTES = 70
 
 
 async def supervise(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
-    """Run all processes until a signal. Raises `InvalidDocument`, `CannotListen` and `ChildStartFailed` before they have started."""
+    """Run all processes until a signal. Raises `InvalidDocument`, `CannotListen` and `ChildStartFailed` before they
+    have started.
+    """
     fresh = LoadedConfig(settings, load_policy(settings, variables))
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(_run_folder())

@@ -132,7 +132,9 @@ class _Known:
     defaults: DocumentTable | None = None
 
     def check(self, tenant: str, group: str | None) -> None:
-        """Raise `InvalidValue` for a tenant or group that the policy lacks: the gateway would not start with such a key."""
+        """Raise `InvalidValue` for a tenant or group that the policy lacks: the gateway would not start with such a
+        key.
+        """
         if self.policy is None:
             if group is not None:
                 _say(f"no policy was named: unless `{tenant}` has a group `{group}`, its gateway rejects this key file")

@@ -66,7 +66,9 @@ SETTINGS: tuple[SettingSpec, ...] = (
 
 
 def load_settings(flags: Mapping[str, GivenValue], variables: Mapping[str, str], config: Path | None) -> Settings:
-    """Return the settings of a start. `flags`: the values of the command line. Raises `InvalidDocument` with all faults."""
+    """Return the settings of a start. `flags`: the values of the command line. Raises `InvalidDocument` with all
+    faults.
+    """
     settings, faults = Settings(), list[ConfigError]()
     if config is not None:
         settings, faults = read_file(config, variables)

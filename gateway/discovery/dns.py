@@ -1,8 +1,8 @@
 """Pods behind a name in DNS, resolved again as its records expire. Needs the extra `hearth-gateway[dns]`.
 
 An empty answer is an answer: there are no pods. Because a resolver that has just lost its upstream may return one too,
-it counts only if it is repeated. Without any answer (`DnsUnavailable`) the last list stays in force. The library falls back
-from UDP to TCP when an answer is truncated, and tries all servers in turn.
+it counts only if it is repeated. Without any answer (`DnsUnavailable`) the last list stays in force. The library falls
+back from UDP to TCP when an answer is truncated, and tries all servers in turn.
 """
 
 from __future__ import annotations

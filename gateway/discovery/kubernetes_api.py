@@ -1,10 +1,11 @@
 """A client of the Kubernetes API server, and local copies of its objects kept current by list and watch.
 
-Own HTTP, no client library: see docs/adr/0029-kubernetes-client.md. Every failure is one of three: `ResourceVersionExpired` (the version
-to continue from has expired), `ApiError` (an error or an invalid response), or `ApiUnavailable` (no response, or one that broke
-off). A reflection lists in pages, watches from the version of the list, resumes from the last version when a watch
-ends, and lists again when that version has expired. Nothing is known until a first list is complete; afterwards the
-last known state stays valid until the server reports a change. Knows no pod.
+Own HTTP, no client library: see docs/adr/0029-kubernetes-client.md. Every failure is one of three:
+`ResourceVersionExpired` (the version to continue from has expired), `ApiError` (an error or an invalid response), or
+`ApiUnavailable` (no response, or one that broke off). A reflection lists in pages, watches from the version of the
+list, resumes from the last version when a watch ends, and lists again when that version has expired. Nothing is known
+until a first list is complete; afterwards the last known state stays valid until the server reports a change. Knows no
+pod.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ResourceVersionExpired(Exception):  # noqa: N818 - an event
     """The resource version or page token to continue from has expired (HTTP 410)."""
 
 
-class ApiError(Exception):  # noqa: N818 - an event
+class ApiError(Exception):
     """The server rejected the request or sent an invalid response."""
 
 
@@ -105,7 +106,9 @@ class KubernetesApi:
             raise ApiError(f"{path}: {error}") from None
 
     async def watch(self, path: str, query: Mapping[str, str], lasts_s: float) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a watch that the server ends after `lasts_s`. Raises `ResourceVersionExpired`, `ApiError`, `ApiUnavailable`."""
+        """Yield the lines of a watch that the server ends after `lasts_s`. Raises `ResourceVersionExpired`, `ApiError`,
+        `ApiUnavailable`.
+        """
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
         bounds = aiohttp.ClientTimeout(total=lasts_s + RESPONSE_TIMEOUT_S, sock_connect=RESPONSE_TIMEOUT_S)
         async with self._asking(path, asked, bounds) as answer:

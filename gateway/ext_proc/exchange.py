@@ -2,8 +2,8 @@
 
 A stream must not be ended before the exchange is over: bodies that pass through it in full duplex would be lost. A
 request is settled when its response has ended, by whatever shows that first: the response's own end, Envoy's access
-log, or the end of the stream. A second filter may show the response without waiting for anything (`ResponseObserver`); it is
-joined to the exchange by the request id that the exchange has set, which a client cannot forge.
+log, or the end of the stream. A second filter may show the response without waiting for anything (`ResponseObserver`);
+it is joined to the exchange by the request id that the exchange has set, which a client cannot forge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The response of one exchange: what Envoy shows of a pod's response goes into the relay, what comes out goes to Envoy.
 
-How much can be seen and changed depends on the mode (`ResponseVisibility`); what the response means is the relay's business, as for
-clients of our own port.
+How much can be seen and changed depends on the mode (`ResponseVisibility`); what the response means is the relay's
+business, as for clients of our own port.
 """
 
 from __future__ import annotations
@@ -192,7 +192,9 @@ class ResponseSide:
 
 
 class ExtProcResponseWriter(ResponseWriter):
-    """The response to one request behind Envoy: a `ResponseWriter` that writes to the response side instead of a socket."""
+    """The response to one request behind Envoy: a `ResponseWriter` that writes to the response side instead of a
+    socket.
+    """
 
     __slots__ = ("_answer_side",)
 

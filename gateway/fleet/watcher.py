@@ -29,7 +29,8 @@ from routing.pods import EngineShape, Pod, PodState
 
 FIXES: Mapping[ProbeResult, str] = {
     ProbeResult.UNREACHABLE: "nothing listens there: check host and port of its URL, and that vLLM has started",
-    ProbeResult.NO_RESPONSE: "/health does not answer in time: check its URL, the network between, and that vLLM is not stuck",
+    ProbeResult.NO_RESPONSE: "/health does not answer in time: check its URL, the network between, "
+    "and that vLLM is not stuck",
     ProbeResult.NOT_READY: "/health does not answer 200: check that the port is vLLM's, and vLLM's own log",
 }
 """How to fix a pod whose probes have never succeeded."""

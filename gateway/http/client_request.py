@@ -150,7 +150,9 @@ class IncomingRequest:
         return f"<Asked {self.method} {self.target!r}, {self.body_bytes} bytes>"
 
     def set_headers(self, fields: Sequence[tuple[bytes, bytes]], limits: Limits, kept: AbstractSet[bytes]) -> None:
-        """Keep the headers named in `kept`. `fields`: all headers as written. Raises `RequestRejected` if they are too long."""
+        """Keep the headers named in `kept`. `fields`: all headers as written. Raises `RequestRejected` if they are too
+        long.
+        """
         if sum(map(len, chain.from_iterable(fields))) + HEADER_OVERHEAD_BYTES * len(fields) > limits.max_header_bytes:
             raise head_too_large(limits)
         headers = self.headers

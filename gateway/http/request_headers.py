@@ -78,7 +78,9 @@ def is_in_networks(host: str, networks: Networks) -> bool:
 
 
 def requested_slo(tier: Tier, headers: Mapping[bytes, bytes]) -> LatencyObjective | None:
-    """Return the SLO of a tier tightened by headers, None if they set none. Raises `RequestRejected` for invalid values."""
+    """Return the SLO of a tier tightened by headers, None if they set none. Raises `RequestRejected` for invalid
+    values.
+    """
     if SLO_HEADERS.isdisjoint(headers):
         return None
     return objective_of(tier, ttft_s=_seconds(headers, TTFT_HEADERS), tpot_s=_seconds(headers, TPOT_HEADERS))

@@ -1,8 +1,8 @@
 """Enforces the quotas of tenants and users: reserves before a request is placed, settles when it has ended.
 
-`QuotaEnforcer.reserve` charges every account of the caller with the expected usage, or raises `QuotaExceeded`. It returns a meter,
-which counts the stream, extends the reservation in steps and ends the stream where a limit has no room left. Callers
-without accounts never come here.
+`QuotaEnforcer.reserve` charges every account of the caller with the expected usage, or raises `QuotaExceeded`. It
+returns a meter, which counts the stream, extends the reservation in steps and ends the stream where a limit has no room
+left. Callers without accounts never come here.
 """
 
 from __future__ import annotations

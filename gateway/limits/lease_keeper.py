@@ -1,9 +1,9 @@
 """Holds this gateway's leases of shared limits: requests them, renews them, releases them, and works without them.
 
 A request waits only where its account runs short; all requests that wait for one account share one lease request.
-Accounts in use are reported once a second. While the coordinator is unreachable, each gateway is capped by `partitioned_cap`.
-After the coordinator has come back or has lost its state, no gateway leases more than an even share until as many
-gateways as before have reported what they hold.
+Accounts in use are reported once a second. While the coordinator is unreachable, each gateway is capped by
+`partitioned_cap`. After the coordinator has come back or has lost its state, no gateway leases more than an even share
+until as many gateways as before have reported what they hold.
 """
 
 from __future__ import annotations

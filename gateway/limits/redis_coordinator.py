@@ -1,7 +1,7 @@
 """The quota coordinator in Redis: one hash and one script per account, in one cluster slot, on stock Redis 5 or later.
 
-Redis may be slow, hung, gone, emptied or failed over at any time. Callers then get `CoordinatorUnavailable` after `ANSWER_S` at the
-latest, and at once while there is no connection.
+Redis may be slow, hung, gone, emptied or failed over at any time. Callers then get `CoordinatorUnavailable` after
+`ANSWER_S` at the latest, and at once while there is no connection.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ end
 redis.call('EXPIRE', KEYS[1], math.ceil(longest) + 60)
 return told
 """
-"""`AccountLeases` of `tenancy/limits/leases.py`, by the clock of Redis. A field is NAME and WHO, separated by character 31; an
+"""`AccountLeases` of `tenancy/limits/leases.py`, by the clock of Redis. A field is NAME and WHO, separated by character
+31; an
 empty WHO holds the usage of gateways that have left. Its value is lease, demand, and when both expire."""
 
 CONNECTION_ERRORS = (OSError, TimeoutError, RedisLost, RedisLate)

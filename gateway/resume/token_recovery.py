@@ -105,7 +105,7 @@ class TokenPrefixCheck:
         self._thinks = not delivered.text
 
     def check(self, event: Event) -> None:
-        """Check one event. Raises `ReplayMismatch` where the pod has read another prompt, or takes reasoning for text."""
+        """Check one event. Raises `ReplayMismatch` if the pod read another prompt, or takes reasoning for text."""
         # An engine that does not support such prompts reads the messages instead, and answers from the beginning.
         if not self._is_of_prompt and event.get("prompt_token_ids") != [*self._recalled.ids]:
             raise ReplayMismatch

@@ -1,7 +1,7 @@
 """Balances prefill and decode engines with the traffic: at most one change per pool and look.
 
-Reads fleet, ledger and costs of the router, lets `routing.pairing.roles` decide, and sets the role of the chosen engine in
-the fleet. Sends nothing to the engines. Time is an argument of each look.
+Reads fleet, ledger and costs of the router, lets `routing.pairing.roles` decide, and sets the role of the chosen engine
+in the fleet. Sends nothing to the engines. Time is an argument of each look.
 """
 
 from __future__ import annotations

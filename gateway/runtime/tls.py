@@ -15,7 +15,7 @@ LogFunction = Callable[..., None]
 
 
 def server_context(files: TlsFiles, *, speaks: str = "http/1.1") -> ssl.SSLContext:
-    """Return a server context for one ALPN protocol. Raises `InvalidDocument` if the files are no certificate and key."""
+    """Return a server context for one ALPN protocol. Raises `InvalidDocument` for an invalid certificate or key."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     # HTTP/2 to clients is left to Envoy or nginx in front.

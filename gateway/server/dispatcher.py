@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gateway.cascades.cascade_run import CascadeRun
 from gateway.cascades.cascades import Cascades
-from gateway.cascades.constraints import CASCADE_HEADERS as CASCADE_HEADERS
+from gateway.cascades.constraints import CASCADE_HEADERS
 from gateway.cascades.model_requests import CascadeModelRequests
 from gateway.config.cors import CorsPolicy
 from gateway.config.limits import Timeouts
@@ -55,7 +55,9 @@ from tenancy.objective import LatencyObjective
 from tenancy.tenants import Caller
 
 Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
-"""API key, None if there is none, and the headers if a trusted proxy sent them, to the caller. Raises `RequestRejected`."""
+"""API key, None if there is none, and the headers if a trusted proxy sent them, to the caller. Raises
+`RequestRejected`.
+"""
 
 PrefixLookup = Callable[[Request, bytes], Awaitable[Request]]
 """Adds to a request, given its body, what engines have of it in their caches."""

@@ -15,7 +15,9 @@ SUPERSEDES_HEADER = b"x-hearth-supersedes"
 
 
 def supersede_key_of(incoming: IncomingRequest) -> Hashable | None:
-    """Return the key of a request, distinct from other users' keys; None without one. Raises `RequestRejected` if invalid."""
+    """Return the key of a request, distinct from other users' keys; None without one. Raises `RequestRejected` if
+    invalid.
+    """
     key = incoming.headers.get(SUPERSEDES_HEADER)
     if key is None:
         return None

@@ -74,7 +74,7 @@ class KvTransferSession(Struct, frozen=True):
     """What the prefill engine held already, where its answer has come and said so."""
 
 
-class InvalidTransferParams(Exception):
+class InvalidTransferParams(Exception):  # noqa: N818 - names what was received
     """A prefill answer's parameters are not such as the decode engine may be told: that could kill it."""
 
 
@@ -123,7 +123,7 @@ class PointToPointConnector:
 
 
 def validated(answered: object, kind: type[S]) -> S:
-    """Parameters as a connector's own value. Raises `InvalidTransferParams` where one is missing or not as it must be."""
+    """Parse a connector's parameters. Raises `InvalidTransferParams` where one is missing or invalid."""
     try:
         return msgspec.convert(answered, kind, strict=True)
     except (msgspec.ValidationError, TypeError) as fault:

@@ -89,7 +89,8 @@ class Router(RoutingState):
         """Choose an engine, or a pair of engines, and charge it.
 
         `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties; `gate` decides which may be
-        chosen. Raises `Refused` where no engine may serve the model now, and `NoEngineAdmissible` where the gate opens to none.
+        chosen. Raises `Refused` where no engine may serve the model now, and `NoEngineAdmissible` where the gate opens
+        to none.
         """
         view = self._look(request, avoid, now_s)
         candidates, pairs = view.candidates, view.pairs

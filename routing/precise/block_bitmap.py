@@ -13,7 +13,7 @@ from itertools import chain
 class BlockRefcounts:
     """Holds how often each block stands here: engines compute the same block twice and remove the copies one by one."""
 
-    __slots__ = ("bit", "copies", "overdue", "pending", "inferred", "reported")
+    __slots__ = ("bit", "copies", "inferred", "overdue", "pending", "reported")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit

@@ -8,13 +8,13 @@ from routing.reading.responses import ResponseFacts, read_complete, read_respons
 from routing.reading.rewriting import with_fields
 
 __all__ = [
-    "ResponseFacts",
     "ParsedRequest",
+    "ResponseFacts",
+    "read_complete",
+    "read_request",
+    "read_response_facts",
+    "read_usage",
     "response_bytes",
     "scoped_name",
-    "read_response_facts",
-    "read_request",
-    "read_usage",
-    "read_complete",
     "with_fields",
 ]

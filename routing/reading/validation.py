@@ -28,7 +28,9 @@ PLACE = re.compile(r" - at `\$([^`]*)`")
 
 
 def check_text(body: bytes) -> None:
-    """Raise `RequestRejected` where a body is no UTF-8 text. Engines would guess at UTF-16 and byte order marks; we do not."""
+    """Raise `RequestRejected` where a body is no UTF-8 text. Engines would guess at UTF-16 and byte order marks; we do
+    not.
+    """
     if body.isascii() and b"\0" not in body[:4]:
         return
     if body[:3] == b"\xef\xbb\xbf":

@@ -21,7 +21,7 @@ MIN_PAYBACK_DIVISOR = 8.0
 class LimitUsage:
     """One limit of one account."""
 
-    __slots__ = ("amount", "cap", "demand", "kind", "lease", "limit", "counter", "unmet")
+    __slots__ = ("amount", "cap", "counter", "demand", "kind", "lease", "limit", "unmet")
 
     def __init__(self, kind: LimitKind, limit: float, memory: UsageCounter) -> None:
         self.kind = kind
@@ -65,7 +65,9 @@ class LimitUsage:
         self.counter.advance(now_s, self.limit if lent is None else self._shared_room(lent))
 
     def charge(self, amount: float, now_s: float, *, binds: bool = True) -> int:
-        """Use so much more; returns when, as `UsageCounter` has it. What is used while a limit does not bind is not owed."""
+        """Use so much more; returns when, as `UsageCounter` has it. What is used while a limit does not bind is not
+        owed.
+        """
         self.demand += amount
         lent = self.lease
         room = inf if not binds else self.limit if lent is None else self._shared_room(lent)

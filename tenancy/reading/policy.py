@@ -21,7 +21,7 @@ ID_DIGITS = 12
 
 
 def read_policy(source: str, variables: Mapping[str, str], shelf: PolicyFiles, locate: Locate = unchanged) -> Policy:
-    """Read a policy; `locate` makes of a relative file name one beside it. Raises `InvalidDocument` with every fault."""
+    """Read a policy; `locate` resolves relative file names. Raises `InvalidDocument` with every fault."""
     root = read_document(source, variables, locate)
     tiers = read_tiers(root.table("tiers"))
     usual = root.table("defaults")

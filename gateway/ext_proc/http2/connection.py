@@ -555,7 +555,7 @@ class Http2Connection(asyncio.Protocol):
         self._go_on()
 
     def _check_closed(self, number: int) -> None:
-        """Raise `Http2Error` for frames of a stream that never began; those of a stream that has ended were under way."""
+        """Raise `Http2Error` for frames of a stream that never began; those of an ended stream were under way."""
         if number > self._last or not number & 1:
             raise Http2Error(Http2ErrorCode.PROTOCOL, "of a stream that was not begun")
 

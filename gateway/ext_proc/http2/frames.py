@@ -53,7 +53,7 @@ class Http2ErrorCode(IntEnum):
     ENHANCE_YOUR_CALM = 11
 
 
-class Http2Error(Exception):  # noqa: N818 - it is what the connection is then
+class Http2Error(Exception):
     """The peer violates HTTP/2: the connection ends."""
 
     def __init__(self, fault: Http2ErrorCode, words: str) -> None:
