@@ -1,6 +1,6 @@
 """Why a request is rejected: one exception, a closed list of reasons.
 
-Knows nothing of HTTP: the table in `gateway/pipeline/rejections.py` turns a reason into status, code and headers.
+Knows nothing of HTTP: the table in `gateway/attempts/rejections.py` turns a reason into status, code and headers.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.pipeline.outcome import Outcome
+from gateway.attempts.outcome import Outcome
 from routing.blocks import Prompt
 from routing.request import Api, Request
 from simulator.clock import run_virtually

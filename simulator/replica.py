@@ -11,9 +11,9 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
+from gateway.attempts.outcome import Witness
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Witness
+from gateway.pipeline.attempt_runner import Patience
 from gateway.pipeline.pipeline import Passage
 from gateway.roles.balancer import INTERVAL_S, RoleAssigner
 from routing.decision.router import Router

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from gateway.attempts.attempt import Leg, LegEnd, Order, Prefilled
 from gateway.limits.accounts import RequestMeter
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
 from routing.blocks import Prompt
 from routing.decision.placement import Placement
 from routing.pairing.prefill_side import PrefillPlacement

@@ -13,8 +13,8 @@ from bench.slo.figures import Figures, figures_of
 from bench.slo.policies import Policy
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import Offered, draw_traffic, recorded_lengths
-from gateway.pipeline.outcome import Outcome
-from gateway.pipeline.rejections import refusal_headers, status_of
+from gateway.attempts.outcome import Outcome
+from gateway.attempts.rejections import refusal_headers, status_of
 from routing.blocks import Prompt
 from routing.pods import PodState
 from routing.request import Api, Request

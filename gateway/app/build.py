@@ -29,7 +29,7 @@ from gateway.observe.writers import open_logs
 from gateway.pairs.setup import make_pairs
 from gateway.pairs.unpaired_watch import UnpairedWatch
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.attempt_runner import Patience
 from gateway.pipeline.pipeline import Passage
 from gateway.replica_sync.peer_load import PeerLoad
 from gateway.roles.balancer import RoleAssigner

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.outcome import Outcome
+from gateway.attempts.attempt import LegEnd
+from gateway.attempts.outcome import Outcome
 from gateway.runtime.guard import restarted
 from routing.canary import Canary, CanaryStage, Rollout
 from routing.facts import Role

@@ -16,9 +16,9 @@ from cascade.judging import HoldbackSettings, JudgingStandard, ModelJudge
 from cascade.logprobs import LOGPROB_APIS, LogprobFilter
 from cascade.models import Cascade
 from cascade.record import ESCALATED, FAILED, KEPT, UNJUDGED, CascadeResult, CascadeStep, answering_step_of
+from gateway.attempts.attempt import Leg, LegEnd
 from gateway.cascades.constraints import CascadeConstraints, EscalationLimiter
 from gateway.cascades.features import CascadeRequestFeatures
-from gateway.pipeline.attempt import Leg, LegEnd
 from routing.decision.placement import Placement
 from routing.request import Api, Request, Usage
 

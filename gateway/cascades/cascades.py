@@ -16,12 +16,12 @@ from cascade.drift import TRIAL_INTERVAL
 from cascade.logprobs import LOGPROB_APIS
 from cascade.models import Cascade, CascadeModel, StartConstraints, eligible_models, initial_model
 from cascade.record import ESCALATED, KEPT, KEPT_FOR_ESCALATION_LIMIT
+from gateway.attempts.attempt import LegEnd
 from gateway.cascades.cascade_config import CascadeConfig, UnusedGuarantee, unused_guarantee
 from gateway.cascades.cascade_run import CascadePlan, CascadeRun, EndedRequest, ModelRequestBuilder
 from gateway.cascades.constraints import CascadeConstraints, EscalationLimiters, read_constraints
 from gateway.cascades.features import CascadeRequestFeatures, estimated_tokens, read_features
 from gateway.cascades.shadow_sampling import AskModel, GuaranteeStatus, LogFunction, ShadowSampler
-from gateway.pipeline.attempt import LegEnd
 from routing.affinity import RecentMap
 from routing.decision.router import Router
 from routing.rejection import Reason, RequestRejected

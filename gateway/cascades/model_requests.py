@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cascade.logprobs import LogprobFilter, add_logprobs
-from gateway.pipeline.downstream_transport import DownstreamTransport
+from gateway.attempts.downstream_transport import DownstreamTransport
 from routing.reading import ParsedRequest
 from routing.request import Request
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gateway.pipeline.outcome import CLIENT_GONE_STATUS
+from gateway.attempts.outcome import CLIENT_GONE_STATUS
 from tenancy.document import InvalidValue
 from tenancy.report.dry_run import LoggedRequest
 

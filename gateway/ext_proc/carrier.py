@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from gateway.attempts.attempt import Leg, LegEnd
 from gateway.ext_proc.protocol import PATH, PREFILLER, PRIORITY, RANK, REQUEST_ID, ResponseVisibility, endpoint_of
 from gateway.ext_proc.response import ResponseSide
 from gateway.http.response_writer import ResponseWriter
 from gateway.limits.accounts import RequestMeter
-from gateway.pipeline.attempt import Leg, LegEnd
 from gateway.relay.relay import PlacedAttempt, Relay
 from gateway.relay.upstream_request import (
     APIS_WITH_PRIORITY,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from gateway.attempts.attempt import LegEnd
 from gateway.config.limits import Limits, Timeouts
 from gateway.ext_proc import messages
 from gateway.ext_proc.access_log import AccessLog, TerminationCause
@@ -39,7 +40,6 @@ from gateway.ext_proc.protocol import (
 )
 from gateway.ext_proc.response import ExtProcResponseWriter, ResponseSide, head_of
 from gateway.http.client_request import BodyBudget, IncomingRequest, body_memory_exhausted, body_too_large
-from gateway.pipeline.attempt import LegEnd
 from gateway.relay.relay import Relay
 from gateway.server.dispatcher import HttpDispatcher
 from routing.decision.placement import Placement

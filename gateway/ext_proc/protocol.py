@@ -8,8 +8,8 @@ from enum import Enum
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from gateway.attempts.outcome import Shell
 from gateway.ext_proc.messages_pb2 import ProcessingRequest, ProtocolConfiguration
-from gateway.pipeline.outcome import Shell
 from routing.pods import Engine, Pod
 
 DESTINATION = "x-gateway-destination-endpoint"

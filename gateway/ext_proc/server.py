@@ -14,6 +14,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.attempts.attempt import LegEnd
 from gateway.config.extproc import ExtProcConfig
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings
@@ -25,7 +26,6 @@ from gateway.ext_proc.http2.frames import Fields, Http2Limits
 from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
 from gateway.ext_proc.listener import CLOSE_TIMEOUT_S, GrpcListener
 from gateway.http.request_headers import is_in_networks
-from gateway.pipeline.attempt import LegEnd
 from gateway.relay.upstream_request import PodKeys
 from gateway.runtime.addresses import Address
 from gateway.runtime.event_log import LogFunction

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
+from gateway.attempts.attempt import LegEnd
 from gateway.config.discovery import DiscoveredPod
 from gateway.config.models import ModelEntry
 from gateway.discovery.aggregator import EmptySources, PodAggregator
@@ -21,7 +22,6 @@ from gateway.fleet.external_load import OwnLoad, apply_scrape, own_load_at
 from gateway.fleet.pod_state import WatchedPod, updated_pod
 from gateway.fleet.probe import Prober, ProbeResult
 from gateway.fleet.scrape import MetricsPage
-from gateway.pipeline.attempt import LegEnd
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import report_exception, restarted
 from routing.decision.router import Router

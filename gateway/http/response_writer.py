@@ -13,8 +13,8 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Protocol
 
+from gateway.attempts.rejections import refusal_body, refusal_event, refusal_headers, status_of
 from gateway.http.client_request import IncomingRequest
-from gateway.pipeline.rejections import refusal_body, refusal_event, refusal_headers, status_of
 from routing.rejection import RequestRejected
 from routing.request import Api
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cascade.record import CascadeResult
-from gateway.pipeline.outcome import Outcome
+from gateway.attempts.outcome import Outcome
 from routing.decision.receipt import AttemptReceipt
 from routing.request import Usage
 

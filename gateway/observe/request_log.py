@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from cascade.record import CascadeResult
+from gateway.attempts.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.config.models import ModelEntry
-from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.runtime.event_log import LEVELS, format_timestamp
 from gateway.runtime.guard import call_guarded, report_exception
 from gateway.runtime.line_writer import LineWriter

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.pipeline.outcome import Outcome
+from gateway.attempts.outcome import Outcome
 
 KEY_BYTES = 32
 

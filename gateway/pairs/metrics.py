@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.pipeline.outcome import Outcome
+from gateway.attempts.outcome import Outcome
 from routing.decision.receipt import AttemptReceipt
 
 

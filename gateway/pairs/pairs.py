@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from gateway.pipeline.attempt import Carrier, Leg, LegEnd, Order, Prefilled
+from gateway.attempts.attempt import Carrier, Leg, LegEnd, Order, Prefilled
 from routing.connectors.shape import (
     Connector,
     InvalidTransferParams,

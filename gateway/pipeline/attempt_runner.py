@@ -7,20 +7,21 @@ again; who is asked next is not decided here.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from gateway.attempts.attempt import Carrier, Leg, LegEnd
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt import Carrier, Leg, LegEnd
-from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.attempt_runner import Patience
 from gateway.pipeline.request_context import Journey
 from routing.decision.placement import Placement
 from routing.decision.receipt import AttemptReceipt, attempt_receipt
 from routing.eligible import PairingFallback
 from routing.reading import scoped_name
 from routing.rejection import Reason, RequestRejected
-from routing.retries import AttemptKind, RetryBudget
+from routing.retries import AttemptKind, RetryBudget, RetryTerms
 
 REASON_OF_END = {
     LegEnd.UNREACHABLE: Reason.POD_UNREACHABLE,
@@ -56,6 +57,19 @@ WITHOUT_KV = frozenset({PairingFallback.TRANSFER_STALLED, PairingFallback.TRANSF
 
 UNCOUNTED = frozenset({LegEnd.UNCONVINCING, LegEnd.UNREACHABLE})
 """No pod has failed the request: one has answered, or has seen nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long and how often a request is tried."""
+
+    deadline_s: float = 600.0
+    """From arrival to the first byte: after it no other pod is tried."""
+    resume_s: float = 30.0
+    """From a cut to the first byte of what is left."""
+    retries: RetryTerms = field(default_factory=RetryTerms)
+    among: int = 1
+    """So many processes share what they allow."""
 
 
 class Carrying:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from gateway.attempts.attempt import Carrier, Leg, LegEnd
 from gateway.cascades.cascade_run import CascadeRun
-from gateway.pipeline.attempt import Carrier, Leg, LegEnd
 from gateway.pipeline.attempt_runner import REASON_OF_END, Carrying, refusal_for
 from gateway.pipeline.placement import Placing
 from gateway.pipeline.request_context import Journey

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from gateway.attempts.attempt import Carrier, Leg, LegEnd
+from gateway.attempts.outcome import HTTP, Shell, Witness
 from gateway.cascades.cascade_run import CascadeRun
 from gateway.limits.accounts import RequestMeter
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt import Carrier, Leg, LegEnd
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.attempt_runner import REASON_OF_END, Carrying, Health, refusal_for
+from gateway.pipeline.attempt_runner import REASON_OF_END, Carrying, Health, Patience, refusal_for
 from gateway.pipeline.cascading import CascadeRunner
-from gateway.pipeline.outcome import HTTP, Shell, Witness
 from gateway.pipeline.placement import Placing
 from gateway.pipeline.request_context import Journey, Smaller
 from gateway.runtime.guard import report_exception

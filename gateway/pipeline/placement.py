@@ -14,9 +14,9 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
+from gateway.attempts.attempt import LegEnd
 from gateway.cascades.cascade_run import CascadeRun
 from gateway.pipeline.admission_queue import NO_POD_LOOK_S, Room
-from gateway.pipeline.attempt import LegEnd
 from gateway.pipeline.attempt_runner import GONE, refusal_for
 from gateway.pipeline.request_context import Journey
 from routing.decision.placement import Placement

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from gateway.attempts.attempt import Leg, LegEnd
+from gateway.attempts.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
+from gateway.attempts.rejections import SAYINGS, status_of
+from gateway.attempts.resume_blocker import Bar
 from gateway.cascades.cascade_run import CascadeRun
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.outcome import CLIENT_GONE_STATUS, HTTP, Outcome, Shell
-from gateway.pipeline.rejections import SAYINGS, status_of
-from gateway.pipeline.resume_blocker import Bar
 from routing.decision.placement import Placement
 from routing.decision.receipt import AttemptReceipt
 from routing.rejection import ErrorOwner, RequestRejected

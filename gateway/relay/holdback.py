@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from cascade.calibration_file import AnswerVerdict
 from cascade.judging import MAX_HELD_BYTES, AnswerEvidence, AnswerJudge, HoldbackSettings, JudgingTrigger
 from cascade.logprobs import LogprobFilter
+from gateway.attempts.attempt import LegEnd
 from gateway.cascades.answers import add_body, add_events
 from gateway.http.response_writer import ResponseWriter
-from gateway.pipeline.attempt import LegEnd
 from gateway.relay.fast_path import ParsingConnection, PassthroughStream
 from gateway.relay.relay import EventStream, PlacedAttempt, Relay, RelayOptions, WholeBody
 from gateway.relay.sse import MAX_HELD_BYTES as EVENT_BYTES

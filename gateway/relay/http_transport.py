@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from cascade.judging import AnswerJudge
 from cascade.logprobs import LogprobFilter
+from gateway.attempts.attempt import Leg, LegEnd, Order, Prefilled
+from gateway.attempts.downstream_transport import PinnedRequest
+from gateway.attempts.resume_blocker import Bar
 from gateway.config.limits import Limits
 from gateway.http.client_request import BodyBudget, IncomingRequest
 from gateway.http.endpoints import ApiEndpoint
 from gateway.http.response_writer import ResponseWriter
 from gateway.limits.accounts import RequestMeter
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
-from gateway.pipeline.downstream_transport import PinnedRequest
-from gateway.pipeline.resume_blocker import Bar
 from gateway.relay.holdback import HoldbackRelay
 from gateway.relay.relay import PREFILL_ONLY, Relay, RelayOptions
 from gateway.relay.resumption import (

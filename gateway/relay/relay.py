@@ -21,10 +21,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NotRequired, Protocol, TypedDict, Unpack
 
+from gateway.attempts.attempt import Leg, LegEnd
+from gateway.attempts.downstream_transport import PinnedRequest
 from gateway.http.response_writer import ResponseWriter
 from gateway.limits.accounts import RequestMeter
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.downstream_transport import PinnedRequest
 from gateway.relay.ending import last_events
 from gateway.relay.fast_path import EVENT_END, ParsingConnection, PassthroughStream
 from gateway.relay.pod_errors import UpstreamError, error_body, error_event, explain_not_found, read_error

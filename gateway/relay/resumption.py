@@ -13,9 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from cascade.logprobs import LogprobFilter
+from gateway.attempts.attempt import Leg, LegEnd, Prefilled
+from gateway.attempts.resume_blocker import Bar
 from gateway.http.response_writer import ResponseWriter
-from gateway.pipeline.attempt import Leg, LegEnd, Prefilled
-from gateway.pipeline.resume_blocker import Bar
 from gateway.relay.pod_errors import UpstreamError
 from gateway.relay.recorder import ResponseRecorder
 from gateway.relay.relay import EventStream, PlacedAttempt, Relay, RelayOptions

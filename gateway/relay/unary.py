@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from gateway.attempts.attempt import LegEnd, Prefilled
 from gateway.http.response_writer import ResponseSource
-from gateway.pipeline.attempt import LegEnd, Prefilled
 from gateway.relay.fast_path import ParsingConnection
 from gateway.relay.pod_errors import read_error
 from gateway.relay.relay import BUSY_STATUSES, KEY_REJECTED_STATUSES

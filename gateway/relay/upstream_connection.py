@@ -28,9 +28,9 @@ from typing import Protocol, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
+from gateway.attempts.attempt import LegEnd
 from gateway.config.limits import Timeouts
 from gateway.http.response_writer import ResponseSource
-from gateway.pipeline.attempt import LegEnd
 from gateway.relay.fast_path import ParsingConnection, PassthroughStream
 from routing.stall_detection import StallVerdict, StreamWatch
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import urlsplit
 
+from gateway.attempts.attempt import LegEnd
 from gateway.config.limits import Timeouts
 from gateway.http.timeout_sweeper import TimeoutSweeper
-from gateway.pipeline.attempt import LegEnd
 from gateway.relay.upstream_connection import UpstreamConnection
 from routing.stall_detection import StallBounds, StallDetector
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.attempts.resume_blocker import Bar
 from gateway.resume.continuation_request import ContinuationRequest, build_recovered_request, build_request
 from gateway.resume.delivered import DeliveredOutput
 from gateway.resume.replay import ChoicesReplay, MessagesReplay, ResponsesReplay

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.attempts.resume_blocker import Bar
 from gateway.resume.anthropic import chat_from_messages
 from gateway.resume.delivered import JSON_OBJECT, UNREADABLE, DeliveredOutput
 from gateway.resume.replay import is_deterministic

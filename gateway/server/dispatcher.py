@@ -17,6 +17,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gateway.attempts.attempt import Leg, LegEnd
+from gateway.attempts.downstream_transport import DownstreamTransport, MakeTransport
+from gateway.attempts.outcome import HTTP, Shell
 from gateway.cascades.cascade_run import CascadeRun
 from gateway.cascades.cascades import Cascades
 from gateway.cascades.constraints import CASCADE_HEADERS
@@ -36,9 +39,6 @@ from gateway.http.request_headers import (
     traceparent_of,
 )
 from gateway.http.response_writer import ResponseWriter
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.downstream_transport import DownstreamTransport, MakeTransport
-from gateway.pipeline.outcome import HTTP, Shell
 from gateway.pipeline.pipeline import Passage
 from gateway.relay.http_transport import TransportFactory
 from gateway.server.coalescing import CompleteResponse, RequestCoalescer, is_coalescible

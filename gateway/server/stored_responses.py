@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.pipeline.downstream_transport import DownstreamTransport, PinnedRequest
+from gateway.attempts.downstream_transport import DownstreamTransport, PinnedRequest
 from gateway.pipeline.pipeline import Passage
 from routing.decision.router import Router
 from routing.pods import Pod

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 
+from gateway.attempts.rejections import SAYINGS
 from gateway.config.limits import Limits
 from gateway.http.client_request import BodyBudget, IncomingRequest
 from gateway.http.request_headers import requested_slo, retry_count
 from gateway.http.request_reader import RequestReader
-from gateway.pipeline.rejections import SAYINGS
 from routing.reading import ParsedRequest, read_request
 from routing.rejection import ErrorOwner, RequestRejected
 from routing.request import Api

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.attempts.resume_blocker import Bar
 from gateway.resume.continuation import Continuation, continuation_of
 from gateway.resume.delivered import read_delivered
 from gateway.resume.splice import MALFORMED_EVENT, ReplayMismatch, splice_events

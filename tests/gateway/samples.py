@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.pipeline.outcome import Outcome
+from gateway.attempts.outcome import Outcome
 from routing.candidates import CandidateShown
 from routing.decision.receipt import AttemptReceipt
 from routing.request import Api, Request, Usage

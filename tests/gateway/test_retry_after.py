@@ -6,7 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from gateway.pipeline.rejections import refusal_headers
+from gateway.attempts.rejections import refusal_headers
 from routing.rejection import Reason, RequestRejected
 
 

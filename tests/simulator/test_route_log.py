@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.attempts.outcome import Outcome
 from gateway.observe.route_log import RouteRecorder
-from gateway.pipeline.outcome import Outcome
 from routing.blocks import cut_prompt
 from routing.decision.receipt import AttemptReceipt
 from routing.request import Api, Request, Usage

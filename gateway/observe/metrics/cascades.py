@@ -12,9 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from cascade.record import ESCALATED, KEPT
+from gateway.attempts.outcome import Outcome
 from gateway.cascades.cascades import Cascades
 from gateway.cascades.shadow_sampling import GuaranteeStatus
-from gateway.pipeline.outcome import Outcome
 from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulative_buckets
 
 MAX_TENANTS = 100

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.pipeline.outcome import Outcome
+from gateway.attempts.outcome import Outcome
 from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulative_buckets
 from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.attempts.outcome import Outcome
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.outcome import Outcome
 from gateway.runtime.metric_families import Family, Histogram, cumulative_buckets
 from routing.fleet import Fleet
 from tenancy.objective import DEFAULT_TIER

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gateway.attempts.attempt import LegEnd
+from gateway.attempts.outcome import Outcome
 from gateway.canary.watch import CanaryWatch
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.outcome import Outcome
 from routing.blocks import Prompt
 from routing.canary import CanaryStage, CanaryTerms, Rollout
 from routing.decision.receipt import AttemptReceipt

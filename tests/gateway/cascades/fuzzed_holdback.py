@@ -7,7 +7,7 @@ from random import Random
 from cascade.calibration_file import AnswerVerdict
 from cascade.judging import HoldbackSettings
 from cascade.logprobs import LOGPROB_APIS, LogprobFilter
-from gateway.pipeline.attempt import LegEnd
+from gateway.attempts.attempt import LegEnd
 from tests.gateway.cascades.logprob_streams import FixedJudge, cut_up, pair_of
 from tests.gateway.http.scene import Scene
 from tests.gateway.http.wire import LAST_CHUNK, STREAM_HEAD, chunk

@@ -12,7 +12,7 @@ import pytest
 from cascade.calibration_file import AnswerVerdict
 from cascade.judging import HoldbackSettings, JudgingTrigger
 from cascade.logprobs import LogprobFilter
-from gateway.pipeline.attempt import LegEnd
+from gateway.attempts.attempt import LegEnd
 from routing.request import Api
 from tests.gateway.cascades.fuzzed_holdback import HELD_LONG, play
 from tests.gateway.cascades.logprob_streams import FixedJudge, chat_pair

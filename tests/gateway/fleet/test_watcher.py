@@ -4,11 +4,11 @@ import asyncio
 from contextlib import AsyncExitStack
 from math import inf
 
+from gateway.attempts.attempt import LegEnd
 from gateway.config.models import ModelEntry
 from gateway.discovery.source import StaticSource
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import FleetWatcher, ProbeIntervals
-from gateway.pipeline.attempt import LegEnd
 from routing.pods import PodState
 from routing.request import Api, Request
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page

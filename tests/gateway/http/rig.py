@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.attempts.attempt import LegEnd
+from gateway.attempts.outcome import Outcome
 from gateway.config.cors import CorsPolicy
 from gateway.config.limits import Limits, Timeouts
 from gateway.http.request_headers import Networks
 from gateway.limits.accounts import QuotaEnforcer
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.attempt_runner import Patience
 from gateway.pipeline.pipeline import Passage
 from gateway.server.dispatcher import Identify
 from gateway.server.http_server import HttpServer

@@ -10,10 +10,10 @@ from typing import Any, cast
 from httptools import HttpResponseParser
 
 from cascade.judging import AnswerJudge
+from gateway.attempts.attempt import Leg
 from gateway.config.limits import Timeouts
 from gateway.http.client_request import IncomingRequest
 from gateway.http.response_writer import ResponseWriter
-from gateway.pipeline.attempt import Leg
 from gateway.relay.holdback import HoldbackRelay
 from gateway.relay.relay import Relay, RelayOptions
 from gateway.relay.upstream_connection import UpstreamConnection

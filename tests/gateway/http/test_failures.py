@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from gateway.attempts.attempt import LegEnd
 from gateway.config.limits import Timeouts
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.attempt_runner import Patience
 from routing.retries import RetryTerms
 from tests.gateway.http.rig import CHAT_PATH, QUICK, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import Step, close, cut, until

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.attempt_limits import Patience
+from gateway.attempts.attempt import LegEnd
+from gateway.pipeline.attempt_runner import Patience
 from routing.retries import RetryTerms
 from routing.stall_detection import StallBounds
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig, request_bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.attempts.rejections import refusal_headers
 from gateway.limits.rate_limit_response import format_period, format_span, format_time, format_wait, rate_limit_headers
-from gateway.pipeline.rejections import refusal_headers
 from routing.rejection import Reason, RequestRejected
 from tenancy.limits.account_usage import UsageStore
 from tenancy.limits.reservation import reserve

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from gateway.attempts.outcome import Outcome
 from gateway.config.models import ModelEntry
 from gateway.observe.request_log import MAX_BATCH, OutcomeLog, request_line, usage_line
-from gateway.pipeline.outcome import Outcome
 from gateway.runtime.line_writer import LineWriter
 from routing.blocks import Prompt
 from routing.rejection import Reason

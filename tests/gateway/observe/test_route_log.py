@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.attempts.outcome import Outcome
 from gateway.observe.route_log import RouteRecorder, shared_key
-from gateway.pipeline.outcome import Outcome
 from routing.blocks import cut_prompt
 from routing.decision.receipt import AttemptReceipt
 from routing.request import Api, Request, Usage

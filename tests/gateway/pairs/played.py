@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cascade.judging import AnswerJudge
+from gateway.attempts.attempt import Leg, LegEnd, Order, Prefilled
+from gateway.attempts.outcome import Outcome
 from gateway.limits.accounts import RequestMeter
 from gateway.pairs.pairs import Pairs
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.attempt_runner import Patience
 from gateway.pipeline.pipeline import Passage
 from routing.blocks import Prompt
 from routing.decision.placement import Placement

@@ -10,12 +10,12 @@ from typing import Any
 
 import aiohttp
 
+from gateway.attempts.attempt import LegEnd
+from gateway.attempts.outcome import Outcome
 from gateway.config.limits import Limits, Timeouts
 from gateway.pairs.bootstrap import Bootstraps
 from gateway.pairs.pairs import Pairs
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.attempt_runner import Patience
 from gateway.pipeline.pipeline import Passage
 from gateway.server.http_server import HttpServer
 from routing.cost import CostModel, CostPrior

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipeline.attempt import Leg, LegEnd, Prefilled
+from gateway.attempts.attempt import Leg, LegEnd, Prefilled
 from routing.eligible import PairingFallback
 from simulator.clock import run_virtually
 from tests.gateway.pairs.played import ANSWERED, GOOD, NEVER_S, TOLD, Ground, PairCarrier, Part, led

@@ -1,7 +1,7 @@
 """What is shown of pairs: by connector and end, by reason, and how long hand-overs took."""
 
+from gateway.attempts.attempt import Leg, LegEnd
 from gateway.pairs.metrics import PairTallies
-from gateway.pipeline.attempt import Leg, LegEnd
 from tests.gateway.pairs.played import ANSWERED, PairCarrier, Part, led
 
 

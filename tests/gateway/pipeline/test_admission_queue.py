@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.attempts.outcome import Outcome
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import Outcome
+from gateway.pipeline.attempt_runner import Patience
 from gateway.pipeline.pipeline import Passage
 from routing.blocks import Prompt
 from routing.decision.router import Router

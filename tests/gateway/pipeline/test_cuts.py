@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.resume_blocker import Bar
+from gateway.attempts.attempt import Leg, LegEnd
+from gateway.attempts.resume_blocker import Bar
+from gateway.pipeline.attempt_runner import Patience
 from routing.decision.placement import Placement
 from routing.request import Api, Request, Usage
 from routing.retries import RetryTerms

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from gateway.pipeline.outcome import Outcome
+from gateway.attempts.outcome import Outcome
 from gateway.runtime.guard import LOOP_CONTEXT_KEY
 from routing.blocks import Prompt
 from routing.request import Api, Request

@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from gateway.pipeline.attempt import LegEnd
+from gateway.attempts.attempt import LegEnd
 from routing.cache_lookup import CacheHit, CacheLookup
 from routing.precise.lookup_notifier import LookupNotifier
 from routing.request import Api, Request

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.judging import AnswerJudge
+from gateway.attempts.attempt import Leg, LegEnd, Order, Prefilled
+from gateway.attempts.outcome import CLIENT_GONE_STATUS, Outcome
 from gateway.limits.accounts import RequestMeter
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
-from gateway.pipeline.attempt_limits import Patience
-from gateway.pipeline.outcome import CLIENT_GONE_STATUS, Outcome
+from gateway.pipeline.attempt_runner import Patience
 from gateway.pipeline.pipeline import Passage
 from routing.blocks import cut_prompt
 from routing.decision.placement import Placement

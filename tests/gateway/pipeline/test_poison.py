@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.attempts.attempt import Leg, LegEnd
 from gateway.fleet.breaker import CircuitBreaker
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.attempt_limits import Patience
+from gateway.pipeline.attempt_runner import Patience
 from routing.decision.placement import Placement
 from routing.request import Api, Request
 from routing.retries import RetryTerms

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipeline.attempt import LegEnd
+from gateway.attempts.attempt import LegEnd
 from gateway.relay.fast_path import ONE_CHUNK_BYTES, SIZE_OF_READ, PassthroughStream
 from gateway.relay.recorder import ResponseRecorder
 from gateway.relay.sse import needs_inspection

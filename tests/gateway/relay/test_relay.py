@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipeline.attempt import LegEnd
+from gateway.attempts.attempt import LegEnd
 from gateway.relay.resumption import delivered_by
 from routing.reading import response_bytes as answer_bytes_of
 from routing.request import Api, Usage

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gateway.attempts.attempt import LegEnd
+from gateway.attempts.outcome import Outcome
+from gateway.attempts.resume_blocker import Bar
 from gateway.config.limits import Limits
-from gateway.pipeline.attempt import LegEnd
-from gateway.pipeline.outcome import Outcome
-from gateway.pipeline.resume_blocker import Bar
 from routing.reading import read_usage
 from routing.request import Api
 from tenancy.limits.usage import LimitKind

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.attempts.resume_blocker import Bar
 from gateway.resume.continuation_request import ContinuationRequest, build_request
 from gateway.resume.delivered import DeliveredOutput, content_of, read_delivered
 from routing.request import Api

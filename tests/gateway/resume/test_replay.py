@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipeline.resume_blocker import Bar
+from gateway.attempts.resume_blocker import Bar
 from gateway.relay.recorder import ResponseRecorder
 from gateway.relay.sse import EventScanner, closes_block
 from gateway.resume.continuation import Continuation, continuation_of

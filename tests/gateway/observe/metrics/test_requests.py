@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
+from gateway.attempts.resume_blocker import Bar
 from gateway.observe.metrics.requests import BATCH_SIZE, RequestCounters, RetryCollector
-from gateway.pipeline.resume_blocker import Bar
 from gateway.runtime.metric_families import OTHER, Histogram
 from routing.rejection import Reason
 from routing.request import Usage

@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import structs
 from prometheus_client import CollectorRegistry
 
+from gateway.attempts.rejections import status_of
 from gateway.observe.metrics.tiers import QueuedRequests, TierCollector, TierCounters, WaitingForPodCollector
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.rejections import status_of
 from routing.decision.router import Router
 from routing.fleet import Fleet
 from routing.pods import Pod, PodState

@@ -11,8 +11,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from cascade.judging import AnswerJudge
+from gateway.attempts.resume_blocker import Bar
 from gateway.limits.accounts import RequestMeter
-from gateway.pipeline.resume_blocker import Bar
 from routing.decision.placement import Placement
 from routing.eligible import PairingFallback
 from routing.rejection import RequestRejected

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from cascade.record import CascadeResult
-from gateway.pipeline.resume_blocker import Bar
+from gateway.attempts.resume_blocker import Bar
 from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason
 from routing.request import Request, Usage

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.pipeline.attempt import Carrier, Leg
+from gateway.attempts.attempt import Carrier, Leg
 from routing.decision.placement import Placement
 from routing.pods import Engine
 from routing.request import Request

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gateway.pipeline.rejections import SAYINGS
+from gateway.attempts.rejections import SAYINGS
 
 PAGE = Path(__file__).parents[3] / "docs" / "reasons.md"
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.pipeline.rejections import SAYINGS, refusal_body, refusal_headers, status_of
+from gateway.attempts.rejections import SAYINGS, refusal_body, refusal_headers, status_of
 from routing.rejection import Reason, RequestRejected
 
 
