@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from gateway.attempts.attempt import Carrier, Leg, LegEnd
 from gateway.pairs.pairs import Pairs
 from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_runner import Patience
 from gateway.pipeline.request_context import Journey
 from routing.decision.placement import Placement
 from routing.decision.receipt import AttemptReceipt, attempt_receipt
