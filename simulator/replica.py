@@ -11,10 +11,10 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from gateway.attempts.outcome import Witness
-from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_runner import Patience
-from gateway.pipeline.pipeline import Passage
+from gateway.attempts.outcome import OutcomeListener
+from gateway.pipeline.admission_queue import AdmissionQueue
+from gateway.pipeline.attempt_runner import AttemptLimits
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.roles.balancer import INTERVAL_S, RoleAssigner
 from routing.decision.router import Router
 from routing.facts import Role
@@ -32,7 +32,7 @@ from simulator.virtual_carrier import VirtualCarrier
 from simulator.virtual_pod import VirtualPod
 from tenancy.tenants import ANONYMOUS_CALLER, Caller
 
-MakeRoom = Callable[[Router, Callable[[], float], Callable[[], float]], Room]
+MakeRoom = Callable[[Router, Callable[[], float], Callable[[], float]], AdmissionQueue]
 """Where requests wait: of a router, a clock and a source of draws."""
 
 MODEL = "simulated"
@@ -44,9 +44,9 @@ SCRAPE_S = 5.0
 """How often a gateway looks at its pods, as `hearth serve` does."""
 
 
-def _plain_room(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> Room:
+def _plain_room(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> AdmissionQueue:
     """In which nobody waits."""
-    return Room(router, clock=clock, draw=draw)
+    return AdmissionQueue(router, clock=clock, draw=draw)
 
 
 class Made(Protocol):
@@ -74,7 +74,7 @@ class Replica:
         made: Made,
         number: int,
         pods: Mapping[str, VirtualPod],
-        witness: Witness,
+        witness: OutcomeListener,
         make_room: MakeRoom | None = None,
         *,
         resumes: bool = False,
@@ -96,14 +96,14 @@ class Replica:
         self._caches = KnownCaches(self.router, pods, made.profile.block_size) if made.knows_caches else None
         self._clock = loop.time
         self.room = (make_room or _plain_room)(self.router, loop.time, draws.random)
-        self._passage = Passage(
+        self._passage = RequestPipeline(
             self.router,
             health=lambda _pod, _end: None,
             witnesses=[witness],
             clock=loop.time,
             wall_clock=loop.time,
             draw=draws.random,
-            patience=Patience(deadline_s=made.deadline_s),
+            patience=AttemptLimits(deadline_s=made.deadline_s),
             room=self.room,
         )
         for place, url in enumerate(pods):
@@ -130,7 +130,7 @@ class Replica:
             self._pods, sequence, self.board.first_token, is_patient=is_patient, resumes=self._resumes
         )
         try:
-            await self._passage.lead(request, carrier, caller=caller)
+            await self._passage.handle_request(request, carrier, caller=caller)
         finally:
             self.board.end(request.id)
         return carrier.refusal
@@ -140,7 +140,7 @@ class Replica:
         known = self.router.fleet.pod(url)
         if known is not None:
             self.router.put_pod(replace(known, state=standing, ready_since_s=self._clock()))
-            self.room.stir()
+            self.room.wake_waiters()
 
     async def keep_roles(self) -> None:
         """Let roles follow the traffic, or one's foreknowledge of it, until cancelled."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
-from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.admission_queue import AdmissionQueue
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.rejection import Reason, RequestRejected
@@ -28,7 +28,7 @@ RUNNING: Mapping[str, int] = {"silver": 60, "bronze": 50}
 Clock = Callable[[], float]
 
 
-class StrictPriority(Room):
+class StrictPriority(AdmissionQueue):
     """So many requests on the fleet and no more. Who has the higher priority is next; among equals who came first.
 
     Nobody is refused but who has waited as long as his tier may.
@@ -81,7 +81,7 @@ class StrictPriority(Room):
         return not slots or sum(self._router.ledger.running[slot] for slot in slots) < SLOTS * len(slots)
 
 
-class StaticCaps(Room):
+class StaticCaps(AdmissionQueue):
     """A tier that is capped goes only where little is queued and few run; where that is nowhere, it is refused."""
 
     def __init__(self, router: Router, clock: Clock, draw: Callable[[], float]) -> None:

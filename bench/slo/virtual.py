@@ -14,7 +14,7 @@ from bench.slo.policies import Policy
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import Offered, draw_traffic, recorded_lengths
 from gateway.attempts.outcome import Outcome
-from gateway.attempts.rejections import refusal_headers, status_of
+from gateway.attempts.rejections import rejection_headers, status_of
 from routing.blocks import Prompt
 from routing.pods import PodState
 from routing.request import Api, Request
@@ -131,7 +131,7 @@ class _Venue:
             begun = outcome.ttft_s is not None
             fate.noes.append(No(refusal.reason, self._clock() - asked_s, begun))
             # Once a stream has begun its head is out: the client hears of the end, and does not ask again.
-            return (200, {}) if begun else (status_of(refusal.reason), refusal_headers(refusal))
+            return (200, {}) if begun else (status_of(refusal.reason), rejection_headers(refusal))
         if outcome.ttft_s is not None:
             fate.first_token_s = asked_s + outcome.ttft_s
             fate.end_s = self._clock()

@@ -10,7 +10,7 @@ import time
 from gateway.app.gateway import Gateway, PodKeys
 from gateway.app.join_host import connect_index_process
 from gateway.app.metrics import GatewayMetrics
-from gateway.canary.watch import CanaryWatch
+from gateway.canary.watch import CanaryMonitor
 from gateway.cascades.cascade_config import configured_cascades
 from gateway.cascades.cascades import Cascades
 from gateway.config.settings import Settings
@@ -27,10 +27,10 @@ from gateway.observe.metrics.process import CallbackErrorHandler
 from gateway.observe.receipts import ReceiptStore
 from gateway.observe.writers import open_logs
 from gateway.pairs.setup import make_pairs
-from gateway.pairs.unpaired_watch import UnpairedWatch
-from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_runner import Patience
-from gateway.pipeline.pipeline import Passage
+from gateway.pairs.unpaired_watch import UnpairedPrefillMonitor
+from gateway.pipeline.admission_queue import AdmissionQueue
+from gateway.pipeline.attempt_runner import AttemptLimits
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.replica_sync.peer_load import PeerLoad
 from gateway.roles.balancer import RoleAssigner
 from gateway.roles.controller import RoleController
@@ -93,25 +93,25 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     prober = Prober(probes, pod_keys)
     watcher = FleetWatcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, warns=is_first)
 
-    room = Room(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
-    quotas = make_quota_enforcer(router, prices, lambda: room.is_crowded, clock=clock, draw=draw)
+    room = AdmissionQueue(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
+    quotas = make_quota_enforcer(router, prices, lambda: room.has_waiters, clock=clock, draw=draw)
     ladders = Cascades(router, configured_cascades(prices), draw=draw, clock=clock, say=say, warns=is_first)
-    canaries = CanaryWatch(router.rollout or Rollout(()), router.fleet, say, clock)
+    canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, say, clock)
 
     observers = [metrics.tallies.on_outcome, receipts.on_outcome, *(log.on_outcome for log in logs.values())]
     background = [issuer.run, canaries.run]
     if settings.canaries:
-        observers.insert(1, canaries.witness)
+        observers.insert(1, canaries.on_outcome)
     if is_first:
-        background.append(UnpairedWatch(router, say, clock).run)
-    passage = Passage(
+        background.append(UnpairedPrefillMonitor(router, say, clock).run)
+    passage = RequestPipeline(
         router,
         health=watcher.on_attempt_end,
         witnesses=observers,
         clock=clock,
         wall_clock=time.time,
         draw=draw,
-        patience=Patience(waits.first_byte_s, waits.resume_s, settings.retries, settings.processes),
+        patience=AttemptLimits(waits.first_byte_s, waits.resume_s, settings.retries, settings.processes),
         reserve=quotas.reserve,
         room=room,
         pairs=make_pairs(router, probes, prices, clock=clock, say=say),

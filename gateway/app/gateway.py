@@ -22,8 +22,8 @@ from gateway.limits.accounts import QuotaEnforcer
 from gateway.observe.metrics.process import CallbackErrorHandler, make_registry
 from gateway.observe.receipts import ReceiptStore
 from gateway.observe.request_log import OutcomeLog
-from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.admission_queue import AdmissionQueue
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.replica_sync.host_client import IndexProcessClient
 from gateway.replica_sync.peer_load import PeerLoad
 from gateway.runtime.event_log import EventLog
@@ -63,8 +63,8 @@ class Gateway:
     static: StaticSource
     pod_file: PodFileSource | None
     watcher: FleetWatcher
-    pipeline: Passage
-    admission_queue: Room
+    pipeline: RequestPipeline
+    admission_queue: AdmissionQueue
     quotas: QuotaEnforcer
     cascades: Cascades
     listener: HttpServer
@@ -96,6 +96,6 @@ class Gateway:
         if (
             self.admission_queue.admission is None
         ):  # Without a policy there are no SLOs, and no admission control is needed.
-            self.admission_queue.admit_by(Admission(self.router))
+            self.admission_queue.set_admission(Admission(self.router))
         if self.admission_queue.admission is not None:
             self.admission_queue.admission.tiers = policy.tiers

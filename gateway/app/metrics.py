@@ -12,7 +12,7 @@ from gateway.observe.metrics.cascades import CascadeCollector, CascadeCounters
 from gateway.observe.metrics.fleet import FleetCollector, SourceCollector
 from gateway.observe.metrics.requests import RequestCounters, RetryCollector
 from gateway.observe.metrics.tiers import TierCollector, TierCounters, WaitingForPodCollector, queued_requests_of
-from gateway.pairs.metrics import PairTallies
+from gateway.pairs.metrics import PairMetrics
 from gateway.runtime.event_log import LogFunction
 from routing.decision.router import Router
 
@@ -26,11 +26,11 @@ class GatewayMetrics:
         self._calibration = CalibrationCollector(lambda: {pod.url for pod in router.fleet.pods}, say)
         self._tiers = TierCounters(router.fleet)
         self._climbs = CascadeCounters()
-        self._pairs = PairTallies()
+        self._pairs = PairMetrics()
         self.tallies = RequestCounters(
             lambda model: router.fleet.knows(model) or model in priced,
             judge=self._calibration.add,
-            also=(self._tiers.on_outcome, self._climbs.on_outcome, self._pairs.witness),
+            also=(self._tiers.on_outcome, self._climbs.on_outcome, self._pairs.on_outcome),
         )
 
     def register(self, gateway: Gateway) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from cascade.judging import AnswerJudge
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.limits.accounts import RequestMeter
 from routing.decision.placement import Placement
 from routing.eligible import PairingFallback
@@ -19,7 +19,7 @@ from routing.rejection import RequestRejected
 from routing.request import Request, Usage
 
 
-class LegEnd(StrEnum):
+class AttemptStatus(StrEnum):
     """How one attempt on one pod ended."""
 
     ANSWERED = "answered"
@@ -48,23 +48,23 @@ class LegEnd(StrEnum):
     """KV that another pod had computed did not come in time. Which of the two, or the way between, nobody knows."""
 
     @property
-    def is_pods_fault(self) -> bool:
+    def is_pod_failure(self) -> bool:
         """Whether it counts against the pod's health."""
-        return self not in NOT_THE_PODS
+        return self not in NOT_POD_FAILURES
 
 
-NOT_THE_PODS = frozenset(
+NOT_POD_FAILURES = frozenset(
     {
-        *(LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.UNCONVINCING),
-        *(LegEnd.UNWILLING, LegEnd.DIFFERENT, LegEnd.STALLED),
+        *(AttemptStatus.ANSWERED, AttemptStatus.BUSY, AttemptStatus.UNCONVINCING),
+        *(AttemptStatus.UNWILLING, AttemptStatus.DIFFERENT, AttemptStatus.STALLED),
     }
 )
 
 
-class Leg(Struct, frozen=True, gc=False):
+class AttemptResult(Struct, frozen=True, gc=False):
     """One attempt that has ended. `begun`: the client has been sent some of this answer, so no other may begin one."""
 
-    end: LegEnd
+    end: AttemptStatus
     status: int = 0
     begun: bool = False
     usage: Usage | None = None
@@ -82,19 +82,19 @@ class Leg(Struct, frozen=True, gc=False):
     """Why a pair came to nothing, so that the request is to go another way."""
     blames: str | None = None
     """The pod that failed, where it is not the one that was to answer."""
-    rest: Request | None = None
+    continuation: Request | None = None
     """The same request for what is left of its answer, where the stream was cut and another pod can go on with it."""
-    told: Usage | None = None
+    client_usage: Usage | None = None
     """Usage of the whole answer as its client is told it, where several pods have made it."""
     is_behind: bool = False
     """It ended before it had said again what the client knew."""
     repeated: int = 0
     """So many tokens of the answer it made once more."""
-    barred: Bar | None = None
+    resume_blocker: ResumeBlocker | None = None
     """Why a stream that was cut cannot be gone on with."""
 
 
-class Order(Struct, frozen=True, gc=False):
+class PrefillRequest(Struct, frozen=True, gc=False):
     """What a pair's prefill leg is asked with, beside the client's own body."""
 
     request_id: str
@@ -104,10 +104,10 @@ class Order(Struct, frozen=True, gc=False):
     """Its one token must not be taken for the answer's end."""
 
 
-class Prefilled(Struct, frozen=True, gc=False):
+class PrefillResult(Struct, frozen=True, gc=False):
     """A prefill leg that has ended."""
 
-    end: LegEnd
+    end: AttemptStatus
     status: int = 0
     params: object = None
     """The answer's `kv_transfer_params`, as JSON has them; not yet looked at."""
@@ -117,13 +117,13 @@ class Prefilled(Struct, frozen=True, gc=False):
     @property
     def is_done(self) -> bool:
         """Whether the engine has computed the prompt."""
-        return self.end is LegEnd.ANSWERED and self.status < 400
+        return self.end is AttemptStatus.ANSWERED and self.status < 400
 
 
-class Carrier(Protocol):
+class AttemptTransport(Protocol):
     """One client request in one shell."""
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         """Send the request to the placement's engine and relay its answer; tell the placement its first token.
 
         Ends when the pod's answer has ended, or with `TIMEOUT` when nothing of it has come by the loop time
@@ -132,21 +132,21 @@ class Carrier(Protocol):
         """
         ...
 
-    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
+    async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult | None:
         """Have the placement's prefill engine compute the prompt and keep its KV; nothing of it is the client's.
 
         Ends like `carry`. None where whoever takes the request on from here sees to it.
         """
         ...
 
-    def open_tab(self, tab: RequestMeter) -> None:
+    def open_meter(self, tab: RequestMeter) -> None:
         """The caller's accounts keep count of this request. Called before `carry`, where there are any."""
         ...
 
-    def judged_by(self, judge: AnswerJudge | None) -> None:
+    def set_judge(self, judge: AnswerJudge | None) -> None:
         """What is carried next is shown to `judge` before the client; None: to nobody. Called before `carry`."""
         ...
 
-    def refuse(self, refusal: RequestRejected) -> None:
+    def reject(self, refusal: RequestRejected) -> None:
         """Tell the client no: as a whole answer, or inside a stream that has begun."""
         ...

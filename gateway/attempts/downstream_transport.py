@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.attempts.attempt import Carrier, Leg
+from gateway.attempts.attempt import AttemptResult, AttemptTransport
 from routing.decision.placement import Placement
 from routing.pods import Engine
 from routing.request import Request
@@ -24,7 +24,7 @@ class PinnedRequest:
         """Do nothing: no token is computed."""
 
 
-class DownstreamTransport(Carrier, Protocol):
+class DownstreamTransport(AttemptTransport, Protocol):
     """An attempt transport whose body can be replaced between attempts."""
 
     @property
@@ -43,7 +43,7 @@ class DownstreamTransport(Carrier, Protocol):
         """
         ...
 
-    async def carry(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> Leg:
+    async def carry(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
         """Send one attempt, also of a pinned request."""
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from cascade.record import CascadeResult
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason
 from routing.request import Request, Usage
@@ -17,14 +17,14 @@ CLIENT_GONE_STATUS = 499
 """No standard status exists for a client that left; nginx's number is the one that operators know."""
 
 
-class Shell(Struct, frozen=True, gc=False):
+class Frontend(Struct, frozen=True, gc=False):
     """The front end by which a request came, and how much of it that shows us where there are several ways."""
 
     name: str
     mode: str | None = None
 
 
-HTTP = Shell("http")
+HTTP = Frontend("http")
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -60,12 +60,12 @@ class Outcome(Struct, frozen=True, gc=False):
     group: str | None = None
     shared: str | None = None
     """The id of the request whose answer it was given as well."""
-    shell: Shell = HTTP
+    shell: Frontend = HTTP
     cascade: CascadeResult | None = None
     """Its way up a ladder, where it was asked of one."""
     resumed: int = 0
     """How often another pod has gone on with what a lost one had begun."""
-    unresumed: Bar | None = None
+    unresumed: ResumeBlocker | None = None
     """Why nobody went on with it."""
     wasted_tokens: int = 0
     """Of prompt and answer, that were computed again for that."""
@@ -75,5 +75,5 @@ class Outcome(Struct, frozen=True, gc=False):
     """What its service level allowed."""
 
 
-Witness = Callable[[Outcome], None]
+OutcomeListener = Callable[[Outcome], None]
 """Something that takes note of every outcome. Must not raise and must not wait."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Bar(StrEnum):
+class ResumeBlocker(StrEnum):
     """Why a stream that was cut is not gone on with elsewhere. A closed list: metrics and log say these words."""
 
     OFF = "off"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.attempts.outcome import Outcome
 from gateway.runtime.guard import restarted
 from routing.canary import Canary, CanaryStage, Rollout
@@ -22,13 +22,13 @@ Family = CounterMetricFamily | GaugeMetricFamily
 
 LOOK_S = 1.0
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 
 
-class CanaryWatch(Collector):
+class CanaryMonitor(Collector):
     """One per gateway; a witness of outcomes."""
 
-    def __init__(self, rollout: Rollout, fleet: Fleet, say: Say, clock: Callable[[], float]) -> None:
+    def __init__(self, rollout: Rollout, fleet: Fleet, say: LogFunction, clock: Callable[[], float]) -> None:
         self._rollout = rollout
         self._fleet = fleet
         self._say = say
@@ -57,11 +57,11 @@ class CanaryWatch(Collector):
                 fix="put pods on trial that serve whole requests (role `either`); split pools cannot be compared yet",
             )
         if (expired := self._rollout.expire(self._clock())) is not None:
-            self._tell(expired)
+            self._log_change(expired)
         if (begun := self._rollout.start_next(marks, self._clock())) is not None:
             self._say("info", "canary on trial", canary=begun.terms.name, share=begun.terms.share)
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Take note of every engine that was tried for a request."""
         for attempt in outcome.attempts:
             pod = self._fleet.pod(attempt.engine.partition("#")[0])
@@ -77,9 +77,9 @@ class CanaryWatch(Collector):
             marks = (pod.pool, pod.facts.revision)
             decided = self._rollout.observe(marks, max(0.0, cold), ttft_s, tpot_s, self._clock())
             if decided is not None:
-                self._tell(decided)
+                self._log_change(decided)
 
-    def _tell(self, canary: Canary) -> None:
+    def _log_change(self, canary: Canary) -> None:
         back = canary.stage is CanaryStage.ROLLED_BACK
         self._say(
             "error" if back else "info",
@@ -108,7 +108,7 @@ class CanaryWatch(Collector):
         yield from (stage, worse, rounds)
 
 
-BROKEN = frozenset(end.value for end in LegEnd if end.is_pods_fault)
+BROKEN = frozenset(end.value for end in AttemptStatus if end.is_pod_failure)
 """Ends of attempts that are their pod's fault."""
 
 

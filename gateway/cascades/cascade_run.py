@@ -16,7 +16,7 @@ from cascade.judging import HoldbackSettings, JudgingStandard, ModelJudge
 from cascade.logprobs import LOGPROB_APIS, LogprobFilter
 from cascade.models import Cascade
 from cascade.record import ESCALATED, FAILED, KEPT, UNJUDGED, CascadeResult, CascadeStep, answering_step_of
-from gateway.attempts.attempt import Leg, LegEnd
+from gateway.attempts.attempt import AttemptResult, AttemptStatus
 from gateway.cascades.constraints import CascadeConstraints, EscalationLimiter
 from gateway.cascades.features import CascadeRequestFeatures
 from routing.decision.placement import Placement
@@ -96,7 +96,7 @@ class EndedRequest(Protocol):
     """A request that has ended."""
 
     @property
-    def leg(self) -> Leg | None: ...
+    def leg(self) -> AttemptResult | None: ...
 
 
 ChooseModel = Callable[[Sequence[int], ModelRequestBuilder], int]
@@ -199,7 +199,7 @@ class CascadeRun:
         self.judge = ModelJudge(standard, plan.hold_back, trim, may_escalate=plan.escalation_limiter.may_escalate)
         return request
 
-    def attempt_ended(self, leg: Leg | None, placement: Placement | None) -> None:
+    def attempt_ended(self, leg: AttemptResult | None, placement: Placement | None) -> None:
         """Record an attempt on the current model; `leg` is None where the client has gone."""
         if placement is None:
             return
@@ -262,16 +262,16 @@ class CascadeRun:
         return not self._is_final and bool(self._above(at)) and self.plan.judges_answers
 
 
-def step_outcome(leg: Leg | None, judge: ModelJudge | None) -> str:
+def step_outcome(leg: AttemptResult | None, judge: ModelJudge | None) -> str:
     """Return `CascadeStep.ended` of an attempt; `leg` is None where the client has gone."""
-    if leg is None or leg.end not in (LegEnd.ANSWERED, LegEnd.UNCONVINCING):
+    if leg is None or leg.end not in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING):
         return FAILED
-    if leg.end is LegEnd.UNCONVINCING:
+    if leg.end is AttemptStatus.UNCONVINCING:
         return ESCALATED
     return KEPT if judge is not None and judge.verdict is not None else UNJUDGED
 
 
-def attempt_usage(leg: Leg | None, placement: Placement) -> Usage:
+def attempt_usage(leg: AttemptResult | None, placement: Placement) -> Usage:
     """Return the usage of an attempt: as reported by the engine, else as predicted and counted here."""
     reported = leg and (leg.usage or leg.counted)
     if reported and reported.prompt_tokens:

@@ -16,7 +16,7 @@ from cascade.drift import TRIAL_INTERVAL
 from cascade.logprobs import LOGPROB_APIS
 from cascade.models import Cascade, CascadeModel, StartConstraints, eligible_models, initial_model
 from cascade.record import ESCALATED, KEPT, KEPT_FOR_ESCALATION_LIMIT
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.cascades.cascade_config import CascadeConfig, UnusedGuarantee, unused_guarantee
 from gateway.cascades.cascade_run import CascadePlan, CascadeRun, EndedRequest, ModelRequestBuilder
 from gateway.cascades.constraints import CascadeConstraints, EscalationLimiters, read_constraints
@@ -160,7 +160,7 @@ class Cascades:
 
     def _settle(self, climb: CascadeRun, ending: EndedRequest) -> None:
         name, session = climb.plan.cascade.name, climb.plan.session
-        if ending.leg is not None and ending.leg.end is LegEnd.ANSWERED and session is not None:
+        if ending.leg is not None and ending.leg.end is AttemptStatus.ANSWERED and session is not None:
             # A conversation stays with the model that answered it.
             self._sessions.put((name, session), climb.model_index)
         for at, step in climb.steps:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from gateway.attempts.attempt import Leg, LegEnd
+from gateway.attempts.attempt import AttemptResult, AttemptStatus
 from gateway.ext_proc.protocol import PATH, PREFILLER, PRIORITY, RANK, REQUEST_ID, ResponseVisibility, endpoint_of
 from gateway.ext_proc.response import ResponseSide
 from gateway.http.response_writer import ResponseWriter
@@ -108,8 +108,8 @@ class ExtProcTransport:
     def refuse(self, refusal: RequestRejected) -> None:
         self._reply.reject(refusal)
 
-    async def carry(self, placement: PlacedAttempt, first_byte_by_s: float) -> Leg:
-        """Run one attempt, as `Carrier.carry` says. Envoy takes one destination only, so no attempt may be retried."""
+    async def carry(self, placement: PlacedAttempt, first_byte_by_s: float) -> AttemptResult:
+        """Run one attempt, as `AttemptTransport.carry` says. Envoy takes one destination only, so no attempt may be retried."""
         loop, tab = asyncio.get_running_loop(), self._tab
         relay = Relay(
             self._reply,
@@ -134,7 +134,7 @@ class ExtProcTransport:
 
     def _time_is_up(self, relay: Relay) -> None:
         if not self._answer.has_heard_head:
-            relay.fail(LegEnd.TIMEOUT, f"{relay.placement.engine.pod} did not answer in time.")
+            relay.fail(AttemptStatus.TIMEOUT, f"{relay.placement.engine.pod} did not answer in time.")
 
     def _estimate(self) -> None:
         """Charge a stream that was not seen: by its events, or by the expected output."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.config.limits import Limits, Timeouts
 from gateway.ext_proc import messages
 from gateway.ext_proc.access_log import AccessLog, TerminationCause
@@ -132,9 +132,9 @@ class ExtProcContext:
 INVALID_ARGUMENT = 3
 
 STATUS_BY_CAUSE = {
-    TerminationCause.POD_LOST: (LegEnd.LOST, "The pod's connection ended inside its answer."),
-    TerminationCause.POD_UNREACHABLE: (LegEnd.UNREACHABLE, "Envoy could not reach the pod."),
-    TerminationCause.POD_TIMEOUT: (LegEnd.TIMEOUT, "Envoy waited too long for the pod."),
+    TerminationCause.POD_LOST: (AttemptStatus.LOST, "The pod's connection ended inside its answer."),
+    TerminationCause.POD_UNREACHABLE: (AttemptStatus.UNREACHABLE, "Envoy could not reach the pod."),
+    TerminationCause.POD_TIMEOUT: (AttemptStatus.TIMEOUT, "Envoy waited too long for the pod."),
 }
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from gateway.attempts.outcome import Shell
+from gateway.attempts.outcome import Frontend
 from gateway.ext_proc.messages_pb2 import ProcessingRequest, ProtocolConfiguration
 from routing.pods import Engine, Pod
 
@@ -59,7 +59,7 @@ NAMES = {
 
 
 FRONTENDS = {
-    (request, response): Shell("extproc", f"{NAMES[request]}/{NAMES[response]}")
+    (request, response): Frontend("extproc", f"{NAMES[request]}/{NAMES[response]}")
     for request in NAMES
     for response in NAMES
 }
@@ -97,7 +97,7 @@ class BodyModes:
         return self.request in (BUFFERED, BUFFERED_PARTIAL) or (self.request == STREAMED and not self.sends_body_early)
 
     @property
-    def frontend(self) -> Shell:
+    def frontend(self) -> Frontend:
         """Its name on a receipt."""
         return FRONTENDS[self.request, self.response]
 

@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.config.extproc import ExtProcConfig
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings
@@ -140,7 +140,7 @@ class ExtProcServer:
         pods: PodKeys,
         *,
         is_ready: Callable[[], bool],
-        take_end: Callable[[str, LegEnd], object],
+        take_end: Callable[[str, AttemptStatus], object],
         number: int,
         say: LogFunction,
     ) -> None:
@@ -168,7 +168,7 @@ class ExtProcServer:
                     words.trust_headers or bool(source and trusted and is_in_networks(source, trusted))
                 ),
             ),
-            pass_over=lambda url: take_end(url, LegEnd.UNREACHABLE),
+            pass_over=lambda url: take_end(url, AttemptStatus.UNREACHABLE),
             clock=loop.time,
             draw=random.Random().random,  # noqa: S311 - which answers are looked at is no secret
         )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.config.discovery import DiscoveredPod
 from gateway.config.models import ModelEntry
 from gateway.discovery.aggregator import EmptySources, PodAggregator
@@ -121,22 +121,22 @@ class FleetWatcher:
                 await self.has_looked.wait()
         self._has_waited = True
 
-    def on_attempt_end(self, url: str, end: LegEnd) -> bool:
+    def on_attempt_end(self, url: str, end: AttemptStatus) -> bool:
         """Apply the end of an attempt on a pod. Returns whether other requests had failed there before."""
         pod = self._pods.get(url)
         if pod is None:
             return False
         was_failing = pod.breaker.is_failing
-        if end in (LegEnd.ANSWERED, LegEnd.UNCONVINCING):  # It was the model that was not good enough.
+        if end in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING):  # It was the model that was not good enough.
             moved = pod.breaker.on_success()
             if moved is not pod.breaker:
                 self._move_breaker(pod, moved)
-        elif end.is_pods_fault:
+        elif end.is_pod_failure:
             self._take_failure(pod, end)
         return was_failing
 
-    def _take_failure(self, pod: WatchedPod, end: LegEnd) -> None:
-        if end is LegEnd.HUNG and not pod.is_hung:
+    def _take_failure(self, pod: WatchedPod, end: AttemptStatus) -> None:
+        if end is AttemptStatus.HUNG and not pod.is_hung:
             self._say("warning", "pod hangs, though its server may be well", pod=pod.url)
             pod.mark_hung(self._clock())
             self._show(pod)

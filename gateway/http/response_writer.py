@@ -13,7 +13,7 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Protocol
 
-from gateway.attempts.rejections import refusal_body, refusal_event, refusal_headers, status_of
+from gateway.attempts.rejections import rejection_body, rejection_event, rejection_headers, status_of
 from gateway.http.client_request import IncomingRequest
 from routing.rejection import RequestRejected
 from routing.request import Api
@@ -161,11 +161,11 @@ class ResponseWriter:
         if self.has_ended:
             return
         if not self.has_begun:
-            body = refusal_body(refusal, anthropic=self.is_anthropic, request_id=self.request_id)
-            headers = (*refusal_headers(refusal, anthropic=self.is_anthropic).items(), *fields)
+            body = rejection_body(refusal, anthropic=self.is_anthropic, request_id=self.request_id)
+            headers = (*rejection_headers(refusal, anthropic=self.is_anthropic).items(), *fields)
             self.answer(status_of(refusal.reason, anthropic=self.is_anthropic), body, fields=headers)
         elif self.is_stream:
-            self.send(refusal_event(refusal, anthropic=self.is_anthropic, request_id=self.request_id))
+            self.send(rejection_event(refusal, anthropic=self.is_anthropic, request_id=self.request_id))
             if self.api in APIS_ENDED_BY_DONE:
                 self.send(DONE_EVENT)
             self.end()

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 import aiohttp
 import msgspec
 
-BELIEVED_S = 30.0
+TTL_S = 30.0
 
-MOST_KNOWN = 4096
+MAX_KNOWN = 4096
 
-LARGEST_ANSWER = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 20
 
 ASK_S = 2.0
 
@@ -28,7 +28,7 @@ class _Told(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(dict[str, _Told])
 
 
-class Bootstraps:
+class BootstrapServers:
     """One per gateway. `session` is for asking pods."""
 
     def __init__(self, session: aiohttp.ClientSession, clock: Callable[[], float]) -> None:
@@ -40,7 +40,7 @@ class Bootstraps:
     async def engine_id(self, address: str, rank: int) -> str:
         """The id of an engine whose pod has its bootstrap server there; empty where it cannot be had."""
         known = self._known.get(address)
-        if known is None or self._clock() - known[0] > BELIEVED_S:
+        if known is None or self._clock() - known[0] > TTL_S:
             return (await self._asked(address)).get(str(rank), "")
         return known[1].get(str(rank), "")
 
@@ -62,11 +62,11 @@ class Bootstraps:
                 asyncio.timeout(ASK_S),
                 self._session.get(f"http://{address}/query", allow_redirects=False) as answer,
             ):
-                body = await answer.content.read(LARGEST_ANSWER)
+                body = await answer.content.read(MAX_RESPONSE_BYTES)
                 told = {rank: each.engine_id for rank, each in _DECODER.decode(body).items()} if body else {}
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
             return {}
-        if len(self._known) >= MOST_KNOWN:
+        if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         if told:
             self._known[address] = self._clock(), told

@@ -12,7 +12,7 @@ from gateway.attempts.outcome import Outcome
 from routing.decision.receipt import AttemptReceipt
 
 
-class PairTallies(Collector):
+class PairMetrics(Collector):
     """A witness of outcomes. Requests that were no pairs' cost it a look at each attempt."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class PairTallies(Collector):
         self._fallbacks: Counter[str] = Counter()
         self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Count a request that has ended."""
         for attempt in outcome.attempts:
             if attempt.prefill is not None:

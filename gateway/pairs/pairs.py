@@ -2,7 +2,7 @@
 
 What passes between them is checked before it is passed on. A leg that hangs, fails or is far too slow is given up
 before the client has a byte, and the end says why, so that the spine can go another way. Nothing of either leg is left
-running when this returns, whatever happened. Knows no protocol: shells bring a `Carrier`.
+running when this returns, whatever happened. Knows no protocol: shells bring a `AttemptTransport`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from gateway.attempts.attempt import Carrier, Leg, LegEnd, Order, Prefilled
+from gateway.attempts.attempt import AttemptResult, AttemptStatus, AttemptTransport, PrefillRequest, PrefillResult
 from routing.connectors.shape import (
     Connector,
     InvalidTransferParams,
@@ -55,7 +55,7 @@ class EngineIds(Protocol):
     def forget(self, address: str) -> None: ...
 
 
-class Pairs:
+class PairTransport:
     """One per gateway process; holds no request's state."""
 
     def __init__(
@@ -69,8 +69,10 @@ class Pairs:
         self._clock = clock
         self._engine_ids = engine_ids
 
-    async def carry(self, placement: Placement, side: PrefillPlacement, carrier: Carrier, by_s: float) -> Leg:
-        """Carry both legs of a pair; like `Carrier.carry`, with `Leg.fallback` where it came to nothing."""
+    async def run_attempt(
+        self, placement: Placement, side: PrefillPlacement, carrier: AttemptTransport, by_s: float
+    ) -> AttemptResult:
+        """Carry both legs of a pair; like `AttemptTransport.carry`, with `AttemptResult.fallback` where it came to nothing."""
         connector = side.transfer.connector
         meeting = await self._meeting(placement, side, connector)
         try:
@@ -87,15 +89,15 @@ class Pairs:
         self,
         placement: Placement,
         side: PrefillPlacement,
-        carrier: Carrier,
+        carrier: AttemptTransport,
         meeting: KvTransferSession,
-        order: Order,
+        order: PrefillRequest,
         by_s: float,
-    ) -> Leg:
+    ) -> AttemptResult:
         connector = side.transfer.connector
         told = await carrier.prefill(placement, order, self._slow_s(side, by_s))
         if told is None:  # It is seen to further on.
-            return await carrier.carry(placement, by_s)
+            return await carrier.run_attempt(placement, by_s)
         if not told.is_done:
             return _failed(side, told)
         side.prefill_done(told.usage, self._clock())
@@ -107,10 +109,15 @@ class Pairs:
         return await self._decode(placement, side, carrier, by_s)
 
     async def _at_once(
-        self, placement: Placement, side: PrefillPlacement, carrier: Carrier, order: Order, by_s: float
-    ) -> Leg:
+        self,
+        placement: Placement,
+        side: PrefillPlacement,
+        carrier: AttemptTransport,
+        order: PrefillRequest,
+        by_s: float,
+    ) -> AttemptResult:
         prefilling = _begin(carrier.prefill(placement, order, self._slow_s(side, by_s)))
-        decoding = _begin(carrier.carry(placement, by_s))
+        decoding = _begin(carrier.run_attempt(placement, by_s))
         try:
             await asyncio.wait({prefilling, decoding}, return_when=asyncio.FIRST_COMPLETED)
             if decoding.done():  # Refused, lost, or answered before we heard of the prefill.
@@ -127,14 +134,18 @@ class Pairs:
             await _end(prefilling)
             await _end(decoding)
 
-    async def _decode(self, placement: Placement, side: PrefillPlacement, carrier: Carrier, by_s: float) -> Leg:
-        decoding = _begin(carrier.carry(placement, by_s))
+    async def _decode(
+        self, placement: Placement, side: PrefillPlacement, carrier: AttemptTransport, by_s: float
+    ) -> AttemptResult:
+        decoding = _begin(carrier.run_attempt(placement, by_s))
         try:
             return await self._in_time(placement, side, decoding)
         finally:
             await _end(decoding)
 
-    async def _in_time(self, placement: Placement, side: PrefillPlacement, decoding: asyncio.Task[Leg]) -> Leg:
+    async def _in_time(
+        self, placement: Placement, side: PrefillPlacement, decoding: asyncio.Task[AttemptResult]
+    ) -> AttemptResult:
         """The decode leg's end, or the end of our patience with the KV that it waits for."""
         await asyncio.wait({decoding}, timeout=_stalled_s(placement, side))
         if decoding.done() or placement.first_token_s is not None:
@@ -143,7 +154,7 @@ class Pairs:
         side.transfer_stalled(now_s)
         self._forget(side)
         words = f"KV from {side.engine.name} did not come in time."
-        return Leg(LegEnd.STALLED, detail=words, fallback=PairingFallback.TRANSFER_STALLED)
+        return AttemptResult(AttemptStatus.STALLED, detail=words, fallback=PairingFallback.TRANSFER_STALLED)
 
     async def _meeting(self, placement: Placement, side: PrefillPlacement, connector: Connector) -> KvTransferSession:
         prefill, decode = self._side(side.engine), self._side(placement.engine)
@@ -169,9 +180,9 @@ class Pairs:
         return min(by_s, self._clock() + SLOW * side.predicted.ttft_s + SLOW_LEAST_S)
 
 
-def _order(connector: Connector, meeting: KvTransferSession) -> Order:
+def _order(connector: Connector, meeting: KvTransferSession) -> PrefillRequest:
     terms = connector.terms
-    return Order(meeting.request_id, _encoded(connector.ask(meeting)), terms.ends_by_length)
+    return PrefillRequest(meeting.request_id, _encoded(connector.ask(meeting)), terms.ends_by_length)
 
 
 def _handover(meeting: KvTransferSession, params: Params | None) -> DecodeHandover:
@@ -189,31 +200,33 @@ def _stalled_s(placement: Placement, side: PrefillPlacement) -> float:
     return transfer.timeout_s + SLOW * transfer.step_s + TOKEN_S * tokens
 
 
-def _failed(side: PrefillPlacement, told: Prefilled) -> Leg:
+def _failed(side: PrefillPlacement, told: PrefillResult) -> AttemptResult:
     """What the prefill leg's end is to the spine. What its pod calls wrong with the request, another is to judge."""
-    end = told.end if told.end is not LegEnd.ANSWERED else LegEnd.BUSY
-    fallback = PairingFallback.PREFILL_SLOW if end is LegEnd.TIMEOUT else PairingFallback.PREFILL_FAILED
-    return Leg(end, told.status, detail=told.detail, fallback=fallback, blames=side.engine.pod)
+    end = told.end if told.end is not AttemptStatus.ANSWERED else AttemptStatus.BUSY
+    fallback = PairingFallback.PREFILL_SLOW if end is AttemptStatus.TIMEOUT else PairingFallback.PREFILL_FAILED
+    return AttemptResult(end, told.status, detail=told.detail, fallback=fallback, blames=side.engine.pod)
 
 
-def _unfit(side: PrefillPlacement, unfit: InvalidTransferParams) -> Leg:
+def _unfit(side: PrefillPlacement, unfit: InvalidTransferParams) -> AttemptResult:
     words = f"{side.engine.pod}: {unfit}"
-    return Leg(LegEnd.BUSY, detail=words, fallback=PairingFallback.UNFIT_PARAMS, blames=side.engine.pod)
+    return AttemptResult(
+        AttemptStatus.BUSY, detail=words, fallback=PairingFallback.UNFIT_PARAMS, blames=side.engine.pod
+    )
 
 
-def _with_kv(leg: Leg, side: PrefillPlacement) -> Leg:
+def _with_kv(leg: AttemptResult, side: PrefillPlacement) -> AttemptResult:
     """A decode leg's end as a pair's: what it calls cached was held by the prefill engine, and a pod that breaks may
     only have failed to fetch the KV.
     """
     warm = side.cached_tokens
     if leg.usage is not None:
         leg = replace(leg, usage=replace(leg.usage, cached_tokens=warm))
-    if leg.told is not None:
-        held = None if warm is None else min(warm, leg.told.prompt_tokens)
-        leg = replace(leg, told=replace(leg.told, cached_tokens=held))
-    if leg.begun or leg.end is LegEnd.ANSWERED:
+    if leg.client_usage is not None:
+        held = None if warm is None else min(warm, leg.client_usage.prompt_tokens)
+        leg = replace(leg, told=replace(leg.client_usage, cached_tokens=held))
+    if leg.begun or leg.end is AttemptStatus.ANSWERED:
         return leg
-    is_broken = leg.end is LegEnd.BROKEN
+    is_broken = leg.end is AttemptStatus.BROKEN
     return replace(leg, fallback=PairingFallback.TRANSFER_FAILED if is_broken else PairingFallback.DECODE_FAILED)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import aiohttp
 
 from gateway.config.models import ModelEntry
-from gateway.pairs.bootstrap import Bootstraps
-from gateway.pairs.pairs import Pairs
+from gateway.pairs.bootstrap import BootstrapServers
+from gateway.pairs.pairs import PairTransport
 from gateway.pairs.unknown_senders import known_connectors
 from routing.decision.router import Router
 
@@ -20,11 +20,11 @@ def make_pairs(
     *,
     clock: Callable[[], float],
     say: Callable[..., None],
-) -> Pairs:
+) -> PairTransport:
     """What carries pairs; the router is told which connectors there are, and how large a token's KV is."""
     router.pairing.connectors = known_connectors(say)
     know_sizes(router, models)
-    return Pairs(router.fleet, clock=clock, engine_ids=Bootstraps(session, clock))
+    return PairTransport(router.fleet, clock=clock, engine_ids=BootstrapServers(session, clock))
 
 
 def know_sizes(router: Router, models: Mapping[str, ModelEntry]) -> None:

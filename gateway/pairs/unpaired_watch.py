@@ -15,7 +15,7 @@ SETTLED_S = 10.0
 """Pods of a split come up one after the other: one that is alone for a shorter time is not reported."""
 
 
-class UnpairedWatch:
+class UnpairedPrefillMonitor:
     """One per gateway."""
 
     def __init__(self, router: Router, say: Callable[..., None], clock: Callable[[], float]) -> None:

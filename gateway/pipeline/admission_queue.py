@@ -26,10 +26,10 @@ from tenancy.objective import LatencyObjective
 from tenancy.queue import ModelQueue, WaitingRequest
 from tenancy.tenants import Caller
 
-STIR_S = 0.02
+WAKE_S = 0.02
 """What engines may take grows with every step that they decode: about so often it is worth another look."""
 
-NO_POD_LOOK_S = 0.25
+NO_POD_POLL_S = 0.25
 """How often who waits for a pod looks for one: pods take seconds to come."""
 
 LOOP = "queue"
@@ -39,7 +39,7 @@ Owner = asyncio.Task[Any] | None
 """The task that a placement belongs to: as long as it runs, its request is alive."""
 
 
-class Seat:
+class QueuedRequest:
     """One who waits."""
 
     __slots__ = ("avoid", "future", "owner", "waiter")
@@ -53,7 +53,7 @@ class Seat:
         self.owner = owner
 
 
-class Room:
+class AdmissionQueue:
     """One per gateway process. Without an `Admission` nobody waits."""
 
     def __init__(
@@ -77,21 +77,21 @@ class Room:
         self.admission: Admission | None = None
         self.waiting_for_pod: dict[str, int] = {}
         """Requests that wait for a pod of their model, by model; also of names that no pod is known to serve."""
-        self._seats: dict[int, Seat] = {}
+        self._seats: dict[int, QueuedRequest] = {}
         self._granted: dict[Placement, tuple[WaitingRequest, Owner]] = {}
         """Until they are settled."""
         self._stirring: asyncio.Handle | None = None
-        self._ticker = PeriodicTimer(LOOP, STIR_S, self._look, lambda: self._seats)
+        self._ticker = PeriodicTimer(LOOP, WAKE_S, self._grant_all, lambda: self._seats)
         if admission is not None:
-            self.admit_by(admission)
+            self.set_admission(admission)
 
-    def admit_by(self, admission: Admission) -> None:
+    def set_admission(self, admission: Admission) -> None:
         """Have those to whom something is promised wait for their turn from now on."""
         self.admission = admission
-        admission.on_capacity_freed = self.stir
+        admission.on_capacity_freed = self.wake_waiters
 
     @property
-    def is_crowded(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether anybody waits."""
         return bool(self._seats)
 
@@ -123,7 +123,7 @@ class Room:
             waiting, model = self.waiting_for_pod, request.model
             waiting[model] = waiting.get(model, 0) + 1
             try:
-                await asyncio.sleep(NO_POD_LOOK_S)
+                await asyncio.sleep(NO_POD_POLL_S)
             finally:
                 waiting[model] -= 1
                 if not waiting[model]:
@@ -161,10 +161,10 @@ class Room:
             finally:
                 self.admission.leave(waiter)
 
-    def stir(self) -> None:
+    def wake_waiters(self) -> None:
         """Somebody might go: look when all that happens in this moment has happened."""
         if self._stirring is None and self._seats:
-            self._stirring = asyncio.get_running_loop().call_soon(call_guarded, LOOP, self._look)
+            self._stirring = asyncio.get_running_loop().call_soon(call_guarded, LOOP, self._grant_all)
 
     def reconcile(self) -> None:
         """Give back what belongs to no live request: after an exception in a callback something may be left over."""
@@ -194,9 +194,9 @@ class Room:
 
     async def _wait(self, queue: ModelQueue, waiter: WaitingRequest, avoid: frozenset[str]) -> Placement:
         loop = asyncio.get_running_loop()
-        seat = self._seats[waiter.number] = Seat(waiter, avoid, loop.create_future(), asyncio.current_task())
+        seat = self._seats[waiter.number] = QueuedRequest(waiter, avoid, loop.create_future(), asyncio.current_task())
         queue.put(waiter, self._clock())
-        self.stir()
+        self.wake_waiters()
         self._ticker.start()
         try:
             return await seat.future
@@ -210,7 +210,7 @@ class Room:
             self._seats.pop(waiter.number, None)
             if not waiter.has_left:
                 queue.take(waiter, self._clock())
-                self.stir()
+                self.wake_waiters()
 
     def _give_back(self, placement: Placement) -> None:
         """Give back a grant that nobody took up."""
@@ -226,23 +226,25 @@ class Room:
         self._granted[placement] = waiter, owner
         return placement
 
-    def _look(self) -> None:
+    def _grant_all(self) -> None:
         """Grant whatever may be granted, and turn away who can no longer be served in time."""
         self._stirring = None
         admission = self.admission
         if admission is None:
             return
         # What fails in one queue must not keep others from their turn.
-        is_whole = [call_guarded(LOOP, self._look_at, admission, queue) for queue in tuple(admission.queues.values())]
+        is_whole = [
+            call_guarded(LOOP, self._grant_from, admission, queue) for queue in tuple(admission.queues.values())
+        ]
         if not all(is_whole):
             self.reconcile()
 
-    def _look_at(self, admission: Admission, queue: ModelQueue) -> None:
+    def _grant_from(self, admission: Admission, queue: ModelQueue) -> None:
         now_s = self._clock()
         for waiter in queue.overdue(now_s):
             if not self._take_cancelled(queue, waiter) and not waiter.tier_queue.defer(waiter, now_s):
                 refusal = admission.overload_rejection(waiter, now_s, queue.backlog_s, self._draw())
-                self._turn_away(queue, waiter, refusal)
+                self._reject(queue, waiter, refusal)
         while self._grant_next(admission, queue):
             pass
 
@@ -261,11 +263,11 @@ class Room:
             except NoEngineAdmissible:
                 barred = max(barred, line.tier.priority)
             except RequestRejected as refusal:
-                self._turn_away(queue, waiter, refusal)
+                self._reject(queue, waiter, refusal)
                 return True
             except Exception as error:  # noqa: BLE001 - of this request alone: those behind it are served
                 report_exception(LOOP, error)
-                self._turn_away(queue, waiter, error)
+                self._reject(queue, waiter, error)
                 return True
             else:
                 queue.take(waiter, self._clock())
@@ -281,7 +283,7 @@ class Room:
         queue.take(waiter, self._clock())
         return True
 
-    def _turn_away(self, queue: ModelQueue, waiter: WaitingRequest, why: Exception) -> None:
+    def _reject(self, queue: ModelQueue, waiter: WaitingRequest, why: Exception) -> None:
         queue.take(waiter, self._clock())
         self._seats[waiter.number].future.set_exception(why)
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from cascade.calibration_file import AnswerVerdict
 from cascade.judging import MAX_HELD_BYTES, AnswerEvidence, AnswerJudge, HoldbackSettings, JudgingTrigger
 from cascade.logprobs import LogprobFilter
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.cascades.answers import add_body, add_events
 from gateway.http.response_writer import ResponseWriter
 from gateway.relay.fast_path import ParsingConnection, PassthroughStream
@@ -224,7 +224,7 @@ class HoldbackBody(WholeBody):
 def _reject(relay: Relay, counted: Usage) -> None:
     """End the attempt and stop the engine: the client gets none of this response."""
     relay.metered_usage = counted
-    relay.discard(LegEnd.UNCONVINCING, "The answer was judged not good enough.")
+    relay.discard(AttemptStatus.UNCONVINCING, "The answer was judged not good enough.")
 
 
 def _whole_events(text: bytes) -> tuple[bytes, bytes]:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from cascade.judging import AnswerJudge
 from cascade.logprobs import LogprobFilter
-from gateway.attempts.attempt import Leg, LegEnd, Order, Prefilled
+from gateway.attempts.attempt import AttemptResult, AttemptStatus, PrefillRequest, PrefillResult
 from gateway.attempts.downstream_transport import PinnedRequest
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.config.limits import Limits
 from gateway.http.client_request import BodyBudget, IncomingRequest
 from gateway.http.endpoints import ApiEndpoint
@@ -199,8 +199,8 @@ class HttpTransport:
         """Send the client our rejection."""
         self._reply.reject(refusal)
 
-    async def carry(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> Leg:
-        """Send one attempt and relay its response; see `Carrier.carry`."""
+    async def carry(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
+        """Send one attempt and relay its response; see `AttemptTransport.carry`."""
         self._attempts += 1
         self._buffer.begin_attempt()
         rest = self._rest
@@ -212,17 +212,17 @@ class HttpTransport:
                 relay = await self._send(placement, first_byte_by_s, fresh=True)
         except (PoolIsFull, OSError) as error:
             end, detail = no_connection(placement.engine.pod, error)
-            leg = Leg(end, detail=detail)
+            leg = AttemptResult(end, detail=detail)
         else:
             leg = relay.result()
-            if relay.has_begun and leg.end is not LegEnd.ANSWERED:
+            if relay.has_begun and leg.end is not AttemptStatus.ANSWERED:
                 return self._cut(leg, relay)
         finally:
             self._buffer.end_attempt()
-        return leg if rest is None or leg.end is LegEnd.ANSWERED else cut_result(leg, placement.request)
+        return leg if rest is None or leg.end is AttemptStatus.ANSWERED else cut_result(leg, placement.request)
 
-    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled:
-        """Have the placement's prefill engine compute the prompt and keep its KV; see `Carrier.prefill`."""
+    async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult:
+        """Have the placement's prefill engine compute the prompt and keep its KV; see `AttemptTransport.prefill`."""
         side = placement.prefill
         assert side is not None  # noqa: S101 - the pipeline sends a prefill attempt of pairs only
         if self._rest is not None and (failed := await self._recover(self._rest, placement, side.engine, by_s)):
@@ -291,24 +291,24 @@ class HttpTransport:
 
     # -- a stream that was cut -------------------------------------------------------------------------------------
 
-    def _cut(self, leg: Leg, relay: Relay) -> Leg:
+    def _cut(self, leg: AttemptResult, relay: Relay) -> AttemptResult:
         """The client has part of the answer: prepare the request for the rest, or say why there is none."""
-        rest = Bar.OFF if self._buffer.is_off else continuation_after(relay, self._buffer.body)
-        if isinstance(rest, Bar):
+        rest = ResumeBlocker.OFF if self._buffer.is_off else continuation_after(relay, self._buffer.body)
+        if isinstance(rest, ResumeBlocker):
             return replace(leg, begun=True, barred=rest)
         self._rest, self._body, self._path = rest, rest.request.body, rest.path
         return cut_result(leg, relay.placement.request)
 
     async def _recover(
         self, rest: Continuation, placement: Placement | PinnedRequest, engine: Engine, by_s: float
-    ) -> Leg | None:
+    ) -> AttemptResult | None:
         """Have the rest known in token ids, where it has to be. Returns the attempt if that failed."""
 
         def write(path: str, body: bytes, suffix: str) -> list[bytes]:
             return self._write(engine, placement.request, path, body, f"{self._engine_id}{suffix}")
 
         recovered = await recover_tokens(self._pool, engine.pod, rest, write, by_s)
-        if isinstance(recovered, Leg):
+        if isinstance(recovered, AttemptResult):
             return recovered
         self._rest, self._body = recovered, recovered.request.body
         return None

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NotRequired, Protocol, TypedDict, Unpack
 
-from gateway.attempts.attempt import Leg, LegEnd
+from gateway.attempts.attempt import AttemptResult, AttemptStatus
 from gateway.attempts.downstream_transport import PinnedRequest
 from gateway.http.response_writer import ResponseWriter
 from gateway.limits.accounts import RequestMeter
@@ -108,7 +108,7 @@ class Relay:
         self.has_begun = False
         self.is_stream = False
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        self.end = LegEnd.ANSWERED
+        self.end = AttemptStatus.ANSWERED
         self.status = 0
         self.detail = ""
         self.metered_usage: Usage | None = None
@@ -129,7 +129,7 @@ class Relay:
             return UpstreamErrorBody(self)
         if head.is_encoded or head.status >= 300:
             what = "compressed" if head.is_encoded else "redirected"
-            self.fail(LegEnd.MALFORMED, f"The pod {what} its answer, unasked.")
+            self.fail(AttemptStatus.MALFORMED, f"The pod {what} its answer, unasked.")
             return None
         self.is_stream = head.content_type.startswith(EVENT_STREAM)
         return self._open_body(head)
@@ -183,7 +183,7 @@ class Relay:
         reply.end()
         if source is not None:
             source.abort()
-        self._end(LegEnd.ANSWERED, f"ended by a limit: {reason.value}")
+        self._end(AttemptStatus.ANSWERED, f"ended by a limit: {reason.value}")
 
     # -- how it ends -----------------------------------------------------------------------------------------------
 
@@ -207,22 +207,22 @@ class Relay:
 
     def succeed(self) -> None:
         """End it: the client has been sent all of the answer, or what is wrong with its request."""
-        self._end(LegEnd.ANSWERED, "")
+        self._end(AttemptStatus.ANSWERED, "")
 
-    def fail(self, end: LegEnd, detail: str) -> None:
+    def fail(self, end: AttemptStatus, detail: str) -> None:
         """End the attempt as failed; as answered if only the end of the body was missing."""
         if not self.ended.done() and not self.reply.has_ended and self.finish_if_delivered():
             self.reply.end()
             return
         self._end(end, detail)
 
-    def discard(self, end: LegEnd, detail: str) -> None:
+    def discard(self, end: AttemptStatus, detail: str) -> None:
         """End the attempt and stop the engine: none of what comes is for the client, even after its last event."""
         if self.reply.source is not None:
             self.reply.source.abort()
         self._end(end, detail)
 
-    def _end(self, end: LegEnd, detail: str) -> None:
+    def _end(self, end: AttemptStatus, detail: str) -> None:
         if self.ended.done():
             return
         self.end, self.detail = end, detail or self.detail
@@ -230,14 +230,14 @@ class Relay:
 
     # -- what came of it -------------------------------------------------------------------------------------------
 
-    def result(self) -> Leg:
+    def result(self) -> AttemptResult:
         """Return the result of the attempt. Reads the recorded bytes, so it is not on the path of any token."""
-        if self.end is not LegEnd.ANSWERED or self.status >= 400:
-            return Leg(
+        if self.end is not AttemptStatus.ANSWERED or self.status >= 400:
+            return AttemptResult(
                 self.end, self.status, begun=self.reply.has_begun, counted=self.metered_usage, detail=self.detail
             )
         facts, answer = self._facts()
-        return Leg(
+        return AttemptResult(
             self.end,
             self.status,
             begun=True,
@@ -309,7 +309,7 @@ class EventStream:
         if self._scanner.error is not None:
             self._fail(self._scanner.error)
         elif not self._scanner.is_complete:
-            self._relay.fail(LegEnd.LOST, "The pod ended its stream before the answer was complete.")
+            self._relay.fail(AttemptStatus.LOST, "The pod ended its stream before the answer was complete.")
         else:
             if left or not self._reply.has_begun:
                 self.pass_on(left)
@@ -335,11 +335,11 @@ class EventStream:
         relay.succeed()
 
 
-def _end_of(error: UpstreamError) -> LegEnd:
+def _end_of(error: UpstreamError) -> AttemptStatus:
     """An engine that aborts a request is being shut down: that says nothing against the request."""
     if error is ABORTED:
-        return LegEnd.LOST
-    return LegEnd.BUSY if error.status in BUSY_STATUSES else LegEnd.BROKEN
+        return AttemptStatus.LOST
+    return AttemptStatus.BUSY if error.status in BUSY_STATUSES else AttemptStatus.BROKEN
 
 
 class WholeBody:
@@ -403,11 +403,11 @@ class UpstreamErrorBody:
         relay = self._relay
         error = read_error(relay.status, self._body)
         if error.status in BUSY_STATUSES:
-            relay.fail(LegEnd.BUSY, error.message)
+            relay.fail(AttemptStatus.BUSY, error.message)
         elif error.status in KEY_REJECTED_STATUSES:
-            relay.fail(LegEnd.BROKEN, f"The pod does not take the gateway's key ({error.status}).")
+            relay.fail(AttemptStatus.BROKEN, f"The pod does not take the gateway's key ({error.status}).")
         elif error.status >= 500 and error.status != NOT_IMPLEMENTED:
-            relay.fail(LegEnd.BROKEN, error.message)
+            relay.fail(AttemptStatus.BROKEN, error.message)
         else:
             # What no pod of the model can do (501) is an error of the request.
             status = 400 if error.status == NOT_IMPLEMENTED else error.status

@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from cascade.logprobs import LogprobFilter
-from gateway.attempts.attempt import Leg, LegEnd, Prefilled
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.attempt import AttemptResult, AttemptStatus, PrefillResult
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.http.response_writer import ResponseWriter
 from gateway.relay.pod_errors import UpstreamError
 from gateway.relay.recorder import ResponseRecorder
@@ -37,14 +37,14 @@ CHAT_PATH, TOKENIZE_PATH = "/v1/chat/completions", "/tokenize"
 
 BAD_REQUEST = 400
 
-BLOCKER_BY_STATUS = {LegEnd.UNWILLING: Bar.REFUSED, LegEnd.DIFFERENT: Bar.DIFFERS}
+BLOCKER_BY_STATUS = {AttemptStatus.UNWILLING: ResumeBlocker.REFUSED, AttemptStatus.DIFFERENT: ResumeBlocker.DIFFERS}
 """Ends of a continuation after which no further pod is tried: it would end the same."""
 
 WriteRequest = Callable[[str, bytes, str], list[bytes]]
 """Head and body of a request to the pod, of its path, its body and a suffix of its id."""
 
 
-def continuation_after(relay: Relay, body: bytes) -> Continuation | Bar:
+def continuation_after(relay: Relay, body: bytes) -> Continuation | ResumeBlocker:
     """Return what is left of the stream that this relay has begun, or why it cannot be resumed.
 
     `body` is what the lost pod was sent; empty where it was not kept.
@@ -52,9 +52,9 @@ def continuation_after(relay: Relay, body: bytes) -> Continuation | Bar:
     try:
         delivered = delivered_by(relay)
     except MALFORMED_EVENT:
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     if not body or delivered is None:
-        return Bar.TOO_LONG
+        return ResumeBlocker.TOO_LONG
     return continuation_of(body, delivered, sequences=relay.placement.request.sequences)
 
 
@@ -66,7 +66,7 @@ def delivered_by(relay: Relay) -> DeliveredOutput | None:
     return read_delivered(relay.api, relay.recorder.joined(), relay.events, withholds_usage=relay.withholds_usage)
 
 
-def cut_result(leg: Leg, request: Request) -> Leg:
+def cut_result(leg: AttemptResult, request: Request) -> AttemptResult:
     """The result of an attempt after which the stream still lacks its rest, which `request` asks for."""
     barred = BLOCKER_BY_STATUS.get(leg.end)
     if barred is not None:
@@ -87,7 +87,7 @@ def with_prompt_ids(rest: Continuation, fields: bytes) -> bytes:
 
 async def recover_tokens(
     pool: UpstreamPool, url: str, rest: Continuation, write: WriteRequest, by_s: float
-) -> Continuation | Leg:
+) -> Continuation | AttemptResult:
     """Have a pod tell the token ids that a continuation needs, where it needs them; any pod of the model can.
 
     Returns the continuation by its ids, or the attempt as it failed. Raises only `asyncio.CancelledError`. The first
@@ -104,23 +104,23 @@ async def recover_tokens(
         return _failed(words)
     recalled: RecoveredTokens | None = read_recovered(recall, prompt.body, words.body)
     if recalled is None:
-        return Leg(LegEnd.UNWILLING, detail="The pod does not tell thoughts in tokens that are known.")
+        return AttemptResult(AttemptStatus.UNWILLING, detail="The pod does not tell thoughts in tokens that are known.")
     return rest.with_tokens(recalled)
 
 
-def failed_prefill(failed: Leg) -> Prefilled:
+def failed_prefill(failed: AttemptResult) -> PrefillResult:
     """Return a failed token recovery as the end of a prefill attempt that was never sent.
 
     A pod that rejects the recovery has answered.
     """
-    if failed.end is LegEnd.UNWILLING:
-        return Prefilled(LegEnd.ANSWERED, failed.status or BAD_REQUEST, detail=failed.detail)
-    return Prefilled(failed.end, failed.status, detail=failed.detail)
+    if failed.end is AttemptStatus.UNWILLING:
+        return PrefillResult(AttemptStatus.ANSWERED, failed.status or BAD_REQUEST, detail=failed.detail)
+    return PrefillResult(failed.end, failed.status, detail=failed.detail)
 
 
-def _failed(whole: UnaryResult) -> Leg:
-    end = LegEnd.UNWILLING if whole.end is LegEnd.ANSWERED else whole.end
-    return Leg(end, whole.status, detail=whole.detail)
+def _failed(whole: UnaryResult) -> AttemptResult:
+    end = AttemptStatus.UNWILLING if whole.end is AttemptStatus.ANSWERED else whole.end
+    return AttemptResult(end, whole.status, detail=whole.detail)
 
 
 class ResumedRelay(Relay):
@@ -144,7 +144,7 @@ class ResumedRelay(Relay):
 
     def _open_body(self, head: ResponseHead) -> ResponseBodyHandler | None:
         if not self.is_stream:
-            self.fail(LegEnd.MALFORMED, "The pod does not stream what it was to go on with.")
+            self.fail(AttemptStatus.MALFORMED, "The pod does not stream what it was to go on with.")
             return None
         self.scanner = EventScanner(
             self._stitch.api, ResponseRecorder(0), withholds_usage=False, held_bytes=MAX_HELD_EVENT_BYTES
@@ -154,13 +154,13 @@ class ResumedRelay(Relay):
     def send_error(self, error: UpstreamError) -> None:
         """End the attempt: the client has part of an answer, and no use for an error of its continuation."""
         self.status = error.status
-        self.fail(LegEnd.UNWILLING, error.message)
+        self.fail(AttemptStatus.UNWILLING, error.message)
 
-    def result(self) -> Leg:
+    def result(self) -> AttemptResult:
         """Return the result of the attempt, with usage of the whole answer as the client is sent it."""
         leg, joint = super().result(), self._stitch.joint
         leg = replace(leg, is_behind=joint.is_behind, repeated=joint.repeated)
-        if leg.end is not LegEnd.ANSWERED or leg.status >= 400:
+        if leg.end is not AttemptStatus.ANSWERED or leg.status >= 400:
             return leg
         return replace(leg, usage=joint.usage, told=joint.whole, response_id=None)
 
@@ -189,10 +189,10 @@ class ResumedStream(EventStream):
         try:
             joined = splice_events(self._stitch, self._trim.filter_events(events) if self._trim is not None else events)
         except ReplayMismatch:
-            relay.discard(LegEnd.DIFFERENT, "Another pod, asked the same again, gave another answer.")
+            relay.discard(AttemptStatus.DIFFERENT, "Another pod, asked the same again, gave another answer.")
             return
         if joined is None:
-            relay.discard(LegEnd.MALFORMED, "The pod's events are not what its API says.")
+            relay.discard(AttemptStatus.MALFORMED, "The pod's events are not what its API says.")
         elif joined:
             relay.recorder.add(joined)
             super().pass_on(joined)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.attempts.attempt import LegEnd, Prefilled
+from gateway.attempts.attempt import AttemptStatus, PrefillResult
 from gateway.http.response_writer import ResponseSource
 from gateway.relay.fast_path import ParsingConnection
 from gateway.relay.pod_errors import read_error
@@ -26,7 +26,7 @@ MAX_RESPONSE_BYTES = 4 << 20
 class UnaryResult(Struct, frozen=True):
     """Result of a unary call. `ANSWERED` with a status from 400 up: the pod has rejected the request."""
 
-    end: LegEnd
+    end: AttemptStatus
     status: int = 0
     body: bytes = b""
     detail: str = ""
@@ -34,7 +34,7 @@ class UnaryResult(Struct, frozen=True):
     @property
     def is_success(self) -> bool:
         """Whether the pod has answered with success."""
-        return self.end is LegEnd.ANSWERED and self.status < 400
+        return self.end is AttemptStatus.ANSWERED and self.status < 400
 
 
 async def call_unary(pool: UpstreamPool, url: str, question: list[bytes], by_s: float) -> UnaryResult:
@@ -86,7 +86,7 @@ class UnaryCall:
         self.was_stale = False
         self._status = 0
         self._body = bytearray()
-        self._end = LegEnd.ANSWERED
+        self._end = AttemptStatus.ANSWERED
         self._detail = ""
 
     def finish_if_delivered(self) -> bool:
@@ -97,7 +97,7 @@ class UnaryCall:
         """Return this call: all of the body is read, whatever its status."""
         self._status = head.status
         if head.is_encoded:
-            self.fail(LegEnd.MALFORMED, "The pod compressed its answer, unasked.")
+            self.fail(AttemptStatus.MALFORMED, "The pod compressed its answer, unasked.")
             return None
         return self
 
@@ -106,7 +106,7 @@ class UnaryCall:
         if len(self._body) + len(payload) > MAX_RESPONSE_BYTES:
             if self.reply.source is not None:
                 self.reply.source.abort()
-            self.fail(LegEnd.MALFORMED, "The pod's answer to the gateway is too large.")
+            self.fail(AttemptStatus.MALFORMED, "The pod's answer to the gateway is too large.")
             return
         self._body += payload
 
@@ -118,7 +118,7 @@ class UnaryCall:
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def fail(self, end: LegEnd, detail: str) -> None:
+    def fail(self, end: AttemptStatus, detail: str) -> None:
         """End the call without a result."""
         if not self.ended.done():
             self._end, self._detail = end, detail
@@ -126,19 +126,23 @@ class UnaryCall:
 
     def result(self) -> UnaryResult:
         """Return the result of a call that has ended."""
-        if self._end is not LegEnd.ANSWERED:
+        if self._end is not AttemptStatus.ANSWERED:
             return UnaryResult(self._end, detail=self._detail)
         body = bytes(self._body)
-        return UnaryResult(LegEnd.ANSWERED, self._status, body) if self._status < 400 else _rejected(self._status, body)
+        return (
+            UnaryResult(AttemptStatus.ANSWERED, self._status, body)
+            if self._status < 400
+            else _rejected(self._status, body)
+        )
 
 
 def _rejected(status: int, body: bytes) -> UnaryResult:
     error = read_error(status, body)
-    end = LegEnd.ANSWERED
+    end = AttemptStatus.ANSWERED
     if error.status in BUSY_STATUSES:
-        end = LegEnd.BUSY
+        end = AttemptStatus.BUSY
     elif error.status in KEY_REJECTED_STATUSES or error.status >= 500:
-        end = LegEnd.BROKEN
+        end = AttemptStatus.BROKEN
     return UnaryResult(end, error.status, detail=error.message)
 
 
@@ -177,17 +181,17 @@ class _PrefillResponse(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_PrefillResponse)
 
 
-async def call_prefill(pool: UpstreamPool, url: str, question: list[bytes], by_s: float) -> Prefilled:
+async def call_prefill(pool: UpstreamPool, url: str, question: list[bytes], by_s: float) -> PrefillResult:
     """Send a prefill request, head and body, and return its usage and transfer parameters by the loop time `by_s`.
 
     Raises only `asyncio.CancelledError`.
     """
     whole = await call_unary(pool, url, question, by_s)
     if not whole.is_success:
-        return Prefilled(whole.end, whole.status, detail=whole.detail)
+        return PrefillResult(whole.end, whole.status, detail=whole.detail)
     try:
         response = _DECODER.decode(whole.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Prefilled(LegEnd.MALFORMED, whole.status, detail="The pod's answer to a prefill is not JSON.")
+        return PrefillResult(AttemptStatus.MALFORMED, whole.status, detail="The pod's answer to a prefill is not JSON.")
     usage = response.usage.usage() if response.usage is not None else None
-    return Prefilled(LegEnd.ANSWERED, whole.status, response.kv_transfer_params, usage)
+    return PrefillResult(AttemptStatus.ANSWERED, whole.status, response.kv_transfer_params, usage)

@@ -28,7 +28,7 @@ from typing import Protocol, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.config.limits import Timeouts
 from gateway.http.response_writer import ResponseSource
 from gateway.relay.fast_path import ParsingConnection, PassthroughStream
@@ -47,8 +47,8 @@ NEVER = float("inf")
 CRLF = b"\r\n"
 
 STALL_ENDS = {
-    StallVerdict.ENGINE: (LegEnd.HUNG, "The pod's engine has fallen silent."),
-    StallVerdict.STREAM: (LegEnd.TIMEOUT, "The pod has gone silent inside its answer."),
+    StallVerdict.ENGINE: (AttemptStatus.HUNG, "The pod's engine has fallen silent."),
+    StallVerdict.STREAM: (AttemptStatus.TIMEOUT, "The pod has gone silent inside its answer."),
 }
 """Verdict of the stall timer to how the attempt ends, and the detail that is logged."""
 
@@ -108,7 +108,7 @@ class UpstreamExchange(Protocol):
         """Return the handler of the body; None if the response is rejected, and the exchange has failed."""
         ...
 
-    def fail(self, end: LegEnd, detail: str) -> None:
+    def fail(self, end: AttemptStatus, detail: str) -> None:
         """End it without a response."""
         ...
 
@@ -237,7 +237,7 @@ class UpstreamConnection(asyncio.Protocol):
         except (HttpParserError, HttpParserUpgrade):
             self._is_reusable = False
             if not self._is_complete:
-                self._fail(LegEnd.MALFORMED, "The pod's answer is not valid HTTP/1.1.")
+                self._fail(AttemptStatus.MALFORMED, "The pod's answer is not valid HTTP/1.1.")
                 return
         body = self._body or self._open_response(len(data))
         if body is None:
@@ -251,7 +251,9 @@ class UpstreamConnection(asyncio.Protocol):
         elif not self._is_complete:
             self._framing_bytes += len(data)
             if self._framing_bytes > MAX_FRAMING_BYTES:
-                self._fail(LegEnd.MALFORMED, "The trailers or chunk extensions of the pod's answer are too large.")
+                self._fail(
+                    AttemptStatus.MALFORMED, "The trailers or chunk extensions of the pod's answer are too large."
+                )
                 return
         if self._is_complete:
             self._complete(body)
@@ -265,7 +267,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(
-            LegEnd.LOST, "The pod closed the connection." if exc is None else f"The connection to the pod broke: {exc}"
+            AttemptStatus.LOST,
+            "The pod closed the connection." if exc is None else f"The connection to the pod broke: {exc}",
         )
         del self._parser  # It holds our methods: without it there is no cycle to collect.
         self._owner.forget(self)
@@ -310,7 +313,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is None:
             return None
         if self._header_count > MAX_HEADER_FIELDS or (not self._has_head and self._head_bytes > MAX_HEAD_BYTES):
-            self._fail(LegEnd.MALFORMED, "The head of the pod's answer is too large.")
+            self._fail(AttemptStatus.MALFORMED, "The head of the pod's answer is too large.")
         elif self._has_head:
             self._body = exchange.open_response(self._head())
             if self._body is None:
@@ -346,7 +349,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is not None and not exchange.ended.done():
             body.end()
 
-    def _fail(self, end: LegEnd, detail: str) -> None:
+    def _fail(self, end: AttemptStatus, detail: str) -> None:
         has_read = self._has_read
         if self._fast_path is not None:
             has_read |= self._fast_path.has_read
@@ -357,7 +360,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is not None:
             if exchange.reply.source is self:  # Another pod may be answering already.
                 exchange.reply.source = None
-            exchange.was_stale = end is LegEnd.LOST and self.was_used and not self._head_bytes
+            exchange.was_stale = end is AttemptStatus.LOST and self.was_used and not self._head_bytes
             exchange.fail(end, detail)
 
     def _reset_message(self) -> None:
@@ -399,7 +402,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif self._exchange.has_begun and self._last_read_s == now_s:
             self._due_s = now_s + self._owner.timeouts.stall_s
         elif now_s >= self._due_s:
-            self._fail(LegEnd.TIMEOUT, "The pod has been silent for too long.")
+            self._fail(AttemptStatus.TIMEOUT, "The pod has been silent for too long.")
 
     def fail_if_silent(self, silent_s: float) -> bool:
         """Fail the request in flight if no byte has come for so long; close an idle connection.
@@ -411,7 +414,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._exchange is None:
             self.abort()
         elif now_s - self._last_read_s >= silent_s:
-            self._fail(LegEnd.LOST, "The pod has shut down without ending its answer.")
+            self._fail(AttemptStatus.LOST, "The pod has shut down without ending its answer.")
             return True
         return False
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.config.limits import Timeouts
 from gateway.http.timeout_sweeper import TimeoutSweeper
 from gateway.relay.upstream_connection import UpstreamConnection
@@ -61,13 +61,13 @@ class PoolIsFull(Exception):  # noqa: N818 - like a rejection it is an outcome, 
     """No further connection to this pod is opened."""
 
 
-def no_connection(url: str, error: PoolIsFull | OSError) -> tuple[LegEnd, str]:
+def no_connection(url: str, error: PoolIsFull | OSError) -> tuple[AttemptStatus, str]:
     """Return how an attempt ends for which `UpstreamPool.connect` has raised this, and the detail for the log."""
     if isinstance(error, PoolIsFull):
-        return LegEnd.BUSY, f"There are too many connections to {url}."
+        return AttemptStatus.BUSY, f"There are too many connections to {url}."
     if isinstance(error, TimeoutError):
-        return LegEnd.UNREACHABLE, f"{url} did not take a connection in time."
-    return LegEnd.UNREACHABLE, f"{url} took no connection: {error.strerror or error}."
+        return AttemptStatus.UNREACHABLE, f"{url} did not take a connection in time."
+    return AttemptStatus.UNREACHABLE, f"{url} took no connection: {error.strerror or error}."
 
 
 class UpstreamPool:

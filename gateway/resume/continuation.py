@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.resume.continuation_request import ContinuationRequest, build_recovered_request, build_request
 from gateway.resume.delivered import DeliveredOutput
 from gateway.resume.replay import ChoicesReplay, MessagesReplay, ResponsesReplay
@@ -85,14 +85,14 @@ def _anew(delivered: DeliveredOutput, *, withholds_usage: bool) -> StreamSplicer
             return ChoicesReplay(delivered.api, delivered, withholds_usage=withholds_usage)
 
 
-def continuation_of(body: bytes, delivered: DeliveredOutput, *, sequences: int) -> Continuation | Bar:
+def continuation_of(body: bytes, delivered: DeliveredOutput, *, sequences: int) -> Continuation | ResumeBlocker:
     """Return the continuation, or why there is none; `body` is what the first pod was sent."""
     try:
         asking = build_request(delivered.api, body, delivered, sequences)
-        if isinstance(asking, Bar):
+        if isinstance(asking, ResumeBlocker):
             return asking
         rest = Continuation(delivered, asking)
         rest.splicer(withholds_usage=False)
     except MALFORMED_EVENT:
-        return Bar.PROMPT  # The events of the lost pod do not have the format of its API.
+        return ResumeBlocker.PROMPT  # The events of the lost pod do not have the format of its API.
     return rest

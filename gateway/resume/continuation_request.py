@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.resume.anthropic import chat_from_messages
 from gateway.resume.delivered import JSON_OBJECT, UNREADABLE, DeliveredOutput
 from gateway.resume.replay import is_deterministic
@@ -44,7 +44,16 @@ MAX_UNSEEN_TOKENS = 3
 """Tokens that may be in no event yet: a character has at most four bytes."""
 
 
-REPLAYABLE = frozenset({Bar.GRAMMAR, Bar.CALL, Bar.REASONING, Bar.ECHO, Bar.PROMPT, Bar.STOP})
+REPLAYABLE = frozenset(
+    {
+        ResumeBlocker.GRAMMAR,
+        ResumeBlocker.CALL,
+        ResumeBlocker.REASONING,
+        ResumeBlocker.ECHO,
+        ResumeBlocker.PROMPT,
+        ResumeBlocker.STOP,
+    }
+)
 """Reasons against a continuation that do not stand against a replay."""
 
 
@@ -86,30 +95,32 @@ class ContinuationRequest(Struct, frozen=True):
         return self.tokens_left <= MAX_UNSEEN_TOKENS
 
 
-def build_request(api: Api, body: bytes, delivered: DeliveredOutput, sequences: int) -> ContinuationRequest | Bar:
+def build_request(
+    api: Api, body: bytes, delivered: DeliveredOutput, sequences: int
+) -> ContinuationRequest | ResumeBlocker:
     """Return the request that continues a stream which was cut. `body` is what the lost pod was sent."""
     if sequences != 1:
-        return Bar.COPIES
+        return ResumeBlocker.COPIES
     try:
         fields = JSON_OBJECT.decode(body)
     except UNREADABLE:
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     may_be_anew = is_deterministic(api, fields)
     asking = _continuation(api, fields, delivered)
-    if may_be_anew and isinstance(asking, Bar) and asking in REPLAYABLE:
+    if may_be_anew and isinstance(asking, ResumeBlocker) and asking in REPLAYABLE:
         return ContinuationRequest(api, body, is_replay=True)
     return (
         _continuation_by_tokens(api, fields, delivered)
-        if asking is Bar.REASONING and api in RECOVERS_TOKENS
+        if asking is ResumeBlocker.REASONING and api in RECOVERS_TOKENS
         else asking
     )
 
 
-def _continuation_by_tokens(api: Api, fields: Body, delivered: DeliveredOutput) -> ContinuationRequest | Bar:
+def _continuation_by_tokens(api: Api, fields: Body, delivered: DeliveredOutput) -> ContinuationRequest | ResumeBlocker:
     """Return the continuation by its token ids, which have to be recovered first."""
     chat = fields if api is Api.CHAT else chat_from_messages(fields)
     if chat is None:
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     return _recovery_blocker(chat, delivered) or ContinuationRequest(
         Api.CHAT, msgspec.json.encode(chat), recovery=recovery_calls(chat, delivered)
     )
@@ -127,12 +138,12 @@ def build_recovered_request(body: bytes, delivered: DeliveredOutput, recalled: R
     )
 
 
-def _recovery_blocker(fields: Body, delivered: DeliveredOutput) -> Bar | None:
+def _recovery_blocker(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     """Return what stands against it. A grammar does not: it begins behind the reasoning, in a second engine as well."""
     if not delivered.reasoning or fields.get("include_reasoning") is False:
-        return Bar.REASONING
+        return ResumeBlocker.REASONING
     if not _is_plain_chat(fields):
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     return _blocker_by_fields(fields, delivered)
 
 
@@ -147,7 +158,7 @@ def _is_plain_chat(fields: Body) -> bool:
     return is_text and fields.get("add_generation_prompt") is not False
 
 
-def _continuation(api: Api, fields: Body, delivered: DeliveredOutput) -> ContinuationRequest | Bar:
+def _continuation(api: Api, fields: Body, delivered: DeliveredOutput) -> ContinuationRequest | ResumeBlocker:
     blocker = _blocker(fields, delivered)
     if blocker is not None:
         return blocker
@@ -159,24 +170,28 @@ def _continuation(api: Api, fields: Body, delivered: DeliveredOutput) -> Continu
     return ContinuationRequest(dialect, msgspec.json.encode(fields), left, repeated_text=_repeated_text(api, delivered))
 
 
-def _blocker(fields: Body, delivered: DeliveredOutput) -> Bar | None:
+def _blocker(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     if fields.get("previous_response_id") or fields.get("conversation") or fields.get("background"):
-        return Bar.CONVERSATION
+        return ResumeBlocker.CONVERSATION
     if fields.get("use_beam_search"):
-        return Bar.COPIES
+        return ResumeBlocker.COPIES
     if delivered.has_call or _may_call_next(fields, delivered):
-        return Bar.CALL
+        return ResumeBlocker.CALL
     if delivered.has_reasoning or fields.get("include_reasoning") is False:  # It may have reasoned without an event.
-        return Bar.REASONING
+        return ResumeBlocker.REASONING
     return _blocker_by_fields(fields, delivered)
 
 
-def _blocker_by_fields(fields: Body, delivered: DeliveredOutput) -> Bar | None:
+def _blocker_by_fields(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     if fields.get("echo"):
-        return Bar.ECHO
+        return ResumeBlocker.ECHO
     if _has_grammar(fields) and (delivered.text or not delivered.reasoning):
-        return Bar.GRAMMAR
-    return Bar.STOP if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, delivered.text) else None
+        return ResumeBlocker.GRAMMAR
+    return (
+        ResumeBlocker.STOP
+        if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, delivered.text)
+        else None
+    )
 
 
 def _may_call_next(fields: Body, delivered: DeliveredOutput) -> bool:
@@ -242,62 +257,62 @@ def _repeated_text(api: Api, delivered: DeliveredOutput) -> str:
 # -- by API ------------------------------------------------------------------------------------------------------------
 
 
-def _chat(fields: Body, delivered: DeliveredOutput) -> Bar | None:
+def _chat(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     fields.pop("prompt_logprobs", None)
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     if not delivered.text.strip():
         return None
     if fields.get("continue_final_message"):
         return _continue_last(messages, delivered)
     if fields.get("add_generation_prompt") is False:
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     message: Body = {"role": ASSISTANT, "content": delivered.text}
     fields["messages"] = [*messages, message]
     fields |= {"continue_final_message": True, "add_generation_prompt": False}
     return None
 
 
-def _continue_last(messages: list[Any], delivered: DeliveredOutput) -> Bar | None:
+def _continue_last(messages: list[Any], delivered: DeliveredOutput) -> ResumeBlocker | None:
     """Continue an answer whose beginning the client has sent."""
     last = messages[-1]
     if not isinstance(last, dict) or not isinstance(last.get("content"), str):
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     messages[-1] = {**last, "content": last["content"] + delivered.text}
     return None
 
 
-def _completions(fields: Body, delivered: DeliveredOutput) -> Bar | None:
+def _completions(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     fields.pop("prompt_logprobs", None)
     prompt = fields.get("prompt")
     if fields.get("suffix"):
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     if delivered.token_ids is not None and delivered.prompt_ids is not None and not fields.get("stop"):
         fields["prompt"] = [*delivered.prompt_ids, *delivered.token_ids]
         return None
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        return Bar.PROMPT if delivered.text else None
+        return ResumeBlocker.PROMPT if delivered.text else None
     fields["prompt"] = prompt + delivered.text
     return None
 
 
-def _messages(fields: Body, delivered: DeliveredOutput) -> Bar | None:
+def _messages(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     chat = chat_from_messages(fields)
     if chat is None:
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     fields.clear()
     fields |= chat
     if delivered.text.strip() and fields["messages"][-1]["role"] == ASSISTANT:
         return (
-            Bar.PROMPT
+            ResumeBlocker.PROMPT
         )  # vLLM's Anthropic API ends a prefilled message before it answers, which no other API can express.
     return _chat(fields, delivered)
 
 
-def _responses(fields: Body, delivered: DeliveredOutput) -> Bar | None:
+def _responses(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     given = fields.get("input")
     items: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
     begun = delivered.last_of_type("response.output_item.added")
@@ -309,7 +324,7 @@ def _responses(fields: Body, delivered: DeliveredOutput) -> Bar | None:
     return None
 
 
-WRITERS: dict[Api, Callable[[Body, DeliveredOutput], Bar | None]] = {
+WRITERS: dict[Api, Callable[[Body, DeliveredOutput], ResumeBlocker | None]] = {
     Api.CHAT: _chat,
     Api.COMPLETIONS: _completions,
     Api.MESSAGES: _messages,

@@ -17,9 +17,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.attempts.attempt import Leg, LegEnd
+from gateway.attempts.attempt import AttemptResult, AttemptStatus
 from gateway.attempts.downstream_transport import DownstreamTransport, MakeTransport
-from gateway.attempts.outcome import HTTP, Shell
+from gateway.attempts.outcome import HTTP, Frontend
 from gateway.cascades.cascade_run import CascadeRun
 from gateway.cascades.cascades import Cascades
 from gateway.cascades.constraints import CASCADE_HEADERS
@@ -39,7 +39,7 @@ from gateway.http.request_headers import (
     traceparent_of,
 )
 from gateway.http.response_writer import ResponseWriter
-from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.relay.http_transport import TransportFactory
 from gateway.server.coalescing import CompleteResponse, RequestCoalescer, is_coalescible
 from gateway.server.internal_request import InternalRequest
@@ -74,7 +74,7 @@ class HttpDispatcher:
 
     def __init__(
         self,
-        passage: Passage,
+        passage: RequestPipeline,
         router: Router,
         identify: Identify,
         carriers: TransportFactory,
@@ -151,7 +151,7 @@ class HttpDispatcher:
         incoming: IncomingRequest,
         reply: ResponseWriter,
         *,
-        frontend: Shell = HTTP,
+        frontend: Frontend = HTTP,
         make_transport: MakeTransport | None = None,
     ) -> None:
         """Answer a complete or rejected request, now or later. Raises nothing.
@@ -189,7 +189,7 @@ class HttpDispatcher:
         api: Api,
         incoming: IncomingRequest,
         reply: ResponseWriter,
-        frontend: Shell,
+        frontend: Frontend,
         make_transport: MakeTransport | None,
     ) -> None:
         """Read and check the body, then serve it. Raises `RequestRejected` if it cannot be read."""
@@ -220,7 +220,7 @@ class HttpDispatcher:
         reply: ResponseWriter,
         reading: ParsedRequest,
         promise: LatencyObjective | None,
-        frontend: Shell = HTTP,
+        frontend: Frontend = HTTP,
         make_transport: MakeTransport | None = None,
     ) -> None:
         """Run a request through the pipeline in a task of its own.
@@ -249,7 +249,7 @@ class HttpDispatcher:
 
         self._run(
             reply,
-            self._passage.lead(
+            self._passage.handle_request(
                 request,
                 transport,
                 caller=caller,
@@ -305,11 +305,13 @@ class HttpDispatcher:
             )
         finally:
             if shared is not None:
-                self._passage.note_shared(
+                self._passage.record_coalesced(
                     reading.request,
                     shared,
                     started_s=started_s,
-                    leg=Leg(LegEnd.ANSWERED, response.status) if isinstance(response, CompleteResponse) else None,
+                    leg=AttemptResult(AttemptStatus.ANSWERED, response.status)
+                    if isinstance(response, CompleteResponse)
+                    else None,
                     refusal=response if isinstance(response, RequestRejected) else None,
                     caller=caller,
                     trace=traceparent_of(incoming.headers),
@@ -374,7 +376,7 @@ class HttpDispatcher:
         incoming: IncomingRequest,
         reply: ResponseWriter,
         refusal: RequestRejected,
-        frontend: Shell,
+        frontend: Frontend,
         model: str = "",
     ) -> None:
         """Answer with a rejection. An inference request leaves an outcome, and so a receipt; others are counted."""
@@ -382,7 +384,7 @@ class HttpDispatcher:
             self._on_refused(refusal)
         else:
             request, trace = Request(reply.request_id, reply.api, model=model), traceparent_of(incoming.headers)
-            self._passage.turn_away(request, refusal, caller=incoming.caller, trace=trace, shell=frontend)
+            self._passage.record_rejection(request, refusal, caller=incoming.caller, trace=trace, shell=frontend)
         is_method = refusal.reason is Reason.WRONG_METHOD and incoming.endpoint is not None
         reply.reject(
             refusal, fields=[("allow", incoming.endpoint.allowed_methods)] if is_method and incoming.endpoint else ()

@@ -13,7 +13,7 @@ from gateway.http.client_connection import ClientConnections
 from gateway.http.client_request import BodyBudget
 from gateway.http.listener import DownstreamListener
 from gateway.http.request_headers import TrustedProxies
-from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.relay.http_transport import TransportFactory
 from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.upstream_request import PodKeys
@@ -28,7 +28,7 @@ class HttpServer:
 
     def __init__(  # noqa: PLR0913 - the parts of a gateway that it needs, put together in one place
         self,
-        passage: Passage,
+        passage: RequestPipeline,
         router: Router,
         identify: Identify,
         pods: PodKeys,

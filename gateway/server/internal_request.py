@@ -13,7 +13,7 @@ from msgspec import Raw
 from gateway.cascades.shadow_sampling import ShadowAnswer, answer_text
 from gateway.http.client_request import IncomingRequest
 from gateway.http.endpoints import ApiEndpoint
-from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.relay.http_transport import TransportFactory
 from gateway.server.coalescing import BufferedResponseWriter, CompleteResponse
 from routing.reading import read_request, read_usage, response_bytes
@@ -35,7 +35,7 @@ class InternalRequest:
 
     def __init__(
         self,
-        passage: Passage,
+        passage: RequestPipeline,
         carriers: TransportFactory,
         incoming: IncomingRequest,
         endpoint: ApiEndpoint,
@@ -76,7 +76,7 @@ class InternalRequest:
         reply = BufferedResponseWriter(self._incoming, reading.request.id, endpoint)
         caller = Caller(replace(tenant, name=None, tier=SHADOW_TIER, on_overload=OverloadAction.REJECT))
         transport = self._carriers.make(endpoint, self._incoming, reply, reading.body, usage_added=False)
-        await self._passage.lead(reading.request, transport, caller=caller, promise=objective_of(SHADOW_TIER))
+        await self._passage.handle_request(reading.request, transport, caller=caller, promise=objective_of(SHADOW_TIER))
         response = reply.complete.result() if reply.complete.done() else None
         if not isinstance(response, CompleteResponse) or response.status != 200:
             return None

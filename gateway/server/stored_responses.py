@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.attempts.downstream_transport import DownstreamTransport, PinnedRequest
-from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.pipeline import RequestPipeline
 from routing.decision.router import Router
 from routing.pods import Pod
 from routing.reading import scoped_name
@@ -17,7 +17,7 @@ from tenancy.tenants import Caller, Tenant
 class StoredResponses:
     """One per dispatcher."""
 
-    def __init__(self, router: Router, passage: Passage, *, first_byte_s: float) -> None:
+    def __init__(self, router: Router, passage: RequestPipeline, *, first_byte_s: float) -> None:
         self._router = router
         self._passage = passage
         self._first_byte_s = first_byte_s
@@ -37,8 +37,8 @@ class StoredResponses:
     ) -> None:
         """Forward the request, and record its outcome."""
         by_s = asyncio.get_running_loop().time() + self._first_byte_s
-        await self._passage.run_errand(
-            errand.request, lambda: transport.carry(errand, by_s), transport.refuse, caller=caller, trace=trace
+        await self._passage.run_pinned(
+            errand.request, lambda: transport.carry(errand, by_s), transport.reject, caller=caller, trace=trace
         )
 
     def check_continuation(self, request: Request, tenant: Tenant) -> None:

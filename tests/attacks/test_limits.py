@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.limits.accounts import CHECK_EVENTS, QuotaEnforcer, make_quota_enforcer
-from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.admission_queue import AdmissionQueue
 from routing.decision.router import Router
 from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.http.rig import CHAT_PATH, MODEL, RawClient, Rig, a_chat, a_rig
@@ -33,9 +33,9 @@ class Stage:
         self.quotas: QuotaEnforcer
 
     def make(self, router: Router) -> QuotaEnforcer:
-        room = Room(router, clock=lambda: self.now_s, draw=lambda: 0.0)
+        room = AdmissionQueue(router, clock=lambda: self.now_s, draw=lambda: 0.0)
         self.quotas = make_quota_enforcer(
-            router, {}, lambda: room.is_crowded, clock=lambda: self.now_s, draw=lambda: 0.0
+            router, {}, lambda: room.has_waiters, clock=lambda: self.now_s, draw=lambda: 0.0
         )
         return self.quotas
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 
-from gateway.attempts.rejections import SAYINGS
+from gateway.attempts.rejections import RESPONSES
 from gateway.config.limits import Limits
 from gateway.http.client_request import BodyBudget, IncomingRequest
 from gateway.http.request_headers import requested_slo, retry_count
@@ -36,7 +36,7 @@ class Listening:
 
     def on_request(self, incoming: IncomingRequest) -> None:
         if incoming.rejection is not None:
-            assert SAYINGS[incoming.rejection.reason].fault is not ErrorOwner.POD
+            assert RESPONSES[incoming.rejection.reason].fault is not ErrorOwner.POD
         incoming.drop_body(self.budget)
 
 
@@ -61,7 +61,7 @@ def feed_body(raw: bytes) -> None:
     except RequestRejected as refusal:
         reading = refusal
     if isinstance(reading, RequestRejected):
-        assert SAYINGS[reading.reason].fault is ErrorOwner.CLIENT
+        assert RESPONSES[reading.reason].fault is ErrorOwner.CLIENT
         return
     assert reading.request.prompt.size >= 0
     assert reading.request.sequences >= 1

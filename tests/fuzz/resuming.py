@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.resume.continuation import Continuation, continuation_of
 from gateway.resume.delivered import read_delivered
 from gateway.resume.splice import MALFORMED_EVENT, ReplayMismatch, splice_events
@@ -46,7 +46,7 @@ def feed_resuming(raw: bytes) -> None:
     except MALFORMED_EVENT:  # As the carrier does.
         return
     rest = continuation_of(body, said, sequences=1)
-    if isinstance(rest, Bar):
+    if isinstance(rest, ResumeBlocker):
         return
     json.loads(rest.request.body)
     rest, more = recall(rest, more)

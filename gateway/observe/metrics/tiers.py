@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gateway.attempts.outcome import Outcome
-from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.runtime.metric_families import Family, Histogram, cumulative_buckets
 from routing.fleet import Fleet
 from tenancy.objective import DEFAULT_TIER
@@ -34,7 +34,7 @@ class QueuedRequests(NamedTuple):
     """Seconds that they would take at the recent rate."""
 
 
-def queued_requests_of(room: Room) -> Callable[[], Iterator[QueuedRequests]]:
+def queued_requests_of(room: AdmissionQueue) -> Callable[[], Iterator[QueuedRequests]]:
     """Return a function that lists the waiting requests by tier and group of engines, named by one of their models."""
 
     def now() -> Iterator[QueuedRequests]:
@@ -48,7 +48,7 @@ def queued_requests_of(room: Room) -> Callable[[], Iterator[QueuedRequests]]:
 class WaitingForPodCollector(Collector):
     """Shows how many requests wait for a pod of each model that `model_list` names or a pod serves."""
 
-    def __init__(self, room: Room, fleet: Fleet) -> None:
+    def __init__(self, room: AdmissionQueue, fleet: Fleet) -> None:
         self._room = room
         self._fleet = fleet
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.attempts.outcome import Outcome
-from gateway.canary.watch import CanaryWatch
+from gateway.canary.watch import CanaryMonitor
 from routing.blocks import Prompt
 from routing.canary import CanaryStage, CanaryTerms, Rollout
 from routing.decision.receipt import AttemptReceipt
@@ -35,7 +35,7 @@ class Scene:
             self.router.put_pod(Pod(url, state=PodState.READY, models=frozenset({MODEL}), facts=facts))
             self.router.reshape_pod(url, [EngineShape(kv_tokens=100_000)])
         self.rollout = self.router.rollout = Rollout([TERMS])
-        self.watch = CanaryWatch(self.rollout, self.router.fleet, self._say, lambda: self.now_s)
+        self.watch = CanaryMonitor(self.rollout, self.router.fleet, self._say, lambda: self.now_s)
 
     def _say(self, _level: str, words: str, **more: Any) -> None:
         self.said.append((words, more))
@@ -49,7 +49,7 @@ class Scene:
         self.now_s += took_s
         placement.first_token(self.now_s)
         placement.release(self.now_s)
-        self.watch.witness(outcome(request, placement.engine.pod, took_s))
+        self.watch.on_outcome(outcome(request, placement.engine.pod, took_s))
         return placement.engine.pod
 
 
@@ -91,10 +91,10 @@ def test_a_failing_canary_is_taken_out_too() -> None:
     scene.watch.look()
     for number in range(400):
         request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
-        scene.watch.witness(outcome(request, "http://a", 0.1))
+        scene.watch.on_outcome(outcome(request, "http://a", 0.1))
         told = outcome(request, "http://c", 0.1)
         broken = replace(told.attempts[0], ended="broken", real_ttft_s=None)
-        scene.watch.witness(replace(told, attempts=(broken,)))
+        scene.watch.on_outcome(replace(told, attempts=(broken,)))
     assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
 
@@ -116,17 +116,17 @@ def test_the_canary_gets_its_share_of_requests() -> None:
     assert 139 * 0.1 < served.count("http://c") < 139 * 0.3
 
 
-@pytest.mark.parametrize("end", [end for end in LegEnd if end.is_pods_fault])
-def test_every_fault_of_a_pod_counts(end: LegEnd) -> None:
+@pytest.mark.parametrize("end", [end for end in AttemptStatus if end.is_pod_failure])
+def test_every_fault_of_a_pod_counts(end: AttemptStatus) -> None:
     """What the pipeline counts against a pod's health counts against a canary: a hung engine too."""
     scene = Scene()
     scene.watch.look()
     for number in range(60):
         request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
-        scene.watch.witness(outcome(request, "http://a", 0.1))
+        scene.watch.on_outcome(outcome(request, "http://a", 0.1))
         told = outcome(request, "http://c", 0.1)
         failed = replace(told.attempts[0], ended=end.value, real_ttft_s=None)
-        scene.watch.witness(replace(told, attempts=(failed,)))
+        scene.watch.on_outcome(replace(told, attempts=(failed,)))
     assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
 

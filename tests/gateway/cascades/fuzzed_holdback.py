@@ -7,7 +7,7 @@ from random import Random
 from cascade.calibration_file import AnswerVerdict
 from cascade.judging import HoldbackSettings
 from cascade.logprobs import LOGPROB_APIS, LogprobFilter
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from tests.gateway.cascades.logprob_streams import FixedJudge, cut_up, pair_of
 from tests.gateway.http.scene import Scene
 from tests.gateway.http.wire import LAST_CHUNK, STREAM_HEAD, chunk
@@ -42,7 +42,7 @@ def play(seed: int) -> bool:
     if verdict is AnswerVerdict.KEEP:
         wanted, seen = b"".join(plain), scene.heard.body
         return wanted.startswith(seen) if is_cut else seen == wanted
-    ends = {LegEnd.UNCONVINCING, LegEnd.LOST} if is_cut else {LegEnd.UNCONVINCING}
+    ends = {AttemptStatus.UNCONVINCING, AttemptStatus.LOST} if is_cut else {AttemptStatus.UNCONVINCING}
     if scene.client.written or scene.relay.result().end not in ends:
         return False
     scene.ask()

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from math import inf
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.config.models import ModelEntry
 from gateway.discovery.source import StaticSource
 from gateway.fleet.probe import Prober, probe_session
@@ -84,13 +84,21 @@ async def test_failing_requests_open_the_breaker_though_the_probe_is_well() -> N
     slow = ProbeIntervals(probe_s=60)
     async with fake_pods(pod), watching(static(pod.url), rhythm=slow) as watch:
         await watch.stands(pod.url, PodState.READY)
-        for end in (LegEnd.LOST, LegEnd.BROKEN, LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.TIMEOUT, LegEnd.BUSY, LegEnd.LOST):
+        for end in (
+            AttemptStatus.LOST,
+            AttemptStatus.BROKEN,
+            AttemptStatus.ANSWERED,
+            AttemptStatus.BUSY,
+            AttemptStatus.TIMEOUT,
+            AttemptStatus.BUSY,
+            AttemptStatus.LOST,
+        ):
             watch.watcher.on_attempt_end(pod.url, end)
         assert watch.pod(pod.url).state is PodState.READY
-        watch.watcher.on_attempt_end(pod.url, LegEnd.MALFORMED)
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.MALFORMED)
         assert watch.pod(pod.url).state is PodState.FAILING
         assert watch.watcher.is_ready(), "it is better than nobody"
-        watch.watcher.on_attempt_end("http://unknown:1", LegEnd.LOST)
+        watch.watcher.on_attempt_end("http://unknown:1", AttemptStatus.LOST)
 
 
 async def test_what_is_nobodys_fault_is_not_held_against_a_pod() -> None:
@@ -98,7 +106,7 @@ async def test_what_is_nobodys_fault_is_not_held_against_a_pod() -> None:
     pod = FakePod()
     async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60)) as watch:
         await watch.stands(pod.url, PodState.READY)
-        for end in (LegEnd.DIFFERENT, LegEnd.UNWILLING, LegEnd.STALLED) * 3:
+        for end in (AttemptStatus.DIFFERENT, AttemptStatus.UNWILLING, AttemptStatus.STALLED) * 3:
             assert not watch.watcher.on_attempt_end(pod.url, end)
         assert watch.pod(pod.url).state is PodState.READY
 
@@ -108,9 +116,15 @@ async def test_it_is_told_whether_a_pod_was_failing_before() -> None:
     pod = FakePod()
     async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60)) as watch:
         await watch.stands(pod.url, PodState.READY)
-        ends = (LegEnd.BROKEN, LegEnd.BUSY, LegEnd.LOST, LegEnd.ANSWERED, LegEnd.BROKEN)
+        ends = (
+            AttemptStatus.BROKEN,
+            AttemptStatus.BUSY,
+            AttemptStatus.LOST,
+            AttemptStatus.ANSWERED,
+            AttemptStatus.BROKEN,
+        )
         assert [watch.watcher.on_attempt_end(pod.url, end) for end in ends] == [False, True, True, True, False]
-        assert not watch.watcher.on_attempt_end("http://unknown:1", LegEnd.BROKEN)
+        assert not watch.watcher.on_attempt_end("http://unknown:1", AttemptStatus.BROKEN)
 
 
 async def test_a_refused_connection_is_looked_into_at_once() -> None:
@@ -119,7 +133,7 @@ async def test_a_refused_connection_is_looked_into_at_once() -> None:
     async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60, min_probe_s=0)) as watch:
         await watch.stands(pod.url, PodState.READY)
         await pod.stop()
-        watch.watcher.on_attempt_end(pod.url, LegEnd.UNREACHABLE)
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.UNREACHABLE)
         await watch.stands(pod.url, PodState.UNREACHABLE)
 
 
@@ -285,8 +299,8 @@ async def test_a_pod_that_hangs_comes_back_when_it_shows_tokens() -> None:
     pod = FakePod(page=metrics_page(ranks=2), is_silent=True)
     async with fake_pods(pod), watching(static(pod.url), timeout_s=1.0) as watch:
         await watch.stands(pod.url, PodState.READY)
-        watch.watcher.on_attempt_end(pod.url, LegEnd.HUNG)
-        watch.watcher.on_attempt_end(pod.url, LegEnd.HUNG)
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.HUNG)
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.HUNG)
         assert watch.pod(pod.url).state is PodState.UNREACHABLE
         await pod.pulse.until(lambda: pod.asked.get("tokens", 0) >= 2)
         assert watch.pod(pod.url).state is PodState.UNREACHABLE

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.attempts.outcome import Outcome
 from gateway.config.cors import CorsPolicy
 from gateway.config.limits import Limits, Timeouts
 from gateway.http.request_headers import Networks
 from gateway.limits.accounts import QuotaEnforcer
-from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_runner import Patience
-from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.admission_queue import AdmissionQueue
+from gateway.pipeline.attempt_runner import AttemptLimits
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.server.dispatcher import Identify
 from gateway.server.http_server import HttpServer
 from routing.decision.router import Router
@@ -157,10 +157,10 @@ class Rig:
     pods: list[ScriptedPod]
     server: asyncio.Server
     outcomes: list[Outcome]
-    ends: list[tuple[str, LegEnd]]
+    ends: list[tuple[str, AttemptStatus]]
     refusals: list[RequestRejected]
     faults: list[dict[str, Any]]
-    passage: Passage
+    passage: RequestPipeline
     clients: list[RawClient] = field(default_factory=list)
 
     @property
@@ -199,19 +199,19 @@ class Rig:
 def a_passage(
     router: Router,
     outcomes: list[Outcome],
-    ends: list[tuple[str, LegEnd]],
-    patience: Patience | None,
-    make_room: Callable[[Router], Room] | None,
+    ends: list[tuple[str, AttemptStatus]],
+    patience: AttemptLimits | None,
+    make_room: Callable[[Router], AdmissionQueue] | None,
     make_quotas: Callable[[Router], QuotaEnforcer] | None,
-) -> Passage:
-    return Passage(
+) -> RequestPipeline:
+    return RequestPipeline(
         router,
         health=lambda url, end: ends.append((url, end)),
         witnesses=[outcomes.append],
         clock=asyncio.get_running_loop().time,
         wall_clock=lambda: 1.8e9,
         draw=lambda: 0.0,
-        patience=patience or Patience(),
+        patience=patience or AttemptLimits(),
         room=make_room(router) if make_room is not None else None,
         reserve=make_quotas(router).reserve if make_quotas is not None else None,
     )
@@ -223,13 +223,13 @@ async def a_rig(
     *,
     limits: Limits | None = None,
     timeouts: Timeouts | None = None,
-    patience: Patience | None = None,
+    patience: AttemptLimits | None = None,
     identify: Identify = lambda *_: ANONYMOUS_CALLER,
     trusted: Networks = (),
     key: str | None = None,
     ranks: Sequence[int | None] = (None,),
     readiness: Callable[[], bool] = lambda: True,
-    make_room: Callable[[Router], Room] | None = None,
+    make_room: Callable[[Router], AdmissionQueue] | None = None,
     make_quotas: Callable[[Router], QuotaEnforcer] | None = None,
     cors: CorsPolicy | None = None,
 ) -> AsyncIterator[Rig]:
@@ -243,7 +243,7 @@ async def a_rig(
         await pod.start()
         put_pod(router, pod.url, ranks)
     outcomes: list[Outcome] = []
-    ends: list[tuple[str, LegEnd]] = []
+    ends: list[tuple[str, AttemptStatus]] = []
     refusals: list[RequestRejected] = []
     passage = a_passage(router, outcomes, ends, patience, make_room, make_quotas)
     front = HttpServer(

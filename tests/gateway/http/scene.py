@@ -10,7 +10,7 @@ from typing import Any, cast
 from httptools import HttpResponseParser
 
 from cascade.judging import AnswerJudge
-from gateway.attempts.attempt import Leg
+from gateway.attempts.attempt import AttemptResult
 from gateway.config.limits import Timeouts
 from gateway.http.client_request import IncomingRequest
 from gateway.http.response_writer import ResponseWriter
@@ -163,7 +163,7 @@ class Scene:
         return hear(self.client.written)
 
     @property
-    def leg(self) -> Leg:
+    def leg(self) -> AttemptResult:
         assert self.relay.ended.done()
         return self.relay.result()
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from gateway.attempts.attempt import LegEnd
-from gateway.pipeline.attempt_runner import Patience
+from gateway.attempts.attempt import AttemptStatus
+from gateway.pipeline.attempt_runner import AttemptLimits
 from routing.retries import RetryTerms
 from routing.stall_detection import StallBounds
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig, request_bytes
@@ -19,7 +19,7 @@ IMPATIENT = StallBounds(times=1.0, least_s=1.0, least_alone_s=1.5, first_s=0.01)
 """And yet so patient that no busy machine looks like a hung engine: what holds all of us up does not count."""
 
 GOOD = STREAM_HEAD + chunked(chat_stream("Hi", "."))
-NEVER = Patience(retries=RetryTerms(cuts=0))
+NEVER = AttemptLimits(retries=RetryTerms(cuts=0))
 
 
 async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
@@ -31,7 +31,7 @@ async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.is_whole
         assert b"error" not in answer.body
-        assert rig.ends == [(rig.pods[0].url, LegEnd.HUNG), (rig.pods[1].url, LegEnd.ANSWERED)]
+        assert rig.ends == [(rig.pods[0].url, AttemptStatus.HUNG), (rig.pods[1].url, AttemptStatus.ANSWERED)]
         await until(lambda: not rig.pods[0].writers)
 
 
@@ -64,7 +64,7 @@ async def test_a_request_that_waits_for_a_hung_engine_is_answered_elsewhere() ->
         rig.pods[1].plays([GOOD])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.body == b"".join(chat_stream("Hi", ".", usage=False))
-        assert rig.ends[0] == (rig.pods[0].url, LegEnd.HUNG)
+        assert rig.ends[0] == (rig.pods[0].url, AttemptStatus.HUNG)
 
 
 async def test_one_stream_that_is_stuck_does_not_condemn_its_engine() -> None:
@@ -95,7 +95,7 @@ async def test_one_stream_that_is_stuck_does_not_condemn_its_engine() -> None:
         is_over.set()
         await task
         assert b'"pod_timeout"' in answer.body
-        assert rig.ends == [(rig.pod.url, LegEnd.TIMEOUT)]
+        assert rig.ends == [(rig.pod.url, AttemptStatus.TIMEOUT)]
 
 
 async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
@@ -122,11 +122,11 @@ async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
         while looks < 24:
             answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
             assert answer.status == 200
-        assert all(end is LegEnd.ANSWERED for _, end in rig.ends)
+        assert all(end is AttemptStatus.ANSWERED for _, end in rig.ends)
         released.set()
         for client in quiet:
             assert b"late" in (await client.answer()).body
-        assert {end for _, end in rig.ends} == {LegEnd.ANSWERED}
+        assert {end for _, end in rig.ends} == {AttemptStatus.ANSWERED}
 
 
 async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
@@ -154,7 +154,7 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
         client.reader._limit = 1 << 24  # type: ignore[attr-defined]
         answer = await client.answer()
         assert answer.is_whole
-        assert rig.ends == [(rig.pod.url, LegEnd.ANSWERED)]
+        assert rig.ends == [(rig.pod.url, AttemptStatus.ANSWERED)]
 
 
 def _have_been_asked(pods: Sequence[ScriptedPod], questions: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.server.dispatcher import Identify
 from routing.decision.placement import Placement
 from routing.decision.router import Router
@@ -126,8 +126,8 @@ class FullRoom:
         """It remembers nobody."""
 
 
-def full(most_model: str = "", least_ttft_s: float = 0.0) -> Callable[[Router], Room]:
-    return lambda router: cast("Room", FullRoom(router, most_model, least_ttft_s))
+def full(most_model: str = "", least_ttft_s: float = 0.0) -> Callable[[Router], AdmissionQueue]:
+    return lambda router: cast("AdmissionQueue", FullRoom(router, most_model, least_ttft_s))
 
 
 SMALLER = Tenant("t", tier=GOLD.tier, on_overload=OverloadAction.DOWNGRADE, downgrades={MODEL: "small"}, output_cap=9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.attempts.rejections import refusal_headers
+from gateway.attempts.rejections import rejection_headers
 from gateway.limits.rate_limit_response import format_period, format_span, format_time, format_wait, rate_limit_headers
 from routing.rejection import Reason, RequestRejected
 from tenancy.limits.account_usage import UsageStore
@@ -29,7 +29,7 @@ def test_spans_are_written_as_openai_does(seconds: float, shown: str) -> None:
 )
 def test_a_wait_is_told_as_its_headers_have_it(seconds: float, shown: str) -> None:
     """Rounded up as `retry-after` and `retry-after-ms` are."""
-    headers = refusal_headers(RequestRejected(Reason.RATE_LIMITED_TOKENS, "No.", retry_after_s=seconds))
+    headers = rejection_headers(RequestRejected(Reason.RATE_LIMITED_TOKENS, "No.", retry_after_s=seconds))
     assert format_wait(seconds) == shown
     assert shown.split(maxsplit=1)[0] == headers["retry-after" if seconds >= 1 else "retry-after-ms"]
 

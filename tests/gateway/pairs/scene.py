@@ -10,13 +10,13 @@ from typing import Any
 
 import aiohttp
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.attempts.outcome import Outcome
 from gateway.config.limits import Limits, Timeouts
-from gateway.pairs.bootstrap import Bootstraps
-from gateway.pairs.pairs import Pairs
-from gateway.pipeline.attempt_runner import Patience
-from gateway.pipeline.pipeline import Passage
+from gateway.pairs.bootstrap import BootstrapServers
+from gateway.pairs.pairs import PairTransport
+from gateway.pipeline.attempt_runner import AttemptLimits
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.server.http_server import HttpServer
 from routing.cost import CostModel, CostPrior
 from routing.decision.receipt import AttemptReceipt
@@ -47,7 +47,7 @@ class Scene:
     client: Client
     pods: list[tuple[SimulatedPod, Client]]
     outcomes: list[Outcome]
-    ends: list[tuple[str, LegEnd]]
+    ends: list[tuple[str, AttemptStatus]]
 
     async def ask(self, body: dict[str, Any] = ASKED, path: str = CHAT) -> Any:
         return await self.client.ask(path, body)
@@ -95,17 +95,17 @@ async def a_scene(
         for (pod, _), role in zip(pods, roles, strict=True):
             put(router, pod, connector, role, facts or PodFacts())
         outcomes: list[Outcome] = []
-        ends: list[tuple[str, LegEnd]] = []
+        ends: list[tuple[str, AttemptStatus]] = []
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        passage = Passage(
+        passage = RequestPipeline(
             router,
             health=lambda url, end: ends.append((url, end)),
             witnesses=[outcomes.append],
             clock=loop.time,
             wall_clock=lambda: 1.8e9,
             draw=lambda: 0.0,
-            patience=Patience(),
-            pairs=Pairs(router.fleet, clock=loop.time, engine_ids=Bootstraps(session, loop.time)),
+            patience=AttemptLimits(),
+            pairs=PairTransport(router.fleet, clock=loop.time, engine_ids=BootstrapServers(session, loop.time)),
         )
         timeouts = Timeouts(connect_s=PATIENCE_S)
         front = HttpServer(

@@ -1,17 +1,19 @@
 """What is shown of pairs: by connector and end, by reason, and how long hand-overs took."""
 
-from gateway.attempts.attempt import Leg, LegEnd
-from gateway.pairs.metrics import PairTallies
+from gateway.attempts.attempt import AttemptResult, AttemptStatus
+from gateway.pairs.metrics import PairMetrics
 from tests.gateway.pairs.played import ANSWERED, PairCarrier, Part, led
 
 
 def test_pairs_and_fallbacks_are_counted() -> None:
     """A stalled hand-over, and then an answer from one pod."""
-    _, stage = led(PairCarrier(decodes=[Part(Leg(LegEnd.BROKEN, 500)), Part(ANSWERED, token_after_s=0.05)]))
+    _, stage = led(
+        PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.BROKEN, 500)), Part(ANSWERED, token_after_s=0.05)])
+    )
     _, good = led(PairCarrier())
-    tallies = PairTallies()
+    tallies = PairMetrics()
     for outcome in (*stage.outcomes, *good.outcomes):
-        tallies.witness(outcome)
+        tallies.on_outcome(outcome)
     shown = {
         (sample.name, *sample.labels.values()): sample.value
         for family in tallies.collect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.pairs.unpaired_watch import SETTLED_S, UnpairedWatch
+from gateway.pairs.unpaired_watch import SETTLED_S, UnpairedPrefillMonitor
 from routing.facts import Role
 from routing.pairing.partners import UnpairedReason
 from tests.routing.pairing.test_pairing import NIXL, put, split_fleet
@@ -19,7 +19,7 @@ class Scene:
         put(self.router, "http://lost", replace(NIXL, role=Role.PREFILL, kv_connector=None))
         self.said: list[tuple[str, str, dict[str, Any]]] = []
         self.now_s = 0.0
-        self.watch = UnpairedWatch(self.router, self._say, lambda: self.now_s)
+        self.watch = UnpairedPrefillMonitor(self.router, self._say, lambda: self.now_s)
 
     def _say(self, level: str, words: str, **more: Any) -> None:
         self.said.append((level, words, more))

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.attempts.outcome import Outcome
-from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt_runner import Patience
-from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.admission_queue import AdmissionQueue
+from gateway.pipeline.attempt_runner import AttemptLimits
+from gateway.pipeline.pipeline import RequestPipeline
 from routing.blocks import Prompt
 from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, PodState
@@ -44,16 +44,16 @@ class Stage:
         self.pods = {f"p{number}": VirtualPod(Profile(), loop) for number in range(engines)}
         self.router = Router(routings()["least-loaded"], exact_sizes=True)
         self.admission = Admission(self.router)
-        self.room = Room(self.router, clock=loop.time, draw=lambda: 0.5, admission=self.admission)
+        self.room = AdmissionQueue(self.router, clock=loop.time, draw=lambda: 0.5, admission=self.admission)
         self.outcomes: list[Outcome] = []
-        self.passage = Passage(
+        self.passage = RequestPipeline(
             self.router,
             health=lambda _pod, _end: None,
             witnesses=[self.outcomes.append],
             clock=loop.time,
             wall_clock=loop.time,
             draw=lambda: 0.5,
-            patience=Patience(),
+            patience=AttemptLimits(),
             room=self.room,
         )
         for url in self.pods:
@@ -66,14 +66,14 @@ class Stage:
     def ask(self, name: str, caller: str, prompt_tokens: int, answer_tokens: int) -> asyncio.Task[None]:
         request = Request(name, Api.CHAT, MODEL, Prompt((), (), prompt_tokens), stream=True)
         carrier = VirtualCarrier(self.pods, Sequence(name, prompt_tokens, answer_tokens))
-        return asyncio.create_task(self.passage.lead(request, carrier, caller=CALLERS[caller]))
+        return asyncio.create_task(self.passage.handle_request(request, carrier, caller=CALLERS[caller]))
 
     def is_empty(self) -> bool:
         """Whether nothing is kept of anybody."""
         lines = [line for queue in self.admission.queues.values() for line in queue.tier_queues.values()]
         return (
             self.router.ledger.is_empty()
-            and not self.room.is_crowded
+            and not self.room.has_waiters
             and not self.room._granted
             and all(line.waiting == 0 and not line.fair_share._open for line in lines)
             and not self.admission.stalls.room_s
@@ -88,7 +88,7 @@ def test_who_has_no_promise_never_waits() -> None:
         tasks = [stage.ask(f"b{number}", "bronze", 20_000, 100) for number in range(5)]
         tasks.append(stage.ask("n", "nobody", 20_000, 100))
         await asyncio.sleep(0.001)
-        assert stage.room.is_crowded
+        assert stage.room.has_waiters
         assert stage.pods["p0"].statistics().waiting + stage.pods["p0"].statistics().running == 2
         await asyncio.wait(tasks)
         assert stage.is_empty()
@@ -124,7 +124,7 @@ def test_who_leaves_frees_its_place_in_the_same_tick() -> None:
         second.cancel()
         await asyncio.wait([second])
         assert stage.admission.queues[MODEL].waiting == 0
-        assert not stage.room.is_crowded
+        assert not stage.room.has_waiters
         await first
         assert stage.is_empty()
 
@@ -263,7 +263,7 @@ def test_nobody_waits_while_an_engine_could_take_him(visits: list[Visit]) -> Non
             tasks.append(stage.ask(str(number), visit.caller, visit.prompt_tokens, visit.answer_tokens))
         while not all(task.done() for task in tasks):
             await asyncio.sleep(0.021)
-            if stage.room.is_crowded and stage.router.ledger.is_empty():
+            if stage.room.has_waiters and stage.router.ledger.is_empty():
                 raise AssertionError(f"an idle engine, and somebody waits at {loop.time()}")
 
     run_virtually(play())

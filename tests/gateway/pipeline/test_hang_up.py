@@ -60,7 +60,7 @@ async def crowd(stage: Stage) -> list[asyncio.Task[None]]:
     """Requests of bronze, some of which wait."""
     tasks = [stage.ask(f"b{number}", "bronze", 12_000, 100) for number in range(8)]
     await asyncio.sleep(0.05)
-    assert stage.room.is_crowded
+    assert stage.room.has_waiters
     return tasks
 
 
@@ -151,7 +151,7 @@ def test_a_witness_that_raises_keeps_no_other_from_its_outcome() -> None:
         def fail(_: Outcome) -> None:
             raise Planted
 
-        stage.passage._witnesses = (fail, *stage.passage._witnesses)
+        stage.passage._observers = (fail, *stage.passage._observers)
         await stage.ask("n", "nobody", 1_000, 10)
         assert stage.outcomes[0].status == 200
         return reported
@@ -217,7 +217,7 @@ class HangUps(RuleBasedStateMachine):
             if moment == "in":
                 self.in_look += gone
             if moment in ("in", "before"):
-                stage.room.stir()
+                stage.room.wake_waiters()
             if moment == "in":
                 await asyncio.sleep(0)
                 return
@@ -228,8 +228,8 @@ class HangUps(RuleBasedStateMachine):
             for task in gone:
                 task.cancel()
             if moment == "with":
-                stage.room._look()
-            stage.room.stir()
+                stage.room._grant_all()
+            stage.room.wake_waiters()
 
         self.runner.run(go())
 

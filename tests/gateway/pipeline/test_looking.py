@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from routing.cache_lookup import CacheHit, CacheLookup
 from routing.precise.lookup_notifier import LookupNotifier
 from routing.request import Api, Request
@@ -43,7 +43,7 @@ def test_what_was_seen_decides_and_the_time_it_took_counts() -> None:
     async def play() -> tuple[Stage, Looker, PlayedCarrier]:
         stage = Stage()
         looker, carrier = Looker(stage, PODS[2]), PlayedCarrier((Play(token_after_s=1.0),))
-        await stage.passage.lead(asked(), carrier, look=looker)
+        await stage.passage.handle_request(asked(), carrier, look=looker)
         return stage, looker, carrier
 
     stage, looker, carrier = run_virtually(play())
@@ -61,8 +61,8 @@ def test_a_failed_pod_is_left_and_the_next_is_told() -> None:
     async def play() -> tuple[Looker, PlayedCarrier]:
         stage = Stage()
         looker = Looker(stage, PODS[0])
-        carrier = PlayedCarrier((Play(LegEnd.LOST, token_after_s=None), Play()))
-        await stage.passage.lead(asked(), carrier, look=looker)
+        carrier = PlayedCarrier((Play(AttemptStatus.LOST, token_after_s=None), Play()))
+        await stage.passage.handle_request(asked(), carrier, look=looker)
         return looker, carrier
 
     looker, carrier = run_virtually(play())
@@ -79,7 +79,7 @@ def test_who_leaves_while_we_look_is_charged_to_nobody() -> None:
     async def play() -> Stage:
         stage = Stage()
         looker = Looker(stage, PODS[0], takes_s=5.0)
-        task = asyncio.create_task(stage.passage.lead(asked(), PlayedCarrier((Play(),)), look=looker))
+        task = asyncio.create_task(stage.passage.handle_request(asked(), PlayedCarrier((Play(),)), look=looker))
         await asyncio.sleep(1.0)
         task.cancel()
         await asyncio.wait([task])

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.attempts.attempt import Leg, LegEnd
+from gateway.attempts.attempt import AttemptResult, AttemptStatus
 from gateway.fleet.breaker import CircuitBreaker
-from gateway.pipeline.attempt_runner import Patience
+from gateway.pipeline.attempt_runner import AttemptLimits
 from routing.decision.placement import Placement
 from routing.request import Api, Request
 from routing.retries import RetryTerms
@@ -35,13 +35,13 @@ class Fleet:
     broken_by: list[str] = field(default_factory=list)
     """The requests that broke a pod that was well."""
 
-    def ask(self, pod: str, name: str, *, is_poison: bool) -> LegEnd:
+    def ask(self, pod: str, name: str, *, is_poison: bool) -> AttemptStatus:
         if pod in self.gone:
-            return LegEnd.UNREACHABLE
+            return AttemptStatus.UNREACHABLE
         if is_poison and pod not in self.sick:
             self.sick.add(pod)
             self.broken_by.append(name)
-        return LegEnd.BROKEN if pod in self.sick else LegEnd.ANSWERED
+        return AttemptStatus.BROKEN if pod in self.sick else AttemptStatus.ANSWERED
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Asked(PlayedCarrier):
     is_poison: bool = False
     takes_s: float = 0.0
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+    async def carry(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         pod = placement.engine.pod
         self.pods.append(pod)
         end = self.fleet.ask(pod, self.name, is_poison=self.is_poison)
@@ -65,19 +65,19 @@ class Guarded(Stage):
     """A stage that knows of its pods what a watcher does."""
 
     def __init__(self, fleet: Fleet) -> None:
-        super().__init__(Patience(retries=RetryTerms(saved=10_000)), fleet.pods)
+        super().__init__(AttemptLimits(retries=RetryTerms(saved=10_000)), fleet.pods)
         self.fleet = fleet
         self.breakers = dict.fromkeys(fleet.pods, CircuitBreaker())
 
-    def take_end(self, pod: str, end: LegEnd) -> bool | None:
+    def take_end(self, pod: str, end: AttemptStatus) -> bool | None:
         """As the watcher does."""
         before = self.breakers[pod]
-        self.breakers[pod] = before.on_success() if end is LegEnd.ANSWERED else before.on_failure(0.0)
+        self.breakers[pod] = before.on_success() if end is AttemptStatus.ANSWERED else before.on_failure(0.0)
         return before.is_failing
 
     async def ask(self, name: str, *, is_poison: bool = False, takes_s: float = 0.0) -> Asked:
         carrier = Asked((), fleet=self.fleet, name=name, is_poison=is_poison, takes_s=takes_s)
-        await self.passage.lead(Request(name, Api.CHAT, MODEL, PROMPT, stream=True), carrier)
+        await self.passage.handle_request(Request(name, Api.CHAT, MODEL, PROMPT, stream=True), carrier)
         return carrier
 
 
@@ -113,7 +113,7 @@ def test_pods_that_fail_others_are_not_held_against_a_request() -> None:
     async def play() -> tuple[Guarded, Asked]:
         stage = Guarded(Fleet(every, sick=set(every[1:])))
         for pod in every[1:]:
-            stage.take_end(pod, LegEnd.BROKEN)
+            stage.take_end(pod, AttemptStatus.BROKEN)
         stage.passage.budget.balance = IN_ALL
         return stage, await stage.ask("late")
 

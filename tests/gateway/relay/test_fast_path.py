@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.attempts.attempt import LegEnd
+from gateway.attempts.attempt import AttemptStatus
 from gateway.relay.fast_path import ONE_CHUNK_BYTES, SIZE_OF_READ, PassthroughStream
 from gateway.relay.recorder import ResponseRecorder
 from gateway.relay.sse import needs_inspection
@@ -118,13 +118,13 @@ def test_a_chunk_without_its_line_end_is_no_http() -> None:
     """Its size is right, its end is not."""
     wrong = chunk(chat_event("no"))[:-2] + b"\n\n"
     scene = staged(lambda: Scene().feed([STREAM_HEAD, *map(chunk, [chat_event("Hi"), chat_event("Ho")]), wrong]))
-    assert scene.leg.end is LegEnd.MALFORMED
+    assert scene.leg.end is AttemptStatus.MALFORMED
 
 
 def test_an_error_in_a_read_of_its_own_is_noticed() -> None:
     """However smoothly the stream has flowed before."""
     scene = staged(lambda: Scene().feed(one_a_read(chat_event("Hi"), chat_event("!"), event(DEAD), DONE)))
-    assert scene.leg.end is LegEnd.BROKEN
+    assert scene.leg.end is AttemptStatus.BROKEN
     assert scene.heard.body == chat_event("Hi") + chat_event("!")
 
 

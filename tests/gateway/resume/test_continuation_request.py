@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.resume.continuation_request import ContinuationRequest, build_request
 from gateway.resume.delivered import DeliveredOutput, content_of, read_delivered
 from routing.request import Api
@@ -21,13 +21,13 @@ def said(api: Api, text: str = "Once upon", tokens: int = 2, **more: Any) -> Del
 
 def asked(
     api: Api, body: dict[str, Any], before: DeliveredOutput | None = None, sequences: int = 1
-) -> ContinuationRequest | Bar:
+) -> ContinuationRequest | ResumeBlocker:
     return build_request(
         api, json.dumps({"model": "tiny", "stream": True} | body).encode(), before or said(api), sequences
     )
 
 
-def body_of(asking: ContinuationRequest | Bar) -> dict[str, Any]:
+def body_of(asking: ContinuationRequest | ResumeBlocker) -> dict[str, Any]:
     assert isinstance(asking, ContinuationRequest), asking
     read: dict[str, Any] = json.loads(asking.body)
     return read
@@ -134,25 +134,25 @@ def test_a_response_goes_on_with_its_item() -> None:
 @pytest.mark.parametrize(
     ("api", "fields", "bar"),
     [
-        (Api.CHAT, {"response_format": {"type": "json_object"}}, Bar.GRAMMAR),
-        (Api.CHAT, {"structured_outputs": {"regex": "a+"}}, Bar.GRAMMAR),
-        (Api.CHAT, {"tool_choice": "required"}, Bar.GRAMMAR),
-        (Api.CHAT, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, Bar.GRAMMAR),
-        (Api.CHAT, {"echo": True}, Bar.ECHO),
-        (Api.CHAT, {"stop": "on a time", "include_stop_str_in_output": True}, Bar.STOP),
-        (Api.CHAT, {"add_generation_prompt": False}, Bar.PROMPT),
-        (Api.COMPLETIONS, {"prompt": [1, 2]}, Bar.PROMPT),
-        (Api.COMPLETIONS, {"prompt": "a", "suffix": "b"}, Bar.PROMPT),
-        (Api.COMPLETIONS, {"prompt": "a", "use_beam_search": True}, Bar.COPIES),
-        (Api.MESSAGES, {"thinking": {"type": "disabled"}}, Bar.PROMPT),
-        (Api.MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, Bar.GRAMMAR),
-        (Api.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, Bar.PROMPT),
-        (Api.MESSAGES, {"messages": [*MESSAGES, {"role": "assistant", "content": "So"}]}, Bar.PROMPT),
-        (Api.RESPONSES, {"previous_response_id": "resp_1"}, Bar.CONVERSATION),
-        (Api.RESPONSES, {"text": {"format": {"type": "json_schema"}}}, Bar.GRAMMAR),
+        (Api.CHAT, {"response_format": {"type": "json_object"}}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"structured_outputs": {"regex": "a+"}}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"tool_choice": "required"}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"echo": True}, ResumeBlocker.ECHO),
+        (Api.CHAT, {"stop": "on a time", "include_stop_str_in_output": True}, ResumeBlocker.STOP),
+        (Api.CHAT, {"add_generation_prompt": False}, ResumeBlocker.PROMPT),
+        (Api.COMPLETIONS, {"prompt": [1, 2]}, ResumeBlocker.PROMPT),
+        (Api.COMPLETIONS, {"prompt": "a", "suffix": "b"}, ResumeBlocker.PROMPT),
+        (Api.COMPLETIONS, {"prompt": "a", "use_beam_search": True}, ResumeBlocker.COPIES),
+        (Api.MESSAGES, {"thinking": {"type": "disabled"}}, ResumeBlocker.PROMPT),
+        (Api.MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, ResumeBlocker.GRAMMAR),
+        (Api.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, ResumeBlocker.PROMPT),
+        (Api.MESSAGES, {"messages": [*MESSAGES, {"role": "assistant", "content": "So"}]}, ResumeBlocker.PROMPT),
+        (Api.RESPONSES, {"previous_response_id": "resp_1"}, ResumeBlocker.CONVERSATION),
+        (Api.RESPONSES, {"text": {"format": {"type": "json_schema"}}}, ResumeBlocker.GRAMMAR),
     ],
 )
-def test_what_cannot_be_asked_for_truthfully_is_named(api: Api, fields: dict[str, Any], bar: Bar) -> None:
+def test_what_cannot_be_asked_for_truthfully_is_named(api: Api, fields: dict[str, Any], bar: ResumeBlocker) -> None:
     """The client is told that its stream was lost, and operators why."""
     assert asked(api, {"messages": MESSAGES, "input": "Tell.", "max_tokens": 99} | fields) is bar
 
@@ -161,7 +161,7 @@ def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
     """Its client was told that it is whole: who goes on with it has nothing more to say, and would call nobody."""
     over = said(Api.RESPONSES, is_over=True)
     body = {"input": "Tell.", "tools": [{"type": "function", "name": "look"}]}
-    assert asked(Api.RESPONSES, body, over) is Bar.CALL
+    assert asked(Api.RESPONSES, body, over) is ResumeBlocker.CALL
     again = asked(Api.RESPONSES, body | {"temperature": 0}, over)
     assert isinstance(again, ContinuationRequest)
     assert again.is_replay
@@ -172,11 +172,11 @@ def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
 def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
     """Nor what calls, nor what thinks."""
     body = {"messages": MESSAGES}
-    assert asked(Api.CHAT, body, sequences=2) is Bar.COPIES
-    assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is Bar.CALL
-    assert asked(Api.CHAT, body, said(Api.CHAT, has_thought=True)) is Bar.REASONING
-    assert asked(Api.CHAT, body | {"include_reasoning": False}) is Bar.REASONING, "nobody saw whether it did"
-    assert build_request(Api.CHAT, b"[]", said(Api.CHAT), 1) is Bar.PROMPT
+    assert asked(Api.CHAT, body, sequences=2) is ResumeBlocker.COPIES
+    assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is ResumeBlocker.CALL
+    assert asked(Api.CHAT, body, said(Api.CHAT, has_thought=True)) is ResumeBlocker.REASONING
+    assert asked(Api.CHAT, body | {"include_reasoning": False}) is ResumeBlocker.REASONING, "nobody saw whether it did"
+    assert build_request(Api.CHAT, b"[]", said(Api.CHAT), 1) is ResumeBlocker.PROMPT
 
 
 @pytest.mark.parametrize(

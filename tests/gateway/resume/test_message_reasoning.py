@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.resume.continuation import Continuation, continuation_of
 from gateway.resume.continuation_request import ContinuationRequest, build_request
 from gateway.resume.delivered import DeliveredOutput, Event, read_delivered
@@ -54,7 +54,7 @@ def said(*events: Event) -> DeliveredOutput:
     return read_delivered(Api.MESSAGES, b"".join(map(named, events)), len(events), withholds_usage=False)
 
 
-def asked(before: DeliveredOutput, **fields: Any) -> ContinuationRequest | Bar:
+def asked(before: DeliveredOutput, **fields: Any) -> ContinuationRequest | ResumeBlocker:
     return build_request(Api.MESSAGES, json.dumps(ASKED | fields).encode(), before, 1)
 
 
@@ -134,19 +134,27 @@ def test_what_begins_behind_the_thoughts_is_put_over(fields: Event, chat: Event)
 @pytest.mark.parametrize(
     ("before", "fields", "bar"),
     [
-        ((*THOUGHT, {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use"}}), {}, Bar.CALL),
-        ((START, begin(0, "redacted_thinking")), {}, Bar.REASONING),
-        (THOUGHT, {"thinking": {"type": "disabled"}}, Bar.PROMPT),
-        (THOUGHT, {"messages": [{"role": "system", "content": "Tell."}]}, Bar.PROMPT),
-        (THOUGHT, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, Bar.PROMPT),
+        (
+            (*THOUGHT, {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use"}}),
+            {},
+            ResumeBlocker.CALL,
+        ),
+        ((START, begin(0, "redacted_thinking")), {}, ResumeBlocker.REASONING),
+        (THOUGHT, {"thinking": {"type": "disabled"}}, ResumeBlocker.PROMPT),
+        (THOUGHT, {"messages": [{"role": "system", "content": "Tell."}]}, ResumeBlocker.PROMPT),
+        (THOUGHT, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, ResumeBlocker.PROMPT),
         # vLLM gives it the second for an id.
-        (THOUGHT, {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}]}, Bar.PROMPT),
-        (THOUGHT, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, Bar.PROMPT),
-        (SPOKEN, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, Bar.GRAMMAR),
-        (SPOKEN, {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}, Bar.GRAMMAR),
+        (
+            THOUGHT,
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}]},
+            ResumeBlocker.PROMPT,
+        ),
+        (THOUGHT, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, ResumeBlocker.PROMPT),
+        (SPOKEN, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, ResumeBlocker.GRAMMAR),
+        (SPOKEN, {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}, ResumeBlocker.GRAMMAR),
     ],
 )
-def test_what_cannot_be_put_over_is_named(before: tuple[Event, ...], fields: Event, bar: Bar) -> None:
+def test_what_cannot_be_put_over_is_named(before: tuple[Event, ...], fields: Event, bar: ResumeBlocker) -> None:
     """Nothing is asked for that might be another prompt, or begin a grammar anew in the middle."""
     assert asked(said(*before), **fields) is bar
 

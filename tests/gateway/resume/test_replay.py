@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.relay.recorder import ResponseRecorder
 from gateway.relay.sse import EventScanner, closes_block
 from gateway.resume.continuation import Continuation, continuation_of
@@ -346,4 +346,4 @@ def test_what_a_lost_pod_garbled_is_not_compared() -> None:
     """Its events have no shape that the API knows."""
     garbled = b'data: {"choices":[{"index":0,"delta":{"reasoning":{"x":1}}}]}\n\n'
     said = read_delivered(Api.CHAT, garbled, 1, withholds_usage=False)
-    assert continuation_of(ASKED, said, sequences=1) is Bar.PROMPT
+    assert continuation_of(ASKED, said, sequences=1) is ResumeBlocker.PROMPT

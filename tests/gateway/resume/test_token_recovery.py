@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.resume.continuation import Continuation
 from gateway.resume.continuation_request import ContinuationRequest, build_request
 from gateway.resume.delivered import DeliveredOutput, Event
@@ -30,7 +30,7 @@ def said(thoughts: str = "hm", text: str = "", **more: Any) -> DeliveredOutput:
     return DeliveredOutput(Api.CHAT, b"", ({"id": "first"},), 3, text, thoughts, **told)
 
 
-def asked(before: DeliveredOutput, **more: Any) -> ContinuationRequest | Bar:
+def asked(before: DeliveredOutput, **more: Any) -> ContinuationRequest | ResumeBlocker:
     return build_request(Api.CHAT, json.dumps(CHAT | more).encode(), before, 1)
 
 
@@ -119,17 +119,21 @@ def test_a_pod_that_tells_no_ids_or_knows_other_marks_is_not_believed(prompt: Ev
 @pytest.mark.parametrize(
     ("before", "more", "bar"),
     [
-        (said("", has_call=False), {}, Bar.REASONING),
-        (said(), {"include_reasoning": False}, Bar.REASONING),
-        (said(), {"echo": True}, Bar.ECHO),
-        (said(has_call=True), {}, Bar.CALL),
-        (said("hm", "So"), {"response_format": {"type": "json_object"}}, Bar.GRAMMAR),
-        (said(), {"add_generation_prompt": False}, Bar.PROMPT),
-        (said(), {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, Bar.PROMPT),
-        (said(), {"messages": "Tell."}, Bar.PROMPT),
+        (said("", has_call=False), {}, ResumeBlocker.REASONING),
+        (said(), {"include_reasoning": False}, ResumeBlocker.REASONING),
+        (said(), {"echo": True}, ResumeBlocker.ECHO),
+        (said(has_call=True), {}, ResumeBlocker.CALL),
+        (said("hm", "So"), {"response_format": {"type": "json_object"}}, ResumeBlocker.GRAMMAR),
+        (said(), {"add_generation_prompt": False}, ResumeBlocker.PROMPT),
+        (
+            said(),
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+            ResumeBlocker.PROMPT,
+        ),
+        (said(), {"messages": "Tell."}, ResumeBlocker.PROMPT),
     ],
 )
-def test_what_cannot_be_told_in_ids_is_named(before: DeliveredOutput, more: Event, bar: Bar) -> None:
+def test_what_cannot_be_told_in_ids_is_named(before: DeliveredOutput, more: Event, bar: ResumeBlocker) -> None:
     """Thoughts that were not told, prompts with more than text in them, and whatever bars a text as well."""
     assert asked(before, **more) is bar
 

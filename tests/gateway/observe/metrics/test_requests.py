@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.attempts.resume_blocker import Bar
+from gateway.attempts.resume_blocker import ResumeBlocker
 from gateway.observe.metrics.requests import BATCH_SIZE, RequestCounters, RetryCollector
 from gateway.runtime.metric_families import OTHER, Histogram
 from routing.rejection import Reason
@@ -46,7 +46,7 @@ def test_streams_that_were_cut_are_counted() -> None:
     """Those that went on and those that did not, by why, with what was computed again for them: not beside them."""
     counts = tallies()
     counts.on_outcome(an_outcome(resumed=2, wasted_tokens=40))
-    counts.on_outcome(an_outcome(status=502, reason=Reason.POD_LOST, unresumed=Bar.CALL, wasted_tokens=5))
+    counts.on_outcome(an_outcome(status=502, reason=Reason.POD_LOST, unresumed=ResumeBlocker.CALL, wasted_tokens=5))
     counts.on_outcome(an_outcome(wasted_tokens=300))
     tally = counts.models["tiny"]
     assert (tally.resumed, tally.wasted_tokens, tally.unresumed) == (2, 45, {"call": 1})

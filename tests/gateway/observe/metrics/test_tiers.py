@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.attempts.rejections import status_of
 from gateway.observe.metrics.tiers import QueuedRequests, TierCollector, TierCounters, WaitingForPodCollector
-from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.admission_queue import AdmissionQueue
 from routing.decision.router import Router
 from routing.fleet import Fleet
 from routing.pods import Pod, PodState
@@ -73,7 +73,7 @@ def test_queues_are_shown_as_they_are_now() -> None:
 
 def test_who_waits_for_a_pod_is_shown_by_model() -> None:
     """Every model of `model_list` from the start, other known ones while they wait, invented names never."""
-    room, fleet, registry = Room(Router(()), clock=float, draw=float), Fleet(), CollectorRegistry()
+    room, fleet, registry = AdmissionQueue(Router(()), clock=float, draw=float), Fleet(), CollectorRegistry()
     fleet.put(Pod("http://a", PodState.STARTING, frozenset({"known", "idle"})))
     fleet.configured_models = frozenset({"asleep", "other"})
     registry.register(WaitingForPodCollector(room, fleet))
