@@ -46,7 +46,7 @@ class VirtualCarrier:
         self._on_first_token = on_first_token
         self.refusal: RequestRejected | None = None
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         """Submit it, tell the placement its first token, and wait for its end."""
         sequence, source = self._sequence, None
         if placement.prefill is not None and self._is_patient:
@@ -124,15 +124,15 @@ class VirtualCarrier:
         usage = Usage(sequence.prompt_tokens, 1, end.cached_tokens)
         return PrefillResult(AttemptStatus.ANSWERED, 200, _told_by(side.engine.pod, sequence), usage)
 
-    def open_tab(self, tab: RequestMeter) -> None:
+    def open_meter(self, tab: RequestMeter) -> None:
         """It has no limits to be told of."""
 
-    def judged_by(self, judge: object) -> None:
+    def set_judge(self, judge: object) -> None:
         """It has no text to be judged by."""
 
-    def refuse(self, refusal: RequestRejected) -> None:
+    def reject(self, rejection: RequestRejected) -> None:
         """The client is told no."""
-        self.refusal = refusal
+        self.refusal = rejection
 
 
 async def _run(

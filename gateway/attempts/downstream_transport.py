@@ -43,7 +43,7 @@ class DownstreamTransport(AttemptTransport, Protocol):
         """
         ...
 
-    async def carry(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
+    async def run_attempt(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
         """Send one attempt, also of a pinned request."""
         ...
 

@@ -96,7 +96,7 @@ class EndedRequest(Protocol):
     """A request that has ended."""
 
     @property
-    def leg(self) -> AttemptResult | None: ...
+    def result(self) -> AttemptResult | None: ...
 
 
 ChooseModel = Callable[[Sequence[int], ModelRequestBuilder], int]

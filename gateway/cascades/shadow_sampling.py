@@ -188,7 +188,7 @@ class ShadowSampler:
 
     def settle(self, sample: ShadowSample, climb: CascadeRun, ending: EndedRequest) -> None:
         """End a sample whose request has ended: ask the next model if the answer was accepted, else release it."""
-        leg, answered = ending.leg, climb.result().answering_step
+        leg, answered = ending.result, climb.result().answering_step
         # After a reload the cascade may be gone, or calibrated anew: its state is the one of today.
         kept = self._kept.get(climb.plan.cascade.name)
         if kept is None:

@@ -92,24 +92,26 @@ class ExtProcTransport:
         others = tuple(field for field in self._reply.headers if field[0] != CASCADE_MODEL_HEADER)
         self._reply.headers = (*others, (CASCADE_MODEL_HEADER, model))
 
-    def open_tab(self, tab: RequestMeter) -> None:
+    def open_meter(self, tab: RequestMeter) -> None:
         self._reply.headers = tab.headers()
         self._tab = tab
         if tab.max_tokens is not None:
             self._body = with_token_cap(tab, self._body)
             self._reply.headers += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
 
-    def judged_by(self, judge: object) -> None:
+    def set_judge(self, judge: object) -> None:
         """Do nothing: responses cannot be held back here, and such cascades are rejected when settings are read."""
 
     async def prefill(self, placement: object, order: object, by_s: float) -> None:
         """Do nothing: the sidecar beside the decode engine prefills; a header names the prefill engine."""
 
-    def refuse(self, refusal: RequestRejected) -> None:
-        self._reply.reject(refusal)
+    def reject(self, rejection: RequestRejected) -> None:
+        self._reply.reject(rejection)
 
-    async def carry(self, placement: PlacedAttempt, first_byte_by_s: float) -> AttemptResult:
-        """Run one attempt, as `AttemptTransport.carry` says. Envoy takes one destination only, so no attempt may be retried."""
+    async def run_attempt(self, placement: PlacedAttempt, first_byte_by_s: float) -> AttemptResult:
+        """Run one attempt, as `AttemptTransport.run_attempt` says. Envoy takes one destination only, so no attempt may
+        be retried.
+        """
         loop, tab = asyncio.get_running_loop(), self._tab
         relay = Relay(
             self._reply,

@@ -72,7 +72,9 @@ class PairTransport:
     async def run_attempt(
         self, placement: Placement, side: PrefillPlacement, carrier: AttemptTransport, by_s: float
     ) -> AttemptResult:
-        """Carry both legs of a pair; like `AttemptTransport.carry`, with `AttemptResult.fallback` where it came to nothing."""
+        """Carry both legs of a pair; like `AttemptTransport.run_attempt`, with `AttemptResult.fallback` where it came
+        to nothing.
+        """
         connector = side.transfer.connector
         meeting = await self._meeting(placement, side, connector)
         try:

@@ -181,7 +181,7 @@ class HttpTransport:
         others = tuple(field for field in self._reply.headers if field[0] != CASCADE_MODEL_HEADER)
         self._reply.headers = (*others, (CASCADE_MODEL_HEADER, model))
 
-    def open_tab(self, tab: RequestMeter) -> None:
+    def open_meter(self, tab: RequestMeter) -> None:
         """Meter the request: its answer is capped, and a stream ended, where the caller's accounts say so."""
         self._meter = tab
         self._reply.headers += tab.headers()
@@ -189,18 +189,18 @@ class HttpTransport:
             self._body = with_token_cap(tab, self._body)
             self._reply.headers += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
 
-    def judged_by(self, judge: AnswerJudge | None) -> None:
+    def set_judge(self, judge: AnswerJudge | None) -> None:
         """Hold back what is carried next until `judge` has accepted it; None: hold nothing back."""
         self._judge = judge
         if judge is not None:
             self._trim = judge.logprob_filter
 
-    def refuse(self, refusal: RequestRejected) -> None:
+    def reject(self, rejection: RequestRejected) -> None:
         """Send the client our rejection."""
-        self._reply.reject(refusal)
+        self._reply.reject(rejection)
 
-    async def carry(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
-        """Send one attempt and relay its response; see `AttemptTransport.carry`."""
+    async def run_attempt(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
+        """Send one attempt and relay its response; see `AttemptTransport.run_attempt`."""
         self._attempts += 1
         self._buffer.begin_attempt()
         rest = self._rest

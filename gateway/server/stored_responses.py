@@ -38,7 +38,7 @@ class StoredResponses:
         """Forward the request, and record its outcome."""
         by_s = asyncio.get_running_loop().time() + self._first_byte_s
         await self._passage.run_pinned(
-            errand.request, lambda: transport.carry(errand, by_s), transport.reject, caller=caller, trace=trace
+            errand.request, lambda: transport.run_attempt(errand, by_s), transport.reject, caller=caller, trace=trace
         )
 
     def check_continuation(self, request: Request, tenant: Tenant) -> None:

@@ -77,7 +77,7 @@ class PairCarrier:
         ended = await self._play(part, by_s)
         return part.ends if ended else PrefillResult(AttemptStatus.TIMEOUT)
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         part = self._next("decode", self.decodes, placement.engine.pod)
         self.handed.append(None if placement.handover is None else placement.handover.fields)
         if part.token_after_s is not None:
@@ -105,12 +105,12 @@ class PairCarrier:
             self.under_way -= 1
         return now_s + part.after_s <= by_s
 
-    def open_tab(self, tab: RequestMeter) -> None: ...
+    def open_meter(self, tab: RequestMeter) -> None: ...
 
-    def judged_by(self, judge: AnswerJudge | None) -> None: ...
+    def set_judge(self, judge: AnswerJudge | None) -> None: ...
 
-    def refuse(self, refusal: RequestRejected) -> None:
-        self.refusals.append(refusal)
+    def reject(self, rejection: RequestRejected) -> None:
+        self.refusals.append(rejection)
 
 
 def replace_begun(leg: AttemptResult) -> AttemptResult:

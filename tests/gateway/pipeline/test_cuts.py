@@ -30,7 +30,7 @@ class Cutting(PlayedCarrier):
         super().__init__(())
         self._legs = legs
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         leg = self._legs[min(len(self.pods), len(self._legs) - 1)]
         self.pods.append(placement.engine.pod)
         if leg.begun:

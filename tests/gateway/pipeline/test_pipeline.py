@@ -58,7 +58,7 @@ class PlayedCarrier:
     refusals: list[RequestRejected] = field(default_factory=list)
     deadlines_s: list[float] = field(default_factory=list)
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         play = self.plays[min(len(self.pods), len(self.plays) - 1)]
         self.pods.append(placement.engine.pod)
         self.deadlines_s.append(first_byte_by_s)
@@ -71,14 +71,14 @@ class PlayedCarrier:
     async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult | None:
         return None
 
-    def open_tab(self, tab: RequestMeter) -> None:
+    def open_meter(self, tab: RequestMeter) -> None:
         self.tab = tab
 
-    def judged_by(self, judge: AnswerJudge | None) -> None:
+    def set_judge(self, judge: AnswerJudge | None) -> None:
         self.judge = judge
 
-    def refuse(self, refusal: RequestRejected) -> None:
-        self.refusals.append(refusal)
+    def reject(self, rejection: RequestRejected) -> None:
+        self.refusals.append(rejection)
 
 
 class Stage:

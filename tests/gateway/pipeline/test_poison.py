@@ -53,7 +53,7 @@ class Asked(PlayedCarrier):
     is_poison: bool = False
     takes_s: float = 0.0
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         pod = placement.engine.pod
         self.pods.append(pod)
         end = self.fleet.ask(pod, self.name, is_poison=self.is_poison)
