@@ -160,7 +160,7 @@ class Cascades:
 
     def _settle(self, climb: CascadeRun, ending: EndedRequest) -> None:
         name, session = climb.plan.cascade.name, climb.plan.session
-        if ending.result is not None and ending.leg.end is AttemptStatus.ANSWERED and session is not None:
+        if ending.result is not None and ending.result.end is AttemptStatus.ANSWERED and session is not None:
             # A conversation stays with the model that answered it.
             self._sessions.put((name, session), climb.model_index)
         for at, step in climb.steps:

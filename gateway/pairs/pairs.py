@@ -225,7 +225,7 @@ def _with_kv(leg: AttemptResult, side: PrefillPlacement) -> AttemptResult:
         leg = replace(leg, usage=replace(leg.usage, cached_tokens=warm))
     if leg.client_usage is not None:
         held = None if warm is None else min(warm, leg.client_usage.prompt_tokens)
-        leg = replace(leg, told=replace(leg.client_usage, cached_tokens=held))
+        leg = replace(leg, client_usage=replace(leg.client_usage, cached_tokens=held))
     if leg.begun or leg.end is AttemptStatus.ANSWERED:
         return leg
     is_broken = leg.end is AttemptStatus.BROKEN

@@ -70,8 +70,8 @@ def cut_result(leg: AttemptResult, request: Request) -> AttemptResult:
     """The result of an attempt after which the stream still lacks its rest, which `request` asks for."""
     barred = BLOCKER_BY_STATUS.get(leg.end)
     if barred is not None:
-        return replace(leg, begun=True, barred=barred)
-    return replace(leg, begun=True, rest=request)
+        return replace(leg, begun=True, resume_blocker=barred)
+    return replace(leg, begun=True, continuation=request)
 
 
 def with_prompt_ids(rest: Continuation, fields: bytes) -> bytes:
@@ -162,7 +162,7 @@ class ResumedRelay(Relay):
         leg = replace(leg, is_behind=joint.is_behind, repeated=joint.repeated)
         if leg.end is not AttemptStatus.ANSWERED or leg.status >= 400:
             return leg
-        return replace(leg, usage=joint.usage, told=joint.whole, response_id=None)
+        return replace(leg, usage=joint.usage, client_usage=joint.whole, response_id=None)
 
 
 class ResumedStream(EventStream):
